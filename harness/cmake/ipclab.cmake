@@ -81,6 +81,8 @@ function(ipc_add_conformance)
   endif()
   add_executable(${topic}_test ${topic}_test.cu)
   target_link_libraries(${topic}_test PRIVATE ipclab_cuda)
+  target_compile_definitions(
+    ${topic}_test PRIVATE IPCLAB_CUDA_HEADER="${CUDAToolkit_INCLUDE_DIRS}/cuda.h")
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
