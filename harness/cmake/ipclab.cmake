@@ -82,7 +82,7 @@ function(ipc_add_conformance)
   add_executable(${topic}_test ${topic}_test.cu)
   target_link_libraries(${topic}_test PRIVATE ipclab_cuda)
   target_compile_definitions(
-    ${topic}_test PRIVATE IPCLAB_CUDA_HEADER="${CUDAToolkit_INCLUDE_DIRS}/cuda.h")
+    ${topic}_test PRIVATE IPCLAB_CUDA_HEADER="${IPCLAB_CUDA_HEADER}")
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 

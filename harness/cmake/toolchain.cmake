@@ -28,6 +28,7 @@ endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
+find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
 
 # A message says samples/01…, not where somebody's checkout lies.

@@ -15,6 +15,7 @@
 #include <stdexcept>
 
 #include "board.h"
+#include "leaks.h"
 #include "wire.h"
 
 namespace ipclab {
@@ -57,6 +58,7 @@ std::string ask_own_probe() {
   if (now_ns() >= until) kill(pid, SIGKILL);
   int status = 0;
   waitpid(pid, &status, 0);
+  remove_driver_names({pid});
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
     throw std::runtime_error("the probe of this machine failed");
   return document;

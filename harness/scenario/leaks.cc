@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -51,6 +52,7 @@ bool opened_by_driver(const std::string& target) {
          starts_with(target, "anon_inode:") || starts_with(target, "socket:") ||
          starts_with(target, "pipe:") ||
          starts_with(target, "/memfd:ipclab-model") ||
+         starts_with(target, "/dev/shm/cuda.shm.") ||
          target.find(".nv/ComputeCache") != std::string::npos;
 }
 
@@ -110,11 +112,8 @@ std::map<int, std::string> open_descriptors() {
 
 std::vector<std::string> left_open(const std::map<int, std::string>& before,
                                    const std::map<int, std::string>& after) {
-  bool driver = false;
-  for (const auto& [number, target] : after)
-    driver = driver || starts_with(target, "/dev/nvidia") ||
-             starts_with(target, "/memfd:ipclab-model");
-
+  const bool driver =
+      read_file("/proc/self/maps").find("/libcuda.so") != std::string::npos;
   std::vector<std::string> left;
   for (const auto& [number, target] : after) {
     const auto old = before.find(number);
@@ -145,6 +144,19 @@ std::vector<std::string> left_in_shared_memory(
         shared_memory_names().count(name) != 0)
       left.push_back("/dev/shm/" + name);
   return left;
+}
+
+std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids) {
+  std::vector<std::string> removed;
+  for (const pid_t pid : pids) {
+    char prefix[64];
+    std::snprintf(prefix, sizeof prefix, "cuda.shm.%u.%x.", geteuid(), pid);
+    for (const std::string& name : names_in("/dev/shm"))
+      if (starts_with(name, prefix) &&
+          unlink(("/dev/shm/" + name).c_str()) == 0)
+        removed.push_back("/dev/shm/" + name);
+  }
+  return removed;
 }
 
 std::vector<std::string> end_children(std::chrono::milliseconds deadline) {

@@ -29,6 +29,11 @@ std::set<std::string> shared_memory_names();
 std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before);
 
+/// Removes what NVIDIA's driver leaves behind of processes that have ended: it
+/// makes /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and never
+/// unlinks it. Returns the names.
+std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
+
 /// Ends and reaps every child of this process; as a subreaper it has inherited
 /// those of its roles. Returns what they were ("sleep 30 (pid 4711)").
 std::vector<std::string> end_children(std::chrono::milliseconds deadline);

@@ -487,6 +487,8 @@ void Referee::report_leaks() {
     left.insert(left.end(), more.begin(), more.end());
   };
   add(end_children(5s));
+  for (const std::string& name : remove_driver_names(pids))
+    Record::current().notes.push_back("the driver left " + name);
   add(left_open(descriptors_before_, open_descriptors()));
   add(left_in_shared_memory(names_before_));
   add(DeviceMemory::instance().left(memory_before_, pids, 2s));

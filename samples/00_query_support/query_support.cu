@@ -103,7 +103,7 @@ int main() {
   cudaDeviceProp gpu;
   CUDA_CHECK(cudaGetDeviceProperties(&gpu, 0));
   CUDA_CHECK(cudaFree(nullptr));  // makes the context current
-  std::printf("GPU 0 is a %s\n\n", gpu.name);
+  std::printf("GPU 0: %s\n\n", gpu.name);
   std::printf("%-14s attribute   %-36s %-27s what for\n", "transport",
               "attempt", "answer");
 
