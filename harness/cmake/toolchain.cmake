@@ -38,7 +38,7 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler ${options} -no-compress>")
 if(IPCLAB_SANITIZE)
-  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer>")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})
 endif()
 

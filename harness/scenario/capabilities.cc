@@ -7,10 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
-#include <regex>
 #include <sstream>
 #include <stdexcept>
 
@@ -85,31 +86,58 @@ size_t gpu_count() {
   return count;
 }
 
+// The value behind the next `key` of the document from `at` on; strings
+// without their quotes. Moves `at` behind it; empty if there is none.
+std::string next_value(const std::string& key, size_t& at) {
+  at = document().find("\"" + key + "\"", at);
+  if (at == std::string::npos) return "";
+  at = document().find_first_not_of(": \t\n", at + key.size() + 2);
+  std::string value;
+  const bool quoted = at < document().size() && document()[at] == '"';
+  for (at += quoted; at < document().size(); ++at) {
+    const char c = document()[at];
+    if (quoted ? c == '"' : std::strchr(",}] \n", c) != nullptr) break;
+    if (c == '\\') ++at;
+    value += document()[at];
+  }
+  return value;
+}
+
+struct Answer {
+  bool available;
+  std::string reason;
+};
+
+// Each capability is one flat object with its members in a fixed order.
+std::optional<Answer> answer_for(const std::string& capability) {
+  size_t at = std::min(document().find("\"capabilities\""), document().size());
+  for (;;) {
+    const std::string name = next_value("name", at);
+    if (at == std::string::npos) return std::nullopt;
+    if (name != capability) continue;
+    const std::string available = next_value("available", at);
+    return Answer{available == "true", next_value("reason", at)};
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
-  // Each capability is one flat object with its members in a fixed order.
-  const auto find = [](const std::string& name, std::smatch& match) {
-    return std::regex_search(
-        document(), match,
-        std::regex("\"name\"\\s*:\\s*\"" + name +
-                   "\"\\s*,\\s*\"available\"\\s*:\\s*(true|false)[^}]*"
-                   "\"reason\"\\s*:\\s*\"((?:[^\"\\\\]|\\\\.)*)\""));
-  };
-  std::smatch match;
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;
     std::string reason = "needs " + std::to_string(need.gpus) + " GPU" +
                          (need.gpus == 1 ? "" : "s") + ", found " +
                          std::to_string(found);
-    if (found == 0 && find("gpus", match)) reason += ": " + match[2].str();
+    if (const auto answer = answer_for("gpus"); found == 0 && answer)
+      reason += ": " + answer->reason;
     return reason;
   }
-  if (!find(need.capability, match))
+  const auto answer = answer_for(need.capability);
+  if (!answer)
     throw std::runtime_error("the probe says nothing of " + need.capability);
-  if (match[1] == "true") return std::nullopt;
-  return need.capability + ": " + match[2].str();
+  if (answer->available) return std::nullopt;
+  return need.capability + ": " + answer->reason;
 }
 
 }  // namespace ipclab

@@ -140,8 +140,9 @@ std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before) {
   std::vector<std::string> left;
   for (const std::string& name : shared_memory_names())
-    if (before.count(name) == 0 && !in_use("/dev/shm/" + name) &&
-        shared_memory_names().count(name) != 0)
+    // The driver's own names are told by remove_driver_names().
+    if (before.count(name) == 0 && !starts_with(name, "cuda.shm.") &&
+        !in_use("/dev/shm/" + name) && shared_memory_names().count(name) != 0)
       left.push_back("/dev/shm/" + name);
   return left;
 }

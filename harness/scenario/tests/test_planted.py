@@ -268,7 +268,7 @@ def test_missing_capability_skips_with_the_reason(run: Any, tmp_path: Path) -> N
     answers.write_text(CAPABILITIES)
     seen = run("NeedsFabric", IPCLAB_CAPABILITIES=str(answers))
     assert (seen.code, seen.outcome) == (0, "not applicable")
-    assert seen.reason.startswith("fabric: cuMemCreate: no")
+    assert seen.reason == 'fabric: cuMemCreate: no "channel"'
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", '{"gpus": [{"uuid": 1}]}'])
