@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ipclab.cli import main
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -187,14 +191,29 @@ class Build:
         return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def ipclab(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command, run as a person runs it, from the root of the fake tree."""
-        return subprocess.run(
+        """The command in this process, from the root of the fake tree."""
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with (
+            contextlib.chdir(self.root),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+        ):
+            try:
+                code = main(arguments)
+            except SystemExit as exit:  # of argparse
+                code = int(exit.code or 0)
+        out.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), "")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command as a person starts it, in a process of its own."""
+        return subprocess.Popen(
             [sys.executable, "-m", "ipclab", *arguments],
             cwd=self.root,
             env=self.environment(),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
         )
 
     def run(self, *arguments: str) -> Outcome:

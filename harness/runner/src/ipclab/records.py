@@ -55,6 +55,15 @@ def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
     return made
 
 
+def not_started(case: Case, why: str, seed: int) -> Record:
+    """The line of a program that the system would not start."""
+    ended = Ended(0, 127, False, "", (), 0.0)
+    reason = f"the program cannot be started; is it built? ({why})"
+    line = _line(case, ended, seed, "broken", reason)
+    line["roles"] = []
+    return line
+
+
 def verdict(line: Record, kind: str | None, deviates: bool) -> tuple[str, str]:
     """Verdict and reason of a line, given its row's kind."""
     outcome, reason = str(line["outcome"]), str(line["reason"])

@@ -105,8 +105,8 @@ class Run:
                 environment=environment,
             )
         except (OSError, IndexError) as error:
-            why = f"cannot be started; is it built? ({error})"
-            ended = supervise.Ended(0, 127, False, why, (), 0.0)
+            line = records.not_started(case, str(error), self.settings.seed)
+            return self.judge(case, attempt, line)
         written = path.read_bytes() if path.exists() else b""
         path.unlink(missing_ok=True)
         return self.judge(
