@@ -134,6 +134,8 @@ class Plugin:
         except HarnessError as error:
             run.error = str(error)
             pytest.exit(str(error), returncode=3)
+        except BrokenPipeError:  # nobody watches any more
+            complete = False
         finally:
             if view:
                 view.end()

@@ -26,10 +26,18 @@ COLOURS = {
 }
 
 
+class Output(Console):
+    """A console that lets `cli.main` decide what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Without this, rich ends the process with exit code 1."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
-    """Standard output; a pipe or a file gets lines of at least 120 columns."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=120)
+    """Standard output; a pipe or a file gets lines of 120 columns."""
+    plain = Output(highlight=False)
+    return plain if plain.is_terminal else Output(highlight=False, width=120)
 
 
 class Live:
