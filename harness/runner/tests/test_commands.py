@@ -205,7 +205,7 @@ def test_report_shows_the_whole_story(build: Build) -> None:
                 {"t_us": 20, "role": "importer", "kind": "receive", "text": "handle",
                  "from": "exporter", "bytes": 64},
                 {"t_us": 30, "role": "importer", "kind": "call", "text": "cudaIpcOpen"},
-                {"t_us": 40, "role": "importer", "kind": "failure", "text": "no mapping"},
+                {"t_us": 40, "role": "importer", "kind": "failure", "text": "none"},
             ],
         )
         sys.exit(1)

@@ -91,11 +91,19 @@ class Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One row for each test, in order of its name."""
+    """One row for each test: by lesson, the lesson itself first, then by row."""
     by_test: dict[str, list[Record]] = {}
     for record in records:
         by_test.setdefault(record["ctest"], []).append(record)
-    return [_row(name, by_test[name]) for name in sorted(by_test)]
+    return sorted(
+        (_row(name, attempts) for name, attempts in by_test.items()),
+        key=lambda row: (
+            row.record["lesson"],
+            row.record["suite"] != "sample",
+            row.record["requirement"] or "",
+            row.ctest,
+        ),
+    )
 
 
 def counts(table: Iterable[Row]) -> dict[str, int]:

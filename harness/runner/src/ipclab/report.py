@@ -80,7 +80,7 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
 
 def _lessons(table: list[Row]) -> dict[str, list[Row]]:
     lessons: dict[str, list[Row]] = {}
-    for row in sorted(table, key=lambda r: (r.record["lesson"], r.ctest)):
+    for row in table:
         lessons.setdefault(row.record["lesson"], []).append(row)
     return lessons
 

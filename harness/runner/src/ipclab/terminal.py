@@ -35,9 +35,9 @@ class Output(Console):
 
 
 def console() -> Console:
-    """Standard output; a pipe or a file gets lines of 120 columns."""
+    """Standard output; a pipe or a file gets lines of 160 columns."""
     plain = Output(highlight=False)
-    return plain if plain.is_terminal else Output(highlight=False, width=120)
+    return plain if plain.is_terminal else Output(highlight=False, width=160)
 
 
 class Live:
@@ -104,15 +104,15 @@ def final(out: Console, run: Run) -> None:
     for name in ("lesson", "row", "test", "verdict", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("row", "verdict"))
     lesson = ""
-    order = sorted(run.rows, key=lambda r: (r.record["lesson"], r.ctest))
+    order = run.rows
     for row in order:
         record = row.record
         table.add_row(
             record["lesson"] if record["lesson"] != lesson else "",
             record["requirement"] or record["suite"],
-            Text(record["test"] if record["suite"] == "conformance" else ""),
+            Text(record["test"].partition(".")[2]),  # a lesson's name has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
-            Text(_short(row.reason)),
+            Text(_short(row.reason or "; ".join(record["notes"]))),
         )
         lesson = record["lesson"]
     if order:
