@@ -1,0 +1,80 @@
+"""Ask the probe what this machine can share (harness/README.md, section 3)."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ipclab import supervise
+from ipclab.ctest import Case
+from ipclab.errors import HarnessError
+from ipclab.fingerprint import kernel_module
+
+Probe = dict[str, Any]
+
+
+def ask(cases: list[Case]) -> Probe:
+    """The probe's document; HarnessError, in one line, if it gives none."""
+    probes = [case for case in cases if case.suite == "probe"]
+    if len(probes) != 1:
+        raise HarnessError(f"CTest's list has {len(probes)} tests 'probe', not one")
+    case = probes[0]
+    try:
+        ended = supervise.run(case.command, timeout=case.timeout, folder=case.folder)
+    except (OSError, IndexError):
+        raise HarnessError("probe: cannot be started; is the build complete?") from None
+    if ended.code != 0:
+        raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")
+    try:
+        start = max(ended.output.find("{"), 0)
+        document = json.JSONDecoder().raw_decode(ended.output, start)[0]
+    except ValueError:
+        raise HarnessError(
+            f"probe: printed no JSON but: {_last_line(ended.output)}"
+        ) from None
+    if wrong := _wrong(document):
+        raise HarnessError(f"probe: its document has no good '{wrong}'")
+    good: Probe = document
+    return good
+
+
+def first_line(probe: Probe) -> str:
+    """Which backend this is, in the line with which every run begins."""
+    gpus = [str(gpu["name"]) for gpu in probe["gpus"]]
+    names = ", ".join(
+        name if gpus.count(name) == 1 else f"{gpus.count(name)} x {name}"
+        for name in dict.fromkeys(gpus)
+    )
+    if probe["backend"] == "none":
+        reasons = [x["reason"] for x in probe["capabilities"] if x["reason"]]
+        return f"no GPU: {reasons[0] if reasons else 'CUDA sees none'}"
+    if probe["backend"] == "model":
+        return f"reference model ({names}); says nothing about a driver"
+    cuda = int(probe.get("driver_version") or 0)
+    driver = kernel_module() or "of unknown version"
+    return f"{names}, driver {driver} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
+
+
+def _wrong(document: Any) -> str | None:
+    if not isinstance(document, dict):
+        return "object"
+    if document.get("backend") not in ("cuda", "model", "none"):
+        return "backend"
+    for field, needed in (
+        ("gpus", {"name": str, "uuid": str}),
+        ("capabilities", {"name": str, "available": bool, "reason": str}),
+    ):
+        entries = document.get(field)
+        if not isinstance(entries, list):
+            return field
+        for entry in entries:
+            for name, kind in needed.items():
+                if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
+                    return f"{field}[].{name}"
+    return None
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return lines[-1] if lines else "nothing"
