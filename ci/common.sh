@@ -41,8 +41,3 @@ build() {
   }
   cmake --build --preset "$1" -- --quiet || die "the build failed"
 }
-
-# The command ipclab, from the source tree.
-ipclab() {
-  PYTHONPATH=$PWD/harness/runner/src "$(find_python pytest psutil rich jinja2)" -m ipclab "$@"
-}

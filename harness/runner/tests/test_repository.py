@@ -1,4 +1,4 @@
-"""The rules of the house: names, sizes, pairs, rows, and that lessons build as they say.
+"""The rules of the house: names, sizes, pairs, rows, and lessons that build.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -53,7 +53,9 @@ def test_there_are_lessons() -> None:
 def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
     name = topic(lesson)
     files = sorted(p.name for p in (TOP / "samples" / lesson).iterdir())
-    assert files == sorted(["CMakeLists.txt", f"{name}.cu", f"{name}.dox", f"{name}.out"])
+    assert files == sorted(
+        ["CMakeLists.txt", f"{name}.cu", f"{name}.dox", f"{name}.out"]
+    )
     files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
     assert files == ["CMakeLists.txt", f"{name}_test.cu"]
 
@@ -126,12 +128,16 @@ def test_every_test_judges_a_row() -> None:
         for test in tests:
             rows = COVERS.findall(test)
             assert len(rows) == 1, f"{lesson}: {test.splitlines()[0]} covers {rows}"
-            assert rows[0] in ROWS, f"{lesson}: {rows[0]} is no row of requirements.json"
+            assert rows[0] in ROWS, (
+                f"{lesson}: {rows[0]} is no row of requirements.json"
+            )
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
 
 
 def test_every_row_has_a_test() -> None:
-    covered = {row for lesson in LESSONS for row in COVERS.findall(mirror(lesson).read_text())}
+    covered = {
+        row for lesson in LESSONS for row in COVERS.findall(mirror(lesson).read_text())
+    }
     assert covered == set(ROWS)
 
 

@@ -99,7 +99,12 @@ def test_what_cannot_be_judged_is_broken(run: Any, name: str) -> None:
 def test_dead_peer(run: Any) -> None:
     seen = run("DeadPeer")
     assert (seen.code, seen.outcome) == (1, "crashed")
-    for word in ("importer", "SIGSEGV", "last step: handle", "last call: cudaLastCall()"):
+    for word in (
+        "importer",
+        "SIGSEGV",
+        "last step: handle",
+        "last call: cudaLastCall()",
+    ):
         assert word in seen.reason
     assert seen.seconds < 5, "a dead peer is known at once, not at the deadline"
     assert "exporter waits for 'closed'" in seen.record["notes"][0]
@@ -116,7 +121,10 @@ def test_deadlock(run: Any) -> None:
 def test_endless_role(run: Any) -> None:
     seen = run("Endless")
     assert (seen.code, seen.outcome) == (1, "hung")
-    assert "500 ms" in seen.reason and "exporter is running (last step: begun" in seen.reason
+    assert (
+        "500 ms" in seen.reason
+        and "exporter is running (last step: begun" in seen.reason
+    )
 
 
 def test_stopped_role(run: Any) -> None:
@@ -242,15 +250,20 @@ def test_a_failing_order_is_named(run: Any) -> None:
 
 def test_lifted_and_observed_pass(run: Any, tmp_path: Path) -> None:
     seen = run("Lifted")
-    assert (seen.code, seen.outcome, seen.reason) == (0, "lifted", "trim released 64 MiB")
+    assert (seen.code, seen.outcome, seen.reason) == (
+        0,
+        "lifted",
+        "trim released 64 MiB",
+    )
     (tmp_path / "record.jsonl").unlink()
     seen = run("Observed")
     assert (seen.code, seen.outcome) == (0, "conforms")
     assert seen.record["notes"] == ["from the referee", "exporter: code 1"]
 
 
-CAPABILITIES = """{"backend": "cuda", "gpus": [{"uuid": "GPU-1"}], "capabilities": [
- {"name": "fabric", "available": false, "attribute": "1", "attempt": "x", "reason": "cuMemCreate: no \\"channel\\""}]}"""
+CAPABILITIES = r"""{"backend": "cuda", "gpus": [{"uuid": "GPU-1"}],
+ "capabilities": [{"name": "fabric", "available": false, "attribute": "1",
+                   "attempt": "x", "reason": "cuMemCreate: no \"channel\""}]}"""
 
 
 def test_missing_gpus_skip_with_the_reason(run: Any, tmp_path: Path) -> None:
@@ -291,7 +304,9 @@ def test_a_full_disk_is_no_result(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    assert "cannot write the record to /dev/full: No space left on device" in done.stdout
+    assert (
+        "cannot write the record to /dev/full: No space left on device" in done.stdout
+    )
 
 
 def test_listing_runs_nothing() -> None:
@@ -306,6 +321,8 @@ def test_listing_runs_nothing() -> None:
 
 
 def test_an_unknown_argument_is_refused() -> None:
-    done = subprocess.run([PROGRAM, "--nonsense"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(
+        [PROGRAM, "--nonsense"], capture_output=True, text=True, timeout=10
+    )
     assert done.returncode == 2
     assert "unknown argument '--nonsense'" in done.stderr

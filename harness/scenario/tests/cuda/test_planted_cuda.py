@@ -12,7 +12,10 @@ from pathlib import Path
 
 def test_the_lesson_sees_it() -> None:
     ran = subprocess.run(
-        [os.environ["IPCLAB_PLANTED_SAMPLE"]], capture_output=True, text=True, timeout=60
+        [os.environ["IPCLAB_PLANTED_SAMPLE"]],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     if ran.returncode == 77:  # no GPU: nothing was shared, and nothing is claimed
         assert ran.stdout.startswith("SKIP: ")
