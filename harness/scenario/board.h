@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <string>
 
 namespace ipclab {
 
@@ -34,6 +35,9 @@ struct Board {
 
   /// Adds an entry; any thread may.
   void note(Kind kind, const char* text, int64_t bytes = 0);
+
+  /// The text of the last entry of that kind, empty if there is none.
+  std::string last(Kind kind) const;
 };
 static_assert(sizeof(Board::Entry) == 128);
 

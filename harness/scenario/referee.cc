@@ -47,18 +47,6 @@ char state_of(pid_t pid) {
                                                             : stat[end + 2];
 }
 
-// The text of the last entry of that kind on a role's board.
-std::string last_on(const Board* board, Board::Kind kind) {
-  const uint64_t written = board->written;
-  const uint64_t kept = std::min(written, Board::kEntries);
-  for (uint64_t i = 0; i < kept; ++i) {
-    const Board::Entry& entry =
-        board->entries[(written - 1 - i) % Board::kEntries];
-    if (entry.kind == kind) return entry.text;
-  }
-  return "";
-}
-
 // The environment of this process, changed for one role.
 std::vector<std::string> environment_for(
     std::map<std::string, std::string> changes) {
@@ -375,7 +363,7 @@ bool Referee::stuck() const {
 }
 
 std::string Referee::where(const Player& player) const {
-  const std::string call = last_on(player.board, Board::kCall);
+  const std::string call = player.board->last(Board::kCall);
   return " (last step: " +
          (player.last_step.empty() ? "none" : player.last_step) +
          (call.empty() ? "" : "; last call: " + call) + ")";
@@ -406,7 +394,7 @@ void Referee::fail(const Player* player, Record::Outcome outcome,
   if (player != nullptr) {
     failure.role = player->spec->name;
     failure.step = player->last_step;
-    failure.call = last_on(player->board, Board::kCall);
+    failure.call = player->board->last(Board::kCall);
   }
   std::string text = player == nullptr
                          ? message
@@ -433,7 +421,7 @@ void Referee::fail_check(Player& player,
   failure.line = std::atoi(fields.at(1).c_str());
   failure.message = fields.at(2);
   failure.call =
-      fields.at(3).empty() ? last_on(player.board, Board::kCall) : fields.at(3);
+      fields.at(3).empty() ? player.board->last(Board::kCall) : fields.at(3);
   failure.expected = fields.at(4);
   failure.seen = fields.at(5);
 
@@ -509,7 +497,7 @@ void Referee::collect() {
                     "\n[… " + std::to_string(player->dropped) + " bytes …]\n");
     record.roles.push_back({player->spec->name, player->pid, player->ended,
                             player->last_step,
-                            last_on(player->board, Board::kCall), output});
+                            player->board->last(Board::kCall), output});
 
     const uint64_t written = player->board->written;
     const uint64_t first =

@@ -25,6 +25,15 @@ Board*& this_board() {
   return board;
 }
 
+std::string Board::last(Kind kind) const {
+  const uint64_t kept = written < kEntries ? written.load() : kEntries;
+  for (uint64_t i = 1; i <= kept; ++i) {
+    const Entry& entry = entries[(written - i) % kEntries];
+    if (entry.kind == kind) return entry.text;
+  }
+  return "";
+}
+
 Role::Role(std::string name, int index, Descriptor socket,
            std::vector<std::string> order)
     : name_(std::move(name)),
@@ -153,9 +162,12 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
+  // The referee hears of it later, when this role has gone on.
+  const std::string where =
+      call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());
   post(Frame::kFailure,
-       join({file, std::to_string(line), message, call, expected, seen}));
+       join({file, std::to_string(line), message, where, expected, seen}));
 }
 
 void Role::report_left(const std::string& what) { post(Frame::kLeft, what); }

@@ -36,6 +36,7 @@ TEST(Planted, WrongValue) {
     this_board()->note(Board::kCall, "cudaSomething(&value)");
     expected_but_saw("2", std::to_string(seen));
     EXPECT_EQ(seen, 2);
+    this_board()->note(Board::kCall, "cudaLater()");
   });
   scenario.run(10s);
 }
