@@ -176,7 +176,7 @@ class Build:
         path = self.folder / f"{name}.py"
         path.write_text(program)
         self.raw(
-            f"add_test({name} {sys.executable} {path})\n"
+            f"add_test({name} {sys.executable} -IS {path})\n"
             f'set_tests_properties({name} PROPERTIES LABELS "{";".join(labels)}" '
             f"TIMEOUT {timeout} SKIP_RETURN_CODE 77)\n"
         )

@@ -133,7 +133,7 @@ def test_process_left_behind_is_named_and_gone(build: Build, session: bool) -> N
 
 def test_flood_of_output_is_capped_and_keeps_both_ends(build: Build) -> None:
     build.sample(
-        "print('first'); print('x' * (8 << 20)); print('SKIP: last'); exit(77)"
+        "print('first'); print('x' * (8 << 20)); print('SKIP: last'); sys.exit(77)"
     )
     record = build.run().only
     output = record["roles"][0]["output"]
