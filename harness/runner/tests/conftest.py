@@ -188,7 +188,12 @@ class Build:
 
     def environment(self) -> dict[str, str]:
         """Of the command under test."""
-        return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.root),  # a run that is killed leaves its files there
+        }
 
     def ipclab(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command in this process, from the root of the fake tree."""
