@@ -176,7 +176,7 @@ class Build:
         path = self.folder / f"{name}.py"
         path.write_text(program)
         self.raw(
-            f"add_test({name} {sys.executable} {path})\n"
+            f"add_test({name} {sys.executable} -IS {path})\n"
             f'set_tests_properties({name} PROPERTIES LABELS "{";".join(labels)}" '
             f"TIMEOUT {timeout} SKIP_RETURN_CODE 77)\n"
         )
@@ -188,7 +188,12 @@ class Build:
 
     def environment(self) -> dict[str, str]:
         """Of the command under test."""
-        return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.root),  # a run that is killed leaves its files there
+        }
 
     def ipclab(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command in this process, from the root of the fake tree."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import subprocess
@@ -228,7 +229,8 @@ def test_report_shows_the_whole_story(build: Build) -> None:
         "NVIDIA H200",
     ):
         assert text in page
-    assert page.count("handle (64 bytes)") == 1  # sent and received: one arrow
+    assert page.count("handle (64 bytes)") == 1
+    assert "sends handle" not in page  # the arrow says it already
     assert "<wrong>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
     assert "reference model" not in page
@@ -384,3 +386,6 @@ def test_reader_that_goes_away(build: Build, command: list[str]) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 3
     assert "Traceback" not in errors
+    if command[0] == "run":
+        run = json.loads((build.root / "out" / "run.json").read_text())
+        assert run["state"] == "interrupted"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from conftest import Build
+from ipclab.deviations import Deviations
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_process_left_behind_is_named_and_gone(build: Build, session: bool) -> N
 
 def test_flood_of_output_is_capped_and_keeps_both_ends(build: Build) -> None:
     build.sample(
-        "print('first'); print('x' * (8 << 20)); print('SKIP: last'); exit(77)"
+        "print('first'); print('x' * (8 << 20)); print('SKIP: last'); sys.exit(77)"
     )
     record = build.run().only
     output = record["roles"][0]["output"]
@@ -242,6 +244,33 @@ def test_stale_deviation_fails_the_run(
     assert (outcome.only["verdict"], outcome.code) == ("conforms", 1)
     assert problem in outcome.text
     assert any(problem in x for x in outcome.json["problems"])
+
+
+@pytest.mark.parametrize(
+    ("driver", "applies"),
+    [
+        ("580.65.06", True),
+        ("580.0", True),
+        ("580.1000", False),
+        ("579.99", False),
+        ("1000.1", False),
+        (None, False),
+    ],
+)
+def test_deviation_of_a_range_of_drivers(driver: str | None, applies: bool) -> None:
+    entry = {
+        "requirement": "LMEM-01",
+        "vendor": "nvidia",
+        "driver": {"from": "580.0", "to": "580.999"},
+        "gpu": None,
+        "evidence": "seen",
+        "owner": "platform",
+        "expires": "2026-06-30",
+    }
+    last_day = datetime.date(2026, 6, 30)
+    here = Deviations([entry], "cuda", driver, ["NVIDIA H200"], last_day)
+    assert here.entry_for("LMEM-01") == (entry if applies else None)
+    assert here.problems({"LMEM-01"}) == []
 
 
 # --- repetition and requirement lists -------------------------------------------

@@ -70,8 +70,12 @@ def _run(options: argparse.Namespace) -> int:
         )
     )
     assert run.results is not None
-    terminal.first_line(out, run)
-    code = _pytest(run, out)
+    try:
+        terminal.first_line(out, run)
+        code = _pytest(run, out)
+    finally:
+        if run.state == "running":  # what ended it came before pytest's session
+            run.close("interrupted")
     try:
         if options.results is None:
             run.results.link_latest()
@@ -104,7 +108,7 @@ def _pytest(run: Run, out: Console) -> int:
         run.error = run.error or f"{run.results.folder}: {error.strerror}"
         run.close("broken")
         return 3
-    if run.state == "running":  # pytest gave up before the session
+    if run.state == "running":  # pytest gave up before its session
         run.close("broken")
         return 2 if code == pytest.ExitCode.USAGE_ERROR else 3
     return 2 if code == pytest.ExitCode.USAGE_ERROR else 0
