@@ -204,6 +204,11 @@ DeviceMemory::DeviceMemory() {
       !find(memory_, "nvmlDeviceGetMemoryInfo") || init() != 0)
     return;
   find(processes_, "nvmlDeviceGetComputeRunningProcesses_v3");
+  int (*version)(char*, unsigned);
+  char text[96] = "";
+  if (find(version, "nvmlSystemGetDriverVersion") &&
+      version(text, sizeof text) == 0)
+    driver_ = text;
   unsigned gpus = 0;
   if (count(&gpus) != 0) return;
   for (unsigned i = 0; i < gpus; ++i) {

@@ -44,6 +44,9 @@ class DeviceMemory {
   /// Finds libnvidia-ml.so.1; without it there is nothing to account for.
   static DeviceMemory& instance();
 
+  /// The driver's version, such as 580.159.04; empty where NVML is not there.
+  const std::string& driver() const { return driver_; }
+
   /// Bytes in use on each GPU; empty where NVML is not there.
   std::vector<unsigned long long> used() const;
 
@@ -56,6 +59,7 @@ class DeviceMemory {
 
  private:
   DeviceMemory();
+  std::string driver_;
   std::vector<void*> devices_;
   int (*memory_)(void*, void*) = nullptr;
   int (*processes_)(void*, unsigned*, void*) = nullptr;

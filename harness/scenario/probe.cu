@@ -13,6 +13,7 @@
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/json.h"
+#include "harness/scenario/leaks.h"
 
 namespace ipclab {
 namespace {
@@ -339,16 +340,18 @@ void print_probe() {
   for (const Question& question : questions())
     capabilities.append(capability(question, no_gpu));
 
-  const Json document = Json::object()
-                            .add("backend", gpus == 0 ? "none"
-                                            : model   ? "model"
-                                                      : "cuda")
-                            .add("driver_version", driver)
-                            .add("runtime_version", runtime)
-                            .add("gpus", devices)
-                            .add("peers", peers)
-                            .add("mps", ask(cudaDevAttrMpsEnabled) == 1)
-                            .add("capabilities", capabilities);
+  const Json document =
+      Json::object()
+          .add("backend", gpus == 0 ? "none"
+                          : model   ? "model"
+                                    : "cuda")
+          .add_or_null("driver", DeviceMemory::instance().driver())
+          .add("driver_version", driver)
+          .add("runtime_version", runtime)
+          .add("gpus", devices)
+          .add("peers", peers)
+          .add("mps", ask(cudaDevAttrMpsEnabled) == 1)
+          .add("capabilities", capabilities);
   std::printf("%s\n", document.text().c_str());
 }
 
