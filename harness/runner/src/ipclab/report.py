@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ MEANING = {
 
 def page(run: dict[str, Any], found: list[Record], wrong: str | None) -> str:
     """The page as text. `wrong` is what `results.read` found amiss."""
+    table = records.rows(found)
+    strict = bool(run["settings"].get("strict"))
+    return _template().render(
+        run=run,
+        banners=_banners(run, table, wrong),
+        counts=records.counts(table),
+        lessons=_lessons(table),
+        meaning=MEANING,
+        failing=[row for row in table if records.fails(row.verdict, strict)],
+        facts=_facts(run["fingerprint"]),
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -37,17 +53,7 @@ def page(run: dict[str, Any], found: list[Record], wrong: str | None) -> str:
     )
     environment.globals["picture"] = _picture
     environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
-    table = records.rows(found)
-    strict = bool(run["settings"].get("strict"))
-    return environment.get_template("report.html.j2").render(
-        run=run,
-        banners=_banners(run, table, wrong),
-        counts=records.counts(table),
-        lessons=_lessons(table),
-        meaning=MEANING,
-        failing=[row for row in table if records.fails(row.verdict, strict)],
-        facts=_facts(run["fingerprint"]),
-    )
+    return environment.get_template("report.html.j2")
 
 
 def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[str]:
