@@ -94,6 +94,17 @@ std::string command_of(pid_t pid) {
   return line.substr(0, 120);
 }
 
+// Does CUDA_VISIBLE_DEVICES leave this GPU to us? NVML shows all.
+bool is_visible(unsigned index, const std::string& uuid) {
+  const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (variable == nullptr) return true;
+  std::istringstream list(variable);
+  for (std::string entry; std::getline(list, entry, ',');)
+    if (entry == std::to_string(index) || (!entry.empty() && entry == uuid))
+      return true;
+  return false;
+}
+
 // Waits a little for something that announces itself in no other way.
 void pause_ms(int milliseconds) { poll(nullptr, 0, milliseconds); }
 
@@ -209,11 +220,16 @@ DeviceMemory::DeviceMemory() {
   if (find(version, "nvmlSystemGetDriverVersion") &&
       version(text, sizeof text) == 0)
     driver_ = text;
+  int (*uuid)(void*, char*, unsigned);
+  find(uuid, "nvmlDeviceGetUUID");
   unsigned gpus = 0;
   if (count(&gpus) != 0) return;
   for (unsigned i = 0; i < gpus; ++i) {
     void* handle = nullptr;
-    if (device(i, &handle) == 0) devices_.push_back(handle);
+    char name[96] = "";
+    if (device(i, &handle) != 0) continue;
+    if (uuid != nullptr) uuid(handle, name, sizeof name);
+    if (is_visible(i, name)) devices_.push_back(handle);
   }
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import Build
+from conftest import PROBE, Build
 from ipclab.deviations import Deviations
 
 
@@ -26,7 +26,7 @@ from ipclab.deviations import Deviations
         ("LMEM-01", "record(outcome='lifted')", "broken", 1),
         ("OBS-01", "record(notes=['seen'])", "observed", 1),  # judged nothing
         ("UND-01", "record()", "observed", 1),
-        ("OBS-01", "record(outcome='violates'); sys.exit(1)", "broken", 1),
+        ("OBS-01", "record(outcome='violates'); sys.exit(1)", "violates", 1),
         ("LMEM-01", "record(outcome='not applicable')", "not applicable", 1),
         ("LMEM-01", "record(outcome='crashed'); sys.exit(1)", "crashed", 1),
         ("LMEM-01", "record(outcome='hung'); sys.exit(1)", "hung", 1),
@@ -381,3 +381,21 @@ def test_fingerprint_and_capabilities_are_in_run_json(build: Build) -> None:
     assert [gpu["uuid"] for gpu in fingerprint["gpus"]] == ["GPU-0", "GPU-1"]
     assert json.dumps(outcome.json["probe"]["capabilities"][1]["reason"])
     assert fingerprint["limits"]["nofile"]
+
+
+def test_the_drivers_own_names_are_removed(build: Build) -> None:
+    build.sample(
+        "open(f'/dev/shm/cuda.shm.{os.geteuid()}.{os.getpid():x}.1', 'w').close()"
+    )
+    record = build.run().only
+    assert record["verdict"] == "conforms"
+    pid = record["roles"][0]["pid"]
+    assert not list(Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"))
+
+
+def test_the_probe_tells_the_driver(build: Build) -> None:
+    build.probe({**PROBE, "driver": "580.159.04"})
+    build.sample("pass")
+    outcome = build.run()
+    assert "driver 580.159.04 (CUDA" in outcome.text.splitlines()[0]
+    assert outcome.json["fingerprint"]["driver"] == "580.159.04"

@@ -34,7 +34,7 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "backend": probe["backend"],
         "driver_version": probe.get("driver_version"),
         "runtime_version": probe.get("runtime_version"),
-        "kernel_module": kernel_module(),
+        "driver": probe.get("driver") or kernel_module(),
         "gpus": probe["gpus"],
         "peers": probe.get("peers", []),
         "mps": probe.get("mps", False),

@@ -39,6 +39,11 @@ def ask(cases: list[Case]) -> Probe:
     return good
 
 
+def driver(probe: Probe) -> str | None:
+    """The driver's version, such as 580.65.06."""
+    return probe.get("driver") or kernel_module()
+
+
 def first_line(probe: Probe) -> str:
     """Which backend this is, in the line with which every run begins."""
     gpus = [str(gpu["name"]) for gpu in probe["gpus"]]
@@ -52,8 +57,8 @@ def first_line(probe: Probe) -> str:
     if probe["backend"] == "model":
         return f"reference model ({names}); says nothing about a driver"
     cuda = int(probe.get("driver_version") or 0)
-    driver = kernel_module() or "of unknown version"
-    return f"{names}, driver {driver} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
+    version = driver(probe) or "of unknown version"
+    return f"{names}, driver {version} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
 
 
 def _wrong(document: Any) -> str | None:

@@ -58,7 +58,7 @@ class Run:
         self.deviations = deviations.Deviations(
             self._entries,
             self.probe["backend"],
-            fingerprint.kernel_module(),
+            probe.driver(self.probe),
             [str(gpu["name"]) for gpu in self.probe["gpus"]],
             datetime.datetime.now(datetime.UTC).date(),
         )

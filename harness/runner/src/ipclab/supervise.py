@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -145,6 +146,7 @@ def run(
         with _lock:
             _leaders.discard(program.pid)
         reader.join(GRACE)
+        _remove_driver_names(program.pid)
     return Ended(
         pid=program.pid,
         code=program.returncode,
@@ -208,6 +210,16 @@ def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
     while (family := _family(leader, mark)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return family
+
+
+def _remove_driver_names(pid: int) -> None:
+    """Remove what NVIDIA's driver leaves in /dev/shm of a process that has ended.
+
+    It makes a name for interprocess events and never unlinks it.
+    """
+    for name in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"):
+        with contextlib.suppress(OSError):
+            name.unlink()
 
 
 def _reap(pid: int) -> None:

@@ -103,18 +103,19 @@ def final(out: Console, run: Run) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lesson", "row", "test", "verdict", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("row", "verdict"))
-    lesson = ""
+    lesson = before = ""
     order = run.rows
     for row in order:
         record = row.record
+        reason = _short(row.reason or "; ".join(record["notes"]))
         table.add_row(
             record["lesson"] if record["lesson"] != lesson else "",
             record["requirement"] or record["suite"],
             Text(record["test"].partition(".")[2]),  # a lesson's name has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
-            Text(_short(row.reason or "; ".join(record["notes"]))),
+            Text("″" if reason and reason == before else reason),  # as above
         )
-        lesson = record["lesson"]
+        lesson, before = record["lesson"], reason
     if order:
         out.print()
         out.print(table)
