@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
