@@ -74,6 +74,7 @@ class Kernel {
   friend class ModuleBuilder;
   friend class Module;
   friend class Grid;
+  friend class Worker;
   std::string name_;
   std::vector<Parameter> parameters_;
   uint32_t parameter_bytes_ = 0;
