@@ -171,6 +171,8 @@ class Worker {
     block.index[2] = static_cast<uint32_t>(number / grid[0] / grid[1]);
     for (Barrier& barrier : block.barriers) barrier = Barrier{};
     unsigned threads = size[0] * size[1] * size[2];
+    block.live = threads;
+    block.waiting = 0;
     for (Warp& warp : block.warps) {
       const uint32_t lanes =
           threads >= kLanes ? kAllLanes : (1u << threads) - 1;

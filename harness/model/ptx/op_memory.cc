@@ -35,7 +35,7 @@ template <class T, class R>
 void load(Warp& warp, const Instruction& i, uint32_t mask) {
   R* d = lanes_of<R>(warp, i.d);
   if (i.a == kNone && i.space == Space::kParameter) {
-    char* from = lane_bytes(warp, i, 0, sizeof(T), false);
+    const char* from = lane_bytes(warp, i, 0, sizeof(T), false);
     if (from == nullptr) return;
     const R value = static_cast<R>(load_value<T>(from));
     return each_lane(mask, [=](int l) { d[l] = value; });

@@ -59,26 +59,22 @@ void copy_variables(Warp& warp, uint32_t mask, uint32_t from, uint32_t to,
   }
 }
 
-uint32_t live_threads(const Block& block) {
-  uint32_t count = 0;
-  for (const Warp& warp : block.warps) count += __builtin_popcount(warp.live);
-  return count;
-}
-
 const Instruction& instruction_of(const Split& split) {
   return split.frame->function->code[split.pc];
 }
 
 /// Lets the threads go on that wait at a barrier, if all have come.
 void release_barriers(Block& block) {
+  if (block.waiting == 0) return;
   for (uint32_t id = 0; id < 16; ++id) {
     Barrier& barrier = block.barriers[id];
     if (barrier.arrived == 0) continue;
     const uint32_t expected =
-        barrier.expected != 0 ? barrier.expected : live_threads(block);
+        barrier.expected != 0 ? barrier.expected : block.live;
     if (barrier.arrived < expected) continue;
     const Barrier done = barrier;
     barrier = Barrier{};
+    block.waiting -= done.arrived;
     for (Warp& warp : block.warps) {
       for (Split& split : warp.splits) {
         if (split.state != Split::kAtBarrier || split.wanted != id) continue;
@@ -345,6 +341,7 @@ class WarpRun {
       frame = caller;
     }
     warp_.live &= ~mask_;
+    warp_.block->live -= lane_count(mask_);
     gone_ = true;
     // Those who waited for the lanes that are gone look again.
     for (Split& split : warp_.splits)
@@ -358,9 +355,10 @@ class WarpRun {
     if (id >= 16) return grid_.fault(warp_, i, 715, "no such barrier");
     Barrier& barrier = warp_.block->barriers[id];
     if (i.b != kNone) barrier.expected = lanes_of<uint32_t>(warp_, i.b)[first];
-    barrier.arrived += __builtin_popcount(mask_);
+    barrier.arrived += lane_count(mask_);
+    warp_.block->waiting += lane_count(mask_);
     if (i.c != kNone)
-      barrier.count += __builtin_popcount(predicate(warp_, i.c) & mask_);
+      barrier.count += lane_count(predicate(warp_, i.c) & mask_);
     if (i.mode == kBarrierArrive) {
       ++pc_;
       return release_barriers(*warp_.block);
