@@ -81,12 +81,12 @@ inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
   }
 }
 
+/// Addresses of 32 bits wrap at 32 bits.
 inline uint64_t lane_address(Warp& warp, const Instruction& i, int lane) {
-  uint64_t base = 0;
-  if (i.a != kNone)
-    base = i.address_bytes == 8 ? lanes_of<uint64_t>(warp, i.a)[lane]
-                                : lanes_of<uint32_t>(warp, i.a)[lane];
-  return base + static_cast<uint64_t>(i.immediate);
+  const auto offset = static_cast<uint64_t>(i.immediate);
+  if (i.a == kNone) return offset;
+  if (i.address_bytes == 8) return lanes_of<uint64_t>(warp, i.a)[lane] + offset;
+  return static_cast<uint32_t>(lanes_of<uint32_t>(warp, i.a)[lane] + offset);
 }
 
 /// Host bytes of one lane's access; null after a fault has been raised.
@@ -117,7 +117,7 @@ inline bool consecutive(Warp& warp, const Instruction& i, uint64_t* begin) {
   for (int lane = 1; lane < kLanes; ++lane)
     difference |= addresses[lane] ^
                   static_cast<Address>(first + lane * sizeof(T));
-  *begin = first + static_cast<uint64_t>(i.immediate);
+  *begin = static_cast<Address>(first + static_cast<uint64_t>(i.immediate));
   return difference == 0 && (*begin & (sizeof(T) - 1)) == 0;
 }
 
