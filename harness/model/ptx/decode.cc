@@ -425,7 +425,8 @@ void Decoder::address(size_t index) {
     i.immediate += base.known->offset;
     return;
   }
-  if (base.known != nullptr && base.known->kind == Declaration::kEntryParameter &&
+  if (base.known != nullptr &&
+      base.known->kind == Declaration::kEntryParameter &&
       i.space == Space::kParameter) {
     i.immediate += base.known->offset;
     return;

@@ -115,8 +115,8 @@ inline bool consecutive(Warp& warp, const Instruction& i, uint64_t* begin) {
   const Address first = addresses[0];
   Address difference = 0;
   for (int lane = 1; lane < kLanes; ++lane)
-    difference |= addresses[lane] ^
-                  static_cast<Address>(first + lane * sizeof(T));
+    difference |=
+        addresses[lane] ^ static_cast<Address>(first + lane * sizeof(T));
   *begin = static_cast<Address>(first + static_cast<uint64_t>(i.immediate));
   return difference == 0 && (*begin & (sizeof(T) - 1)) == 0;
 }

@@ -39,8 +39,8 @@ class Device {
     access_.assign(size / kPage, 3);
     space.window_begin = begin_;
     space.window_size = size;
-    space.alias = static_cast<int64_t>(reinterpret_cast<uint64_t>(alias_) -
-                                       begin_);
+    space.alias =
+        static_cast<int64_t>(reinterpret_cast<uint64_t>(alias_) - begin_);
     space.page_access = access_.data();
   }
   ~Device() {

@@ -59,15 +59,14 @@ std::vector<R> evaluate(const std::string& body, const std::vector<A>& a,
     Device device(8u << 20);
     device.load(*module);
     const uint64_t d = device.upload(std::vector<R>(count));
-    const auto fault = launch(
-        device, kernel, Shape{(count + size - 1) / size}, Shape{size}, 0, 20,
-        false, d, device.upload(a), device.upload(b), device.upload(c), count);
+    const auto fault = launch(device, kernel, Shape{(count + size - 1) / size},
+                              Shape{size}, 0, 20, false, d, device.upload(a),
+                              device.upload(b), device.upload(c), count);
     EXPECT_FALSE(fault) << body << ": " << fault->what;
     results[size == 7] = device.template download<R>(d, count);
   }
-  EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(),
-                        count * sizeof(R)),
-            0)
+  EXPECT_EQ(
+      std::memcmp(results[0].data(), results[1].data(), count * sizeof(R)), 0)
       << body << ": full and partial warps differ";
   return results[0];
 }

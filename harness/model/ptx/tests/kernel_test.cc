@@ -21,9 +21,9 @@ struct Packet {
 class Kernels : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    module_ = Module::parse(read_file(std::string(IPCLAB_PTX_FILES) +
-                                      "/kernels_" +
-                                      std::to_string(GetParam()) + ".ptx"));
+    module_ =
+        Module::parse(read_file(std::string(IPCLAB_PTX_FILES) + "/kernels_" +
+                                std::to_string(GetParam()) + ".ptx"));
     device_.load(*module_);
   }
 
@@ -67,7 +67,8 @@ TEST_P(Kernels, CallsStructsRecursionAndPointers) {
   run("call_functions", Shape{3}, Shape{32}, out, packet, kThreads);
   const auto got = device_.download<int>(out, 4 * kThreads);
   for (int t = 0; t < kThreads; ++t) {
-    EXPECT_EQ(got[4 * t], 10 + t + static_cast<int>(1.5 * t) + static_cast<char>(t));
+    EXPECT_EQ(got[4 * t],
+              10 + t + static_cast<int>(1.5 * t) + static_cast<char>(t));
     EXPECT_EQ(got[4 * t + 1], fibonacci(t % 11));
     EXPECT_EQ(got[4 * t + 2], t % 3 == 0 ? t + 1 : t % 3 == 1 ? 2 * t : t * t);
     EXPECT_EQ(got[4 * t + 3], 2 * (t % 5) + 3);  // ackermann(2, n)
@@ -133,7 +134,8 @@ TEST_P(Kernels, BarriersInLoops) {
     const uint64_t out = device_.allocate(3 * 256 * 4);
     run("barrier_loop", Shape{3}, Shape{size}, out, 9);
     const auto got = device_.download<unsigned>(out, 3 * size);
-    for (unsigned k = 0; k < 3 * size; ++k) EXPECT_EQ(got[k], (k % size + 9) % size);
+    for (unsigned k = 0; k < 3 * size; ++k)
+      EXPECT_EQ(got[k], (k % size + 9) % size);
   }
 }
 
@@ -148,7 +150,8 @@ TEST_P(Kernels, DynamicSharedMemory) {
   shared_ = 1000 * 8;
   EXPECT_EQ(kernel("dynamic_shared")->static_shared_bytes(), 33u * 4);
   run("dynamic_shared", Shape{1}, Shape{64}, out, 1000);
-  EXPECT_EQ(device_.download<double>(out, 64), std::vector<double>(64, 499500 * 0.5));
+  EXPECT_EQ(device_.download<double>(out, 64),
+            std::vector<double>(64, 499500 * 0.5));
 }
 
 TEST_P(Kernels, SharedMemoryOfAFunctionIsItsOwn) {
@@ -198,7 +201,8 @@ TEST_P(Kernels, OffsetsBeyondFourGigabytes) {
   large.load(*module_);
   const uint64_t data = large.allocate(1);
   const uint64_t offset = (4ull << 30) + 12345;
-  const auto fault = launch(large, kernel("wide_index"), Shape{1}, Shape{32}, 0, 10, false, data, offset);
+  const auto fault = launch(large, kernel("wide_index"), Shape{1}, Shape{32}, 0,
+                            10, false, data, offset);
   ASSERT_FALSE(fault) << fault->what;
   for (int k = 0; k < 32; ++k) EXPECT_EQ(large.host<char>(data)[offset + k], k);
 }
@@ -210,7 +214,10 @@ TEST_P(Kernels, LocalArrays) {
   for (int t = 0; t < 64; ++t) {
     int stack[40];
     for (int k = 0; k < 40; ++k) stack[k] = k * t;
-    for (int k = 1; k < 100; ++k) stack[k % 40] = static_cast<int>(static_cast<unsigned>(stack[k % 40]) + static_cast<unsigned>(stack[k * 7 % 40]));
+    for (int k = 1; k < 100; ++k)
+      stack[k % 40] =
+          static_cast<int>(static_cast<unsigned>(stack[k % 40]) +
+                           static_cast<unsigned>(stack[k * 7 % 40]));
     EXPECT_EQ(got[t], stack[100 % 40]);
   }
 }
@@ -226,11 +233,13 @@ TEST_P(Kernels, IndicesInThreeDimensions) {
         for (unsigned z = 0; z < 4; ++z)
           for (unsigned y = 0; y < 3; ++y)
             for (unsigned x = 0; x < 5; ++x)
-              ASSERT_EQ(got[at++], x | y << 4 | z << 8 | bx << 12 | by << 16 | bz << 20);
+              ASSERT_EQ(got[at++],
+                        x | y << 4 | z << 8 | bx << 12 | by << 16 | bz << 20);
 }
 
 TEST_P(Kernels, Atomics) {
-  const uint64_t u = device_.upload(std::vector<unsigned>{0, 0, 77, 0, ~0u, 0, 0, 5, 1000});
+  const uint64_t u =
+      device_.upload(std::vector<unsigned>{0, 0, 77, 0, ~0u, 0, 0, 5, 1000});
   const uint64_t s = device_.upload(std::vector<int>{0, -1000});
   const uint64_t l = device_.upload(std::vector<uint64_t>{1, 0, 0});
   const uint64_t f = device_.upload(std::vector<float>{0});
@@ -247,7 +256,8 @@ TEST_P(Kernels, Atomics) {
   EXPECT_EQ(gu[7], (5u + 1000 - 256) % 10);
   EXPECT_EQ(gu[8], 1000u - 3 * 256);
   EXPECT_EQ(device_.download<int>(s, 2), (std::vector<int>{-255, 155}));
-  EXPECT_EQ(device_.download<uint64_t>(l, 3), (std::vector<uint64_t>{1 + (255ull * 128 << 32), 765, 512}));
+  EXPECT_EQ(device_.download<uint64_t>(l, 3),
+            (std::vector<uint64_t>{1 + (255ull * 128 << 32), 765, 512}));
   EXPECT_EQ(device_.download<float>(f, 1)[0], 128.0f);
   EXPECT_EQ(device_.download<double>(d, 1)[0], 64.0);
 }
@@ -276,15 +286,19 @@ TEST_P(Kernels, PrintsLikePrintf) {
   l.parameters = &arguments;
   l.space = &device_.space;
   l.print_context = &printed;
-  l.print = [](void* to, const char* text) { *static_cast<std::string*>(to) += text; };
+  l.print = [](void* to, const char* text) {
+    *static_cast<std::string*>(to) += text;
+  };
   const auto fault = ipclab::ptx::run(l);
   ASSERT_FALSE(fault) << fault->what;
   char expected[1024];
-  std::snprintf(expected, sizeof expected,
-                "%d|%5d|%-5d|%05d|%+d|%x|%#X|%o|%u\n%lld %llu %ld %hd %c %s %%\n"
-                "%f %.2f %8.3e %g %*d\nno arguments\n",
-                -42, -42, -42, -42, -42, 255u, 255u, 8u, ~0u, -(1ll << 40), ~0ull, 1l << 33, static_cast<short>(-5), 'x', "text",
-                3.14159, 3.14159, 3.14159, 3.14159, 6, 42);
+  std::snprintf(
+      expected, sizeof expected,
+      "%d|%5d|%-5d|%05d|%+d|%x|%#X|%o|%u\n%lld %llu %ld %hd %c %s %%\n"
+      "%f %.2f %8.3e %g %*d\nno arguments\n",
+      -42, -42, -42, -42, -42, 255u, 255u, 8u, ~0u, -(1ll << 40), ~0ull,
+      1l << 33, static_cast<short>(-5), 'x', "text", 3.14159, 3.14159, 3.14159,
+      3.14159, 6, 42);
   EXPECT_EQ(printed, expected);
 }
 

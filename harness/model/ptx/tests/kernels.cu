@@ -82,15 +82,32 @@ extern "C" __global__ void choose(const int* in, int* out) {
   const int i = threadIdx.x;
   int v = in[i];
   switch (v) {
-    case 0: v = 17; break;
-    case 1: v *= 5;
-    case 2: v += 100; break;
-    case 3: v = -v; break;
-    case 4: out[i + 64] = 4; v = 1; break;
-    case 5: v <<= 4; break;
-    case 6: v = v * v - 1; break;
-    case 7: v = in[i + 1]; break;
-    default: v = -1;
+    case 0:
+      v = 17;
+      break;
+    case 1:
+      v *= 5;
+    case 2:
+      v += 100;
+      break;
+    case 3:
+      v = -v;
+      break;
+    case 4:
+      out[i + 64] = 4;
+      v = 1;
+      break;
+    case 5:
+      v <<= 4;
+      break;
+    case 6:
+      v = v * v - 1;
+      break;
+    case 7:
+      v = in[i + 1];
+      break;
+    default:
+      v = -1;
   }
   out[i] = v;
 }
@@ -230,8 +247,10 @@ extern "C" __global__ void local_array(int* out, int n) {
 }
 
 extern "C" __global__ void indices(unsigned* out) {
-  const unsigned t = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-  const unsigned b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const unsigned t =
+      threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const unsigned b =
+      blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const unsigned size = blockDim.x * blockDim.y * blockDim.z;
   out[b * size + t] = threadIdx.x | threadIdx.y << 4 | threadIdx.z << 8 |
                       blockIdx.x << 12 | blockIdx.y << 16 | blockIdx.z << 20;
