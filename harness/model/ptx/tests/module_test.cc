@@ -78,6 +78,11 @@ TEST(Decoder, NothingIsIgnoredSilently) {
   EXPECT_NE(why_not(r + "atom.global.add.v2.f32 {f, f}, [l], {f, f};"), "");
 }
 
+TEST(Parser, SpaceBetweenDirectiveAndTypeIsOptional) {
+  EXPECT_EQ(why_not(".reg.b32 f; .reg.pred p; mov.b32 f, 1;"), "");
+  EXPECT_NE(why_not(".unknown x;"), "");
+}
+
 TEST(Decoder, UndefinedFunctionsAreNamed) {
   const auto module =
       Module::parse(header() +
