@@ -381,36 +381,54 @@ class WarpRun {
       ++pc_;
       return;
     }
+    store();
     Split& split = warp_.splits[chosen_];
     split.state = Split::kAtWarpSync;
     split.wanted = wanted;
+    if (i.mode == kMeetOnly) release_meetings();
+    pc_ = warp_.splits[chosen_].pc;
   }
 
-  /// Nobody can run: lanes that wait for each other at different places may
-  /// pass if they only wanted to meet.
-  bool release_warp_syncs() {
+  /// Lanes that wait at warp syncs, wherever these are.
+  uint32_t at_warp_syncs() const {
     uint32_t waiting = 0;
     for (const Split& split : warp_.splits)
       if (split.state == Split::kAtWarpSync) waiting |= split.mask;
+    return waiting;
+  }
+
+  /// Lets lanes go on that only wanted to meet (bar.warp.sync) when all of them
+  /// have come, each to its own instruction.
+  bool release_meetings() {
+    const uint32_t waiting = at_warp_syncs();
     bool released = false;
     for (Split& split : warp_.splits) {
       if (split.state != Split::kAtWarpSync ||
-          (split.wanted & warp_.live & ~waiting) != 0)
+          (split.wanted & warp_.live & ~waiting) != 0 ||
+          instruction_of(split).mode != kMeetOnly)
         continue;
-      const Instruction& i = instruction_of(split);
-      if (i.mode != kMeetOnly) {
-        warp_.frame = split.frame;
-        warp_.registers = split.frame->registers;
-        grid_.fault(warp_, i, 715,
-                    "lanes of one warp exchange values in different "
-                    "instructions, which the reference model cannot do");
-        return false;
-      }
       split.state = Split::kReady;
       ++split.pc;
       released = true;
     }
     return released;
+  }
+
+  /// Nobody can run. Did that change? Lanes that want to exchange values in
+  /// different instructions would wait for ever: that is a fault.
+  bool release_warp_syncs() {
+    if (release_meetings()) return true;
+    const uint32_t waiting = at_warp_syncs();
+    for (const Split& split : warp_.splits) {
+      if (split.state != Split::kAtWarpSync ||
+          (split.wanted & warp_.live & ~waiting) != 0)
+        continue;
+      grid_.fault(warp_, instruction_of(split), 715,
+                  "lanes of one warp exchange values in different "
+                  "instructions, which the reference model cannot do");
+      break;
+    }
+    return false;
   }
 
   Warp& warp_;

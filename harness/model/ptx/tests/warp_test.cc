@@ -92,6 +92,19 @@ TEST(Warp, BarrierAtDifferentPlaces) {
   for (const uint32_t v : d) EXPECT_EQ(v, 77u);
 }
 
+TEST(Warp, OthersMaySpinWhileLanesMeet) {
+  // Lanes 0 and 1 meet at different places while the rest spin on lane 1.
+  const auto d = run(
+      ".shared .b32 s; st.shared.u32 [s], 0; bar.warp.sync -1;\n"
+      "setp.eq.u32 p, a, 0; @p bra zero; setp.eq.u32 p, a, 1; @p bra one;\n"
+      "spin: ld.volatile.shared.u32 d, [s]; setp.ne.u32 p, d, 9; @p bra spin;"
+      "bra end;\n"
+      "zero: bar.warp.sync 3; mov.u32 d, 9; bra end;\n"
+      "one: bar.warp.sync 3; st.volatile.shared.u32 [s], 9; mov.u32 d, 9;\n"
+      "end:");
+  for (const uint32_t v : d) EXPECT_EQ(v, 9u);
+}
+
 TEST(Warp, LanesThatLeftAreNotWaitedFor) {
   const auto d =
       run("setp.ge.u32 p, a, 20; mov.u32 d, 5; @p bra end;\n"
