@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Kernels, ::testing::Values(75, 90, 100),
                          });
 
 TEST_P(Kernels, AllAreSupported) {
-  EXPECT_EQ(module_->kernels().size(), 28u);
+  EXPECT_EQ(module_->kernels().size(), 29u);
   for (const auto& k : module_->kernels())
     EXPECT_EQ(k->unsupported(), "") << k->name();
 }
@@ -73,6 +73,21 @@ TEST_P(Kernels, CallsStructsRecursionAndPointers) {
     EXPECT_EQ(got[4 * t + 2], t % 3 == 0 ? t + 1 : t % 3 == 1 ? 2 * t : t * t);
     EXPECT_EQ(got[4 * t + 3], 2 * (t % 5) + 3);  // ackermann(2, n)
   }
+}
+
+int recursive_arrays(int n) {
+  int a[4] = {n, n * 3, n - 7, n ^ 5};
+  if (n == 0) return a[2];
+  a[n & 3] += 100;
+  const int below = recursive_arrays(n - 1);
+  return below + a[(n + below) & 3];
+}
+
+TEST_P(Kernels, VariablesOfCallersSurviveCalls) {
+  const uint64_t out = device_.allocate(64 * 4);
+  run("sum_arrays", Shape{1}, Shape{64}, out);
+  const auto got = device_.download<int>(out, 64);
+  for (int t = 0; t < 64; ++t) EXPECT_EQ(got[t], recursive_arrays(t % 20));
 }
 
 TEST_P(Kernels, DivergentLoops) {

@@ -57,6 +57,18 @@ extern "C" __global__ void overflow_stack(int* out) {
   out[0] = endless_recursion(threadIdx.x);
 }
 
+// The array must outlive the call.
+__device__ __noinline__ int recursive_arrays(int n) {
+  int a[4] = {n, n * 3, n - 7, n ^ 5};
+  if (n == 0) return a[2];
+  a[n & 3] += 100;
+  const int below = recursive_arrays(n - 1);
+  return below + a[(n + below) & 3];
+}
+extern "C" __global__ void sum_arrays(int* out) {
+  out[threadIdx.x] = recursive_arrays(threadIdx.x % 20);
+}
+
 // --- control flow ----------------------------------------------------------
 
 extern "C" __global__ void collatz(const unsigned* in, unsigned* out, int n) {
