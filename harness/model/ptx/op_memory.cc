@@ -169,6 +169,8 @@ void ignore_hints(Decoder& d) {
 
 void decode_access(Decoder& d) {
   const bool stores = d.name() == "st";
+  const bool strong =
+      d.take_one_of({"volatile", "relaxed", "acquire", "mmio"}) >= 0;
   ignore_hints(d);
   d.i.space = d.take_space();
   const int vector = d.take_one_of({"v2", "v4", "v8"});
@@ -206,6 +208,9 @@ void decode_access(Decoder& d) {
   d.address(stores ? 0 : 1);
   if (type_bytes(type) * d.i.count > 32) d.unsupported();
   d.i.run = accessor(type, bytes, stores, vector >= 0);
+  const bool elsewhere =
+      d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
+  if (strong && !stores && elsewhere) d.i.flow = Flow::kYield;  // may be a poll
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}

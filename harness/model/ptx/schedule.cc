@@ -102,7 +102,7 @@ class WarpRun {
   WarpRun(Warp& warp, Arena& arena)
       : warp_(warp), arena_(arena), grid_(*warp.block->grid) {}
 
-  uint32_t run(uint32_t quantum) {
+  uint32_t run(uint32_t quantum, bool* polled) {
     uint32_t done = 0;
     while (done < quantum && !grid_.stopped()) {
       if (!choose()) {
@@ -114,7 +114,12 @@ class WarpRun {
                                   : quantum - done;
       done += run_split(budget);
       store();
-      if (yield_) break;
+      // Of several splits one may be polling for what another one does.
+      if (yield_ && warp_.splits.size() == 1) {
+        *polled = true;
+        break;
+      }
+      yield_ = false;
     }
     return done;
   }
@@ -444,8 +449,8 @@ class WarpRun {
 
 }  // namespace
 
-uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum) {
-  return WarpRun(warp, arena).run(quantum);
+uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled) {
+  return WarpRun(warp, arena).run(quantum, polled);
 }
 
 void start_warp(Warp& warp, Arena& arena, const Function& kernel,
