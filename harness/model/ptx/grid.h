@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// One running launch: its blocks, its first fault, its memories.
+#pragma once
+
+#include <mutex>
+
+#include "code.h"
+
+namespace ipclab::ptx {
+
+/// Memory for registers, stacks and shared memory of one host thread, kept from
+/// launch to launch: a launch must not cost page faults.
+class Arena {
+ public:
+  ~Arena();
+  /// Uninitialised, aligned to 256 bytes, valid until reset().
+  char* take(size_t bytes);
+  void reset();
+
+ private:
+  struct Chunk {
+    char* begin;
+    size_t size;
+  };
+  std::vector<Chunk> chunks_;
+  size_t current_ = 0, used_ = 0;
+};
+
+class Grid {
+ public:
+  explicit Grid(const Launch& launch);
+  std::optional<Fault> run();
+
+  /// Ends the launch with a fault unless one is known already.
+  void fault(Fault fault);
+  /// The same for the instruction that runs now.
+  void fault(Warp& warp, const Instruction& at, int code,
+             const std::string& what);
+  void memory_fault(Warp& warp, const Instruction& at, int code,
+                    uint64_t address, uint32_t size, bool write);
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /// Has the time limit passed, or has somebody cancelled the launch?
+  void check_limits();
+  void print(const std::string& text);
+
+  const Launch& launch;
+  const AddressSpace& space;
+  const Program& program;
+  uint32_t static_shared_bytes;
+  uint32_t dynamic_shared_offset;
+  uint32_t workspace[16] = {};  ///< grid barrier of a cooperative launch
+
+ private:
+  friend class Worker;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::optional<Fault> fault_;
+  uint64_t deadline_ns_ = 0;
+  uint64_t blocks_ = 0;
+  std::atomic<uint64_t> next_block_{0};
+  unsigned threads_ = 1;
+};
+
+/// Nanoseconds of a clock that never jumps.
+uint64_t steady_ns();
+
+/// Runs the warp until it has nothing to run, someone must be waited for, or
+/// about `quantum` instructions are done; returns the number of these. Sets
+/// `polled` if it stopped because it seems to wait for somebody outside.
+uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled);
+/// Prepares a warp of a new block: one split at the kernel's first instruction.
+void start_warp(Warp& warp, Arena& arena, const Function& kernel,
+                uint32_t lanes);
+
+}  // namespace ipclab::ptx

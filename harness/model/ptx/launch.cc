@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a grid: blocks become resident one by one, more of them while the
+// resident ones wait, so that a block may spin until another one acts.
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "grid.h"
+
+namespace ipclab::ptx {
+namespace {
+
+constexpr uint32_t kQuantum = 2048;  // warp instructions between two yields
+constexpr uint64_t kAloneBudget = 32768;  // for a block that runs alone
+constexpr uint64_t kSharedBudget = 4096;  // and when others are resident
+constexpr size_t kMaxResident = 256;
+constexpr size_t kKeptArena = 64u << 20;
+
+unsigned configured_threads() {
+  static const unsigned threads = [] {
+    const char* text = std::getenv("IPCLAB_MODEL_THREADS");
+    const int value = text != nullptr ? std::atoi(text) : 1;
+    return static_cast<unsigned>(std::clamp(value, 1, 64));
+  }();
+  return threads;
+}
+
+std::string hexadecimal(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx",
+                static_cast<unsigned long long>(value));
+  return text;
+}
+
+Arena& thread_arena() {
+  static thread_local Arena arena;
+  return arena;
+}
+
+}  // namespace
+
+uint64_t steady_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u +
+         static_cast<uint64_t>(now.tv_nsec);
+}
+
+// --- Arena -----------------------------------------------------------------
+
+Arena::~Arena() {
+  for (const Chunk& chunk : chunks_) std::free(chunk.begin);
+}
+
+char* Arena::take(size_t bytes) {
+  bytes = (bytes + 255) / 256 * 256;
+  while (current_ < chunks_.size() && used_ + bytes > chunks_[current_].size) {
+    ++current_;
+    used_ = 0;
+  }
+  if (current_ == chunks_.size()) {
+    const size_t size = std::max<size_t>(bytes, 1u << 20);
+    auto* begin = static_cast<char*>(std::aligned_alloc(256, size));
+    if (begin == nullptr) throw std::bad_alloc();
+    chunks_.push_back({begin, size});
+    used_ = 0;
+  }
+  char* result = chunks_[current_].begin + used_;
+  used_ += bytes;
+  return result;
+}
+
+void Arena::reset() {
+  size_t kept = 0, total = 0;
+  while (kept < chunks_.size() && total + chunks_[kept].size <= kKeptArena)
+    total += chunks_[kept++].size;
+  for (size_t k = kept; k < chunks_.size(); ++k) std::free(chunks_[k].begin);
+  chunks_.resize(kept);
+  current_ = used_ = 0;
+}
+
+// --- Grid ------------------------------------------------------------------
+
+/// One host thread's share of a launch.
+class Worker {
+ public:
+  Worker(Grid& grid, unsigned index) : grid_(grid), next_(index) {}
+
+  void run() {
+    if (grid_.launch.cooperative) {
+      while (start_block()) {
+      }
+    }
+    while (!grid_.stopped()) {
+      if (resident_.empty() && !start_block()) break;
+      if (pass()) continue;
+      const size_t wanted = std::min(2 * resident_.size(), kMaxResident);
+      while (resident_.size() < wanted && start_block()) {
+      }
+    }
+  }
+
+ private:
+  /// The next block's number; every thread has its share of a cooperative
+  /// grid, otherwise they take turns.
+  bool next_block(uint64_t* number) {
+    if (grid_.launch.cooperative) {
+      *number = next_;
+      next_ += grid_.threads_;
+    } else {
+      *number = grid_.next_block_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return *number < grid_.blocks_;
+  }
+
+  bool start_block() {
+    uint64_t number;
+    if (!next_block(&number)) return false;
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<Block>());
+      prepare(*all_.back());
+      free_.push_back(all_.back().get());
+    }
+    start(*free_.back(), number);
+    resident_.push_back(free_.back());
+    free_.pop_back();
+    return true;
+  }
+
+  void prepare(Block& block) {
+    const Launch& launch = grid_.launch;
+    const unsigned* size = launch.block;
+    const unsigned threads = size[0] * size[1] * size[2];
+    block.grid = &grid_;
+    block.dynamic_shared = grid_.dynamic_shared_offset;
+    block.shared_bytes = block.dynamic_shared + launch.dynamic_shared_bytes;
+    block.shared = arena_.take(block.shared_bytes);
+    block.warps.resize((threads + kLanes - 1) / kLanes);
+    const uint32_t stack = launch.kernel->stack_bytes_;
+    uint32_t at[3] = {0, 0, 0};
+    for (size_t w = 0; w < block.warps.size(); ++w) {
+      Warp& warp = block.warps[w];
+      warp.block = &block;
+      warp.index = static_cast<uint32_t>(w);
+      warp.stack_bytes = stack;
+      if (stack != 0)
+        warp.local = arena_.take(static_cast<size_t>(stack) * kLanes);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for (int k = 0; k < 3; ++k) warp.thread_index[k][lane] = at[k];
+        if (++at[0] == size[0]) {
+          at[0] = 0;
+          if (++at[1] == size[1]) {
+            at[1] = 0;
+            ++at[2];
+          }
+        }
+      }
+    }
+  }
+
+  void start(Block& block, uint64_t number) {
+    const unsigned* grid = grid_.launch.grid;
+    const unsigned* size = grid_.launch.block;
+    block.index[0] = static_cast<uint32_t>(number % grid[0]);
+    block.index[1] = static_cast<uint32_t>(number / grid[0] % grid[1]);
+    block.index[2] = static_cast<uint32_t>(number / grid[0] / grid[1]);
+    for (Barrier& barrier : block.barriers) barrier = Barrier{};
+    unsigned threads = size[0] * size[1] * size[2];
+    block.live = threads;
+    block.waiting = 0;
+    for (Warp& warp : block.warps) {
+      const uint32_t lanes =
+          threads >= kLanes ? kAllLanes : (1u << threads) - 1;
+      start_warp(warp, arena_, *grid_.launch.kernel->function_, lanes);
+      threads -= std::min<unsigned>(threads, kLanes);
+    }
+  }
+
+  /// Runs every resident block a little; did one of them end?
+  bool pass() {
+    const uint64_t budget =
+        resident_.size() == 1 ? kAloneBudget : kSharedBudget;
+    bool ended = false;
+    for (size_t k = 0; k < resident_.size() && !grid_.stopped();) {
+      if (run_block(*resident_[k], budget)) {
+        ended = true;
+        free_.push_back(resident_[k]);
+        resident_.erase(resident_.begin() + static_cast<ptrdiff_t>(k));
+        if (resident_.empty()) start_block();
+      } else {
+        ++k;
+      }
+    }
+    if (!ended) rest();
+    return ended;
+  }
+
+  /// Rounds over the block's warps, until it has ended (true), all of them wait
+  /// or poll, or about `budget` instructions are done.
+  bool run_block(Block& block, uint64_t budget) {
+    for (uint64_t done = 0; done < budget;) {
+      bool moved = false;
+      bool alive = false;
+      for (Warp& warp : block.warps) {
+        if (warp.live == 0) continue;
+        bool polled = false;
+        const uint32_t ran = run_warp(warp, arena_, kQuantum, &polled);
+        if (grid_.stopped()) return false;
+        count(ran);
+        done += ran;
+        moved |= ran != 0 && !polled;
+        alive |= warp.live != 0;
+      }
+      if (!alive) return true;
+      if (!moved) return false;
+    }
+    return false;
+  }
+
+  void count(uint32_t instructions) {
+    since_yield_ += instructions;
+    if (since_yield_ >= kQuantum) rest();
+  }
+
+  /// Whoever this kernel waits for may need this processor.
+  void rest() {
+    since_yield_ = 0;
+    sched_yield();
+    grid_.check_limits();
+  }
+
+  Grid& grid_;
+  Arena& arena_ = thread_arena();
+  uint64_t next_;
+  uint32_t since_yield_ = 0;
+  std::vector<std::unique_ptr<Block>> all_;
+  std::vector<Block*> free_, resident_;
+};
+
+Grid::Grid(const Launch& l)
+    : launch(l), space(*l.space), program(*l.kernel->program_) {
+  const Kernel& kernel = *launch.kernel;
+  dynamic_shared_offset = (kernel.static_shared_bytes_ + 15) / 16 * 16;
+  blocks_ =
+      static_cast<uint64_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2];
+  threads_ = static_cast<unsigned>(
+      std::min<uint64_t>(configured_threads(), std::max<uint64_t>(blocks_, 1)));
+  if (launch.limit_seconds > 0)
+    deadline_ns_ =
+        steady_ns() + static_cast<uint64_t>(launch.limit_seconds * 1e9);
+}
+
+std::optional<Fault> Grid::run() {
+  std::vector<std::thread> helpers;
+  const auto work = [this](unsigned index) {
+    Worker(*this, index).run();
+    thread_arena().reset();
+  };
+  for (unsigned k = 1; k < threads_; ++k) helpers.emplace_back(work, k);
+  work(0);
+  for (std::thread& helper : helpers) helper.join();
+  return fault_;
+}
+
+void Grid::fault(Fault fault) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (fault_) return;
+  fault.kernel = launch.kernel->name();
+  fault_ = std::move(fault);
+  stop_.store(true, std::memory_order_relaxed);
+}
+
+void Grid::fault(Warp&, const Instruction& at, int code,
+                 const std::string& what) {
+  Fault result;
+  result.code = code;
+  result.line = at.line;
+  result.what = "kernel " + launch.kernel->name() + ": " + what +
+                " (PTX line " + std::to_string(at.line) + ")";
+  fault(std::move(result));
+}
+
+void Grid::memory_fault(Warp& warp, const Instruction& at, int code,
+                        uint64_t address, uint32_t size, bool write) {
+  (void)warp;
+  Fault result;
+  result.code = code;
+  result.address = address;
+  result.size = size;
+  result.write = write;
+  result.line = at.line;
+  result.what = "kernel " + launch.kernel->name() + ": " +
+                (code == 716 ? "misaligned " : "illegal ") +
+                (write ? "write of " : "read of ") + std::to_string(size) +
+                " bytes at " + hexadecimal(address) + " (PTX line " +
+                std::to_string(at.line) + ")";
+  fault(std::move(result));
+}
+
+void Grid::check_limits() {
+  const bool late = deadline_ns_ != 0 && steady_ns() > deadline_ns_;
+  const bool cancelled = launch.cancel != nullptr &&
+                         launch.cancel->load(std::memory_order_relaxed);
+  if (!late && !cancelled) return;
+  Fault result;
+  result.code = 702;
+  result.what = "kernel " + launch.kernel->name() + ": " +
+                (cancelled ? "cancelled" : "still running at its time limit");
+  fault(std::move(result));
+}
+
+void Grid::print(const std::string& text) {
+  if (launch.print != nullptr) {
+    launch.print(launch.print_context, text.c_str());
+  } else {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }
+}
+
+std::optional<Fault> run(const Launch& launch) {
+  const Kernel& kernel = *launch.kernel;
+  if (!kernel.unsupported().empty()) {
+    Fault fault;
+    fault.code = 218;
+    fault.kernel = kernel.name();
+    fault.what = "kernel " + kernel.name() + ": " + kernel.unsupported();
+    return fault;
+  }
+  return Grid(launch).run();
+}
+
+}  // namespace ipclab::ptx

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// A module: decodes all functions of a text, finds out what each kernel needs
+// (stack, shared memory, functions that cannot run) and links addresses.
+#include <algorithm>
+#include <set>
+
+#include "decode.h"
+
+namespace ipclab::ptx {
+namespace {
+
+/// Stack of a thread whose calls are not known beforehand (recursion, function
+/// pointers), on top of the kernel's own variables.
+constexpr uint32_t kUnknownStack = 64 * 1024;
+
+/// The module-scope names and the calls through a register in a body.
+struct References {
+  std::set<std::string> names;
+  bool indirect_call = false;
+
+  explicit References(const FunctionSyntax& function) {
+    for (const Statement& statement : function.body) {
+      for (const Operand& operand : statement.operands) add(operand);
+      if (statement.opcode.compare(0, 4, "call") != 0) continue;
+      for (const Operand& operand : statement.operands)
+        indirect_call |= operand.kind == Operand::kRegister;
+    }
+  }
+
+ private:
+  void add(const Operand& operand) {
+    if (operand.kind == Operand::kName && operand.known == nullptr)
+      names.insert(operand.name);
+    for (const Operand& element : operand.elements) add(element);
+  }
+};
+
+uint64_t code_address(size_t function) { return kCodeWindow + function * 16; }
+
+}  // namespace
+
+class ModuleBuilder {
+ public:
+  explicit ModuleBuilder(std::string_view text)
+      : syntax_(parse_syntax(text)), module_(new Module) {}
+
+  std::unique_ptr<Module> build() {
+    module_->program_ = std::make_unique<Program>();
+    Program& program = *module_->program_;
+    program.functions.resize(syntax_.functions.size());
+    const ProgramContext context{&syntax_, &program};
+    for (size_t k = 0; k < syntax_.functions.size(); ++k) {
+      const FunctionSyntax& from = *syntax_.functions[k];
+      Function& function = program.functions[k];
+      function.name = from.name;
+      function.unit = from.unit;
+      function.index = static_cast<uint32_t>(k);
+      if (from.defined)
+        FunctionBuilder(context, from, function, shared_base(k)).build();
+    }
+    find_addresses_taken();
+    for (size_t k = 0; k < syntax_.functions.size(); ++k)
+      if (syntax_.functions[k]->entry && syntax_.functions[k]->defined)
+        add_kernel(k);
+    module_->variables_ = std::move(syntax_.variables);
+    program.variable_unit = std::move(syntax_.variable_unit);
+    program.variable_names = std::move(syntax_.variable_names);
+    program.function_names = std::move(syntax_.function_names);
+    return std::move(module_);
+  }
+
+ private:
+  /// Where the .shared variables of a kernel's own body begin: after those of
+  /// the module, if the kernel can reach any of these.
+  uint32_t shared_base(size_t index) {
+    if (!syntax_.functions[index]->entry) return 0;
+    std::set<size_t> seen;
+    return reaches_shared(index, seen) ? syntax_.shared_bytes : 0;
+  }
+
+  bool reaches_shared(size_t index, std::set<size_t>& seen) {
+    if (!seen.insert(index).second) return false;
+    const FunctionSyntax& function = *syntax_.functions[index];
+    for (const auto& declaration : function.declarations)
+      if (!function.entry && declaration->kind == Declaration::kShared)
+        return true;
+    const References references(function);
+    if (references.indirect_call) return true;
+    for (const std::string& name : references.names) {
+      const size_t* found = syntax_.shared_names.find(name, function.unit);
+      if (found != nullptr && !syntax_.shared[*found].dynamic) return true;
+      found = syntax_.function_names.find(name, function.unit);
+      if (found != nullptr && reaches_shared(*found, seen)) return true;
+    }
+    return false;
+  }
+
+  /// Functions whose address is somewhere: an indirect call may reach them.
+  void find_addresses_taken() {
+    const auto add = [&](const std::string& name, int unit) {
+      if (const size_t* found = syntax_.function_names.find(name, unit))
+        addresses_taken_.insert(*found);
+    };
+    for (const Function& function : module_->program_->functions)
+      for (const Constant& constant : function.constants)
+        if (!constant.symbol.empty()) add(constant.symbol, function.unit);
+    for (size_t k = 0; k < syntax_.variables.size(); ++k)
+      for (const auto& relocation : syntax_.variables[k].relocations)
+        add(relocation.symbol, syntax_.variable_unit[k]);
+  }
+
+  struct Needs {
+    std::set<size_t> reached;
+    bool unknown_depth = false;
+    uint32_t stack = 0;
+    uint32_t registers = 0;
+  };
+
+  /// Follows the calls from a function; `path` are its callers.
+  uint32_t follow(size_t index, std::set<size_t>& path, Needs& needs) {
+    if (!path.insert(index).second) {
+      needs.unknown_depth = true;
+      return 0;
+    }
+    const Function& function = module_->program_->functions[index];
+    needs.reached.insert(index);
+    uint32_t deepest = 0;
+    const auto call = [&](size_t callee) {
+      deepest = std::max(deepest, follow(callee, path, needs));
+    };
+    for (const Instruction& i : function.code) {
+      if (i.flow != Flow::kCall) continue;
+      const Call& c = function.calls[static_cast<size_t>(i.immediate)];
+      if (c.callee != nullptr) {
+        call(c.callee->index);
+      } else {
+        needs.unknown_depth = true;
+        for (const size_t callee : addresses_taken_)
+          if (needs.reached.count(callee) == 0) call(callee);
+      }
+    }
+    path.erase(index);
+    return function.frame_bytes + deepest;
+  }
+
+  void add_kernel(size_t index) {
+    const FunctionSyntax& syntax = *syntax_.functions[index];
+    const Function& function = module_->program_->functions[index];
+    auto kernel = std::make_unique<Kernel>();
+    Needs needs;
+    std::set<size_t> path;
+    needs.stack = follow(index, path, needs);
+    if (needs.unknown_depth) needs.stack += kUnknownStack;
+    kernel->name_ = syntax.name;
+    for (const Declaration* p : syntax.parameters)
+      kernel->parameters_.push_back({p->offset, p->size});
+    kernel->parameter_bytes_ = syntax.parameter_bytes;
+    kernel->static_shared_bytes_ = shared_base(index) + syntax.shared_bytes;
+    kernel->local_bytes_ = needs.stack;
+    kernel->stack_bytes_ = (needs.stack + 15) / 16 * 16;
+    kernel->register_count_ = static_cast<uint32_t>(
+        std::min<size_t>(255, std::max<size_t>(8, syntax.registers.size())));
+    kernel->max_threads_per_block_ = std::min(1024u, syntax.max_threads);
+    kernel->function_ = &function;
+    kernel->program_ = module_->program_.get();
+    for (const size_t reached : needs.reached) {
+      const Function& callee = module_->program_->functions[reached];
+      // A function that is only reached through a pointer fails when called.
+      if (callee.unsupported.empty() || !kernel->unsupported_.empty()) continue;
+      if (addresses_taken_.count(reached) != 0 && reached != index) continue;
+      kernel->unsupported_ =
+          callee.unsupported +
+          (reached == index ? "" : " (in function " + callee.name + ")");
+    }
+    module_->kernels_.push_back(std::move(kernel));
+  }
+
+  Syntax syntax_;
+  std::unique_ptr<Module> module_;
+  std::set<size_t> addresses_taken_;
+};
+
+Module::Module() = default;
+Module::~Module() = default;
+
+std::unique_ptr<Module> Module::parse(std::string_view ptx) {
+  return ModuleBuilder(ptx).build();
+}
+
+const Kernel* Module::kernel(std::string_view name) const {
+  for (const auto& kernel : kernels_)
+    if (kernel->name() == name) return kernel.get();
+  return nullptr;
+}
+
+const std::vector<std::unique_ptr<Kernel>>& Module::kernels() const {
+  return kernels_;
+}
+
+std::vector<Module::Variable>& Module::variables() { return variables_; }
+
+void Module::link() {
+  const auto address_of = [&](const std::string& name, int unit) -> uint64_t {
+    if (const size_t* found = program_->variable_names.find(name, unit))
+      return variables_[*found].address;
+    if (const size_t* found = program_->function_names.find(name, unit))
+      return code_address(*found);
+    throw std::runtime_error("PTX: '" + name +
+                             "' is not defined in this module");
+  };
+  for (Function& function : program_->functions)
+    for (Constant& constant : function.constants)
+      if (!constant.symbol.empty())
+        constant.value = address_of(constant.symbol, function.unit) +
+                         static_cast<uint64_t>(constant.addend);
+  for (size_t k = 0; k < variables_.size(); ++k) {
+    Variable& variable = variables_[k];
+    for (const Variable::Relocation& relocation : variable.relocations) {
+      const uint64_t value =
+          address_of(relocation.symbol, program_->variable_unit[k]) +
+          static_cast<uint64_t>(relocation.addend);
+      const size_t room = variable.initial.size() - relocation.offset;
+      std::memcpy(variable.initial.data() + relocation.offset, &value,
+                  std::min<size_t>(8, room));
+    }
+  }
+}
+
+}  // namespace ipclab::ptx

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// cvt, szext: between integers, f16, bf16, f32 and f64, with rounding and
+// saturation. Compiled with -frounding-math.
+#include <cfenv>
+
+#include "decode.h"
+#include "numbers.h"
+
+namespace ipclab::ptx {
+namespace {
+
+/// How to convert; i.list is the index in this table of the process.
+struct Conversion {
+  Type to, from;
+  int rounding;   // index in kDirections
+  bool integral;  // .rni … .rpi: to an integral value
+  bool saturated, ftz, relu;
+};
+
+constexpr int kDirections[] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD,
+                               FE_UPWARD};
+
+bool is_half(Type t) { return t == Type::kF16 || t == Type::kBf16; }
+bool is_real(Type t) { return is_float(t) || is_half(t); }
+
+double to_integral(double value, int rounding) {
+  switch (rounding) {
+    case 0:
+      return std::nearbyint(value);
+    case 1:
+      return std::trunc(value);
+    case 2:
+      return std::floor(value);
+    default:
+      return std::ceil(value);
+  }
+}
+
+/// Out of range clamps; NaN gives 0, as the wrap-around types of PTX do.
+uint64_t real_to_integer(double value, Type to) {
+  if (value != value) return 0;
+  const int bits = static_cast<int>(type_bytes(to)) * 8;
+  if (is_signed(to)) {
+    const double limit = std::ldexp(1.0, bits - 1);
+    const uint64_t top = (1ull << (bits - 1)) - 1;
+    if (value >= limit) return top;
+    if (value < -limit) return ~top;
+    return static_cast<uint64_t>(static_cast<int64_t>(value));
+  }
+  const double limit = std::ldexp(1.0, bits);
+  if (value <= 0) return 0;
+  if (value >= limit) return bits == 64 ? ~0ull : (1ull << bits) - 1;
+  return static_cast<uint64_t>(value);
+}
+
+uint64_t extend(uint64_t value, Type from) {
+  switch (from) {
+    case Type::kS8:
+      return static_cast<uint64_t>(static_cast<int8_t>(value));
+    case Type::kS16:
+      return static_cast<uint64_t>(static_cast<int16_t>(value));
+    case Type::kS32:
+      return static_cast<uint64_t>(static_cast<int32_t>(value));
+    default: {
+      const uint32_t bytes = type_bytes(from);
+      return bytes >= 8 ? value : value & ((1ull << bytes * 8) - 1);
+    }
+  }
+}
+
+uint64_t clamp_integer(uint64_t value, Type from, Type to) {
+  const int bits = static_cast<int>(type_bytes(to)) * 8;
+  const bool negative = is_signed(from) && static_cast<int64_t>(value) < 0;
+  if (is_signed(to)) {
+    const uint64_t top = (1ull << (bits - 1)) - 1;
+    if (negative)
+      return static_cast<int64_t>(value) < static_cast<int64_t>(~top) ? ~top
+                                                                      : value;
+    return value > top ? top : value;
+  }
+  if (negative) return 0;
+  const uint64_t top = bits == 64 ? ~0ull : (1ull << bits) - 1;
+  return value > top ? top : value;
+}
+
+double read_real(uint64_t bits, Type type) {
+  switch (type) {
+    case Type::kF16:
+      return half_to_float(static_cast<uint16_t>(bits));
+    case Type::kBf16:
+      return bfloat_to_float(static_cast<uint16_t>(bits));
+    case Type::kF32:
+      return bit_cast<float>(static_cast<uint32_t>(bits));
+    default:
+      return bit_cast<double>(bits);
+  }
+}
+
+uint64_t write_real(double value, const Conversion& c) {
+  switch (c.to) {
+    case Type::kF16:
+      return double_to_half(value, c.rounding == 1);
+    case Type::kBf16:
+      return double_to_bfloat(value, c.rounding == 1);
+    case Type::kF32: {
+      const float narrow = static_cast<float>(value);
+      return bit_cast<uint32_t>(c.ftz ? flush(narrow) : narrow);
+    }
+    default:
+      return bit_cast<uint64_t>(value);
+  }
+}
+
+/// One value; the rounding direction is already set.
+uint64_t convert(uint64_t bits, const Conversion& c) {
+  if (!is_real(c.from)) {
+    const uint64_t value = extend(bits, c.from);
+    if (!is_real(c.to))
+      return c.saturated ? clamp_integer(value, c.from, c.to) : value;
+    const bool negative = is_signed(c.from) && static_cast<int64_t>(value) < 0;
+    if (c.to == Type::kF32)  // directly: no rounding on the way
+      return bit_cast<uint32_t>(
+          negative ? static_cast<float>(static_cast<int64_t>(value))
+                   : static_cast<float>(value));
+    const double wide = negative
+                            ? static_cast<double>(static_cast<int64_t>(value))
+                            : static_cast<double>(value);
+    return write_real(wide, c);
+  }
+  double value = read_real(bits, c.from);
+  if (c.ftz && c.from == Type::kF32) value = flush(static_cast<float>(value));
+  if (!is_real(c.to))
+    return real_to_integer(to_integral(value, c.rounding), c.to);
+  if (c.integral) value = to_integral(value, c.rounding);
+  if (c.saturated) value = saturate(value);
+  if (c.relu && value < 0) value = 0;
+  return write_real(value, c);
+}
+
+void convert_lanes(Warp& warp, const Instruction& i, uint32_t mask) {
+  const Conversion c = {static_cast<Type>(i.list & 0xff),
+                        static_cast<Type>(i.list >> 8 & 0xff),
+                        static_cast<int>(i.list >> 16 & 3),
+                        (i.list >> 18 & 1) != 0,
+                        (i.list >> 19 & 1) != 0,
+                        (i.list >> 20 & 1) != 0,
+                        (i.list >> 21 & 1) != 0};
+  const bool turn = c.rounding != 0 && is_float(c.to);
+  if (turn) std::fesetround(kDirections[c.rounding]);
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    const uint64_t bits = lane_value(warp, i.a, i.address_bytes, l);
+    set_lane_value(warp, i.d, i.register_bytes, l, convert(bits, c));
+  }
+  if (turn) std::fesetround(FE_TONEAREST);
+}
+
+/// cvt.rn.f16x2.f32 d, a, b: a goes to the upper half.
+void convert_pair(Warp& warp, const Instruction& i, uint32_t mask) {
+  uint32_t* d = lanes_of<uint32_t>(warp, i.d);
+  const float* a = lanes_of<float>(warp, i.a);
+  const float* b = lanes_of<float>(warp, i.b);
+  const bool zero = (i.mode & 1) != 0, relu = (i.mode & 2) != 0;
+  const auto narrow = [&](float value) -> uint32_t {
+    if (relu && value < 0) value = 0;
+    return i.count == 1 ? double_to_half(value, zero)
+                        : double_to_bfloat(value, zero);
+  };
+  each_lane(mask, [&](int l) { d[l] = narrow(a[l]) << 16 | narrow(b[l]); });
+}
+
+// The conversions that ordinary code is full of.
+template <class To, class From>
+void cast(Warp& warp, const Instruction& i, uint32_t mask) {
+  To* d = lanes_of<To>(warp, i.d);
+  const From* a = lanes_of<From>(warp, i.a);
+  each_lane(mask, [=](int l) { d[l] = static_cast<To>(a[l]); });
+}
+
+Handler fast_cast(Type to, Type from) {
+  const bool narrow = !is_real(to) && type_bytes(to) == 4;
+  if (!is_real(from) && !is_real(to)) {
+    if (narrow && type_bytes(from) == 8) return cast<uint32_t, uint64_t>;
+    if (type_bytes(to) == 8 && type_bytes(from) == 4)
+      return is_signed(from) ? cast<int64_t, int32_t>
+                             : cast<uint64_t, uint32_t>;
+    if (narrow && type_bytes(from) == 2)
+      return is_signed(from) ? cast<int32_t, int16_t>
+                             : cast<uint32_t, uint16_t>;
+    if (type_bytes(to) == 2 && type_bytes(from) == 4)
+      return cast<uint16_t, uint32_t>;
+  }
+  if (to == Type::kF32 && from == Type::kS32) return cast<float, int32_t>;
+  if (to == Type::kF64 && from == Type::kS32) return cast<double, int32_t>;
+  if (to == Type::kF64 && from == Type::kF32) return cast<double, float>;
+  return nullptr;
+}
+
+void decode_pair(Decoder& d, Type to, int rounding, bool relu) {
+  if (d.take_type() != Type::kF32 || rounding > 1) d.unsupported();
+  d.expect_operands(3, 3);
+  d.i.d = d.destination(0, to);
+  d.i.a = d.source(1, Type::kF32);
+  d.i.b = d.source(2, Type::kF32);
+  d.i.mode = static_cast<uint8_t>((rounding == 1 ? 1 : 0) | (relu ? 2 : 0));
+  d.i.count = to == Type::kF16x2 ? 1 : 2;
+  d.i.run = convert_pair;
+}
+
+void decode_cvt(Decoder& d) {
+  int rounding = d.take_one_of({"rn", "rz", "rm", "rp"});
+  const int integral = d.take_one_of({"rni", "rzi", "rmi", "rpi"});
+  const bool ftz = d.take("ftz"), sat = d.take("sat"), relu = d.take("relu");
+  if (rounding < 0) rounding = std::max(integral, 0);
+  const Type to = d.take_type();
+  if (to == Type::kF16x2 || to == Type::kBf16x2)
+    return decode_pair(d, to, rounding, relu);
+  const Type from = d.take_type();
+  if (to == Type::kPred || from == Type::kPred || type_bytes(to) > 8 ||
+      from == Type::kF16x2 || from == Type::kBf16x2)
+    d.unsupported();
+  if (is_half(to) && (rounding > 1 || (!is_real(from) && rounding != 0)))
+    d.unsupported();
+  d.expect_operands(2, 2);
+  uint32_t to_bytes, from_bytes;
+  d.i.d = d.destination(d.operand(0), to, &to_bytes);
+  d.i.a = d.source(d.operand(1), from, &from_bytes);
+  d.i.register_bytes = static_cast<uint8_t>(to_bytes);
+  d.i.address_bytes = static_cast<uint8_t>(from_bytes);
+  d.i.list = static_cast<uint32_t>(to) | static_cast<uint32_t>(from) << 8 |
+             static_cast<uint32_t>(rounding) << 16 |
+             static_cast<uint32_t>(integral >= 0) << 18 |
+             static_cast<uint32_t>(sat) << 19 |
+             static_cast<uint32_t>(ftz) << 20 |
+             static_cast<uint32_t>(relu) << 21;
+  d.i.run = convert_lanes;
+  const bool exact_width =
+      to_bytes == type_bytes(to) && from_bytes == type_bytes(from);
+  if (exact_width && rounding == 0 && integral < 0 && !ftz && !sat && !relu)
+    if (const Handler fast = fast_cast(to, from)) d.i.run = fast;
+}
+
+}  // namespace
+
+const DecodeTable& convert_instructions() {
+  static const DecodeTable table = {{"cvt", decode_cvt}};
+  return table;
+}
+
+}  // namespace ipclab::ptx

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// ld, st, ldu, prefetch, cp.async. Every access goes to memory; single values
+// are read and written atomically.
+#include "decode.h"
+#include "memory.h"
+
+namespace ipclab::ptx {
+namespace {
+
+using Wide = unsigned __int128;
+
+template <class T>
+T load_value(const char* from) {
+  if constexpr (sizeof(T) <= 8) {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(
+        __atomic_load_n(reinterpret_cast<const U*>(from), __ATOMIC_ACQUIRE));
+  } else {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+}
+
+template <class T>
+void store_value(char* to, T value) {
+  if constexpr (sizeof(T) <= 8)
+    __atomic_store_n(reinterpret_cast<T*>(to), value, __ATOMIC_RELEASE);
+  else
+    std::memcpy(to, &value, sizeof value);
+}
+
+/// T is the type in memory, R that of the register.
+template <class T, class R>
+void load(Warp& warp, const Instruction& i, uint32_t mask) {
+  R* d = lanes_of<R>(warp, i.d);
+  if (i.a == kNone && i.space == Space::kParameter) {
+    const char* from = lane_bytes(warp, i, 0, sizeof(T), false);
+    if (from == nullptr) return;
+    const R value = static_cast<R>(load_value<T>(from));
+    return each_lane(mask, [=](int l) { d[l] = value; });
+  }
+  if (mask == kAllLanes && sizeof(T) <= 8) {
+    if (const char* from = coalesced_bytes<T>(warp, i, false)) {
+      const T* values = reinterpret_cast<const T*>(from);
+#pragma GCC ivdep
+      for (int l = 0; l < kLanes; ++l) d[l] = static_cast<R>(values[l]);
+      return;
+    }
+  }
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    const char* from = lane_bytes(warp, i, l, sizeof(T), false);
+    if (from == nullptr) return;
+    d[l] = static_cast<R>(load_value<T>(from));
+  }
+}
+
+template <class T, class R>
+void load_vector(Warp& warp, const Instruction& i, uint32_t mask) {
+  const uint32_t* list = warp.frame->function->lists.data() + i.list;
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    const char* from = lane_bytes(warp, i, l, sizeof(T) * i.count, false);
+    if (from == nullptr) return;
+    for (int k = 0; k < i.count; ++k)
+      lanes_of<R>(warp, list[k])[l] =
+          static_cast<R>(load_value<T>(from + sizeof(T) * k));
+  }
+}
+
+template <class T, class R>
+void store(Warp& warp, const Instruction& i, uint32_t mask) {
+  const R* d = lanes_of<R>(warp, i.d);
+  if (mask == kAllLanes && sizeof(T) <= 8) {
+    if (char* to = coalesced_bytes<T>(warp, i, true)) {
+      T* values = reinterpret_cast<T*>(to);
+#pragma GCC ivdep
+      for (int l = 0; l < kLanes; ++l) values[l] = static_cast<T>(d[l]);
+      return;
+    }
+  }
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    char* to = lane_bytes(warp, i, l, sizeof(T), true);
+    if (to == nullptr) return;
+    store_value<T>(to, static_cast<T>(d[l]));
+  }
+}
+
+template <class T, class R>
+void store_vector(Warp& warp, const Instruction& i, uint32_t mask) {
+  const uint32_t* list = warp.frame->function->lists.data() + i.list;
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    char* to = lane_bytes(warp, i, l, sizeof(T) * i.count, true);
+    if (to == nullptr) return;
+    for (int k = 0; k < i.count; ++k)
+      store_value<T>(to + sizeof(T) * k,
+                     static_cast<T>(lanes_of<R>(warp, list[k])[l]));
+  }
+}
+
+template <class T, class R>
+Handler access(bool stores, bool vector) {
+  if (stores) return vector ? store_vector<T, R> : store<T, R>;
+  return vector ? load_vector<T, R> : load<T, R>;
+}
+
+template <class R>
+Handler for_register(Type type, bool stores, bool vector) {
+  switch (type) {
+    case Type::kS8:
+      return access<int8_t, R>(stores, vector);
+    case Type::kS16:
+      return access<int16_t, R>(stores, vector);
+    case Type::kS32:
+      return access<int32_t, R>(stores, vector);
+    default:
+      break;
+  }
+  switch (type_bytes(type)) {
+    case 1:
+      return access<uint8_t, R>(stores, vector);
+    case 2:
+      return access<uint16_t, R>(stores, vector);
+    case 4:
+      return access<uint32_t, R>(stores, vector);
+    case 8:
+      return access<uint64_t, R>(stores, vector);
+    default:
+      return nullptr;
+  }
+}
+
+template <>
+Handler for_register<Wide>(Type type, bool stores, bool vector) {
+  if (type != Type::kB128) return nullptr;
+  return access<Wide, Wide>(stores, vector);
+}
+
+/// Types without a sign drop the rest of a store's register, so a store may use
+/// the untyped variant.
+Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
+  if (stores && is_signed(type)) type = bits_of(type);
+  switch (register_bytes) {
+    case 2:
+      return for_register<uint16_t>(type, stores, vector);
+    case 4:
+      return for_register<uint32_t>(type, stores, vector);
+    case 8:
+      return for_register<uint64_t>(type, stores, vector);
+    default:
+      return for_register<Wide>(type, stores, vector);
+  }
+}
+
+/// Cache and ordering modifiers: the memory of this machine is coherent and
+/// ordered, so all of them are kept by doing every access.
+void ignore_hints(Decoder& d) {
+  d.ignore({"weak", "volatile", "relaxed", "acquire", "release", "mmio", "cta",
+            "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb",
+            "wt"});
+  d.ignore({"L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
+            "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B",
+            "L2::256B", "L2::evict_first", "L2::evict_last",
+            "L2::evict_normal"});
+}
+
+void decode_access(Decoder& d) {
+  const bool stores = d.name() == "st";
+  const bool strong =
+      d.take_one_of({"volatile", "relaxed", "acquire", "mmio"}) >= 0;
+  ignore_hints(d);
+  d.i.space = d.take_space();
+  const int vector = d.take_one_of({"v2", "v4", "v8"});
+  const Type type = d.take_type();
+  d.expect_operands(2, 2);
+  if (type == Type::kPred) d.unsupported();
+  const Operand& data = d.operand(stores ? 1 : 0);
+  uint32_t bytes = 0;
+  if (vector >= 0) {
+    if (data.kind != Operand::kVector || data.elements.size() != 2u << vector)
+      d.unsupported("the vector has another length");
+    std::vector<uint32_t> offsets;
+    for (const Operand& element : data.elements) {
+      uint32_t own = 0;
+      offsets.push_back(stores ? d.source(element, type, &own)
+                               : d.destination(element, type, &own));
+      if (element.kind == Operand::kRegister) {
+        if (bytes != 0 && bytes != own) d.unsupported("mixed registers");
+        bytes = own;
+      }
+    }
+    if (bytes == 0) bytes = std::max(2u, type_bytes(type));
+    if (stores)  // literals have the width of the type
+      for (const Operand& element : data.elements)
+        if (element.kind != Operand::kRegister &&
+            bytes != std::max(2u, type_bytes(type)))
+          d.unsupported("mixed registers");
+    d.i.list = d.add_list(offsets);
+    d.i.count = static_cast<uint8_t>(offsets.size());
+  } else {
+    d.i.d = stores ? d.source(data, type, &bytes)
+                   : d.destination(data, type, &bytes);
+  }
+  if (bytes < type_bytes(type)) d.unsupported("the register is too narrow");
+  d.address(stores ? 0 : 1);
+  if (type_bytes(type) * d.i.count > 32) d.unsupported();
+  d.i.run = accessor(type, bytes, stores, vector >= 0);
+  const bool elsewhere =
+      d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
+  if (strong && !stores && elsewhere) d.i.flow = Flow::kYield;  // may be a poll
+}
+
+void nothing(Warp&, const Instruction&, uint32_t) {}
+
+void decode_nothing(Decoder& d) {
+  ignore_hints(d);
+  d.take_space();
+  d.ignore({"L1", "L2", "tensormap", "L2::evict_last", "L2::evict_normal"});
+  d.i.run = nothing;
+}
+
+/// cp.async, done at once: i.count bytes, of which e (if given) come from the
+/// source and the rest are zero.
+void copy_async(Warp& warp, const Instruction& i, uint32_t mask) {
+  Instruction from = i;
+  from.a = i.b;
+  from.space = Space::kGlobal;
+  from.immediate = static_cast<int64_t>(static_cast<int32_t>(i.list));
+  from.address_bytes = 8;
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    uint32_t size = i.count;
+    if (i.e != kNone) size = std::min(size, lanes_of<uint32_t>(warp, i.e)[l]);
+    char* to = lane_bytes(warp, i, l, i.count, true);
+    if (to == nullptr) return;
+    if (size != 0) {
+      const char* source = lane_bytes(warp, from, l, i.count, false);
+      if (source == nullptr) return;
+      std::memcpy(to, source, size);
+    }
+    std::memset(to + size, 0, i.count - size);
+  }
+}
+
+void decode_cp(Decoder& d) {
+  if (!d.take("async")) d.unsupported();
+  d.ignore({"commit_group", "wait_group", "wait_all"});
+  d.i.run = nothing;
+  if (d.operands() < 2) return;  // all copies are done already
+  ignore_hints(d);
+  if (!d.take("shared") && !d.take("shared::cta")) d.unsupported();
+  if (!d.take("global")) d.unsupported();
+  d.expect_operands(3, 4);
+  if (d.operand(2).kind != Operand::kInteger) d.unsupported();
+  d.i.count = static_cast<uint8_t>(d.operand(2).bits);
+  d.address(1);
+  d.i.b = d.i.a;
+  d.i.list = static_cast<uint32_t>(d.i.immediate);
+  if (d.i.b == kNone || d.i.address_bytes != 8) d.unsupported();
+  d.i.a = kNone;
+  d.i.space = Space::kShared;
+  d.address(0);
+  if (d.operands() == 4) d.i.e = d.source(3, Type::kB32);
+  d.i.run = copy_async;
+}
+
+}  // namespace
+
+const DecodeTable& memory_instructions() {
+  static const DecodeTable table = {
+      {"ld", decode_access},
+      {"ldu", decode_access},
+      {"st", decode_access},
+      {"prefetch", decode_nothing},
+      {"prefetchu", decode_nothing},
+      {"discard", decode_nothing},
+      {"applypriority", decode_nothing},
+      {"cp", decode_cp},
+  };
+  return table;
+}
+
+}  // namespace ipclab::ptx

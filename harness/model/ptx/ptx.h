@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The PTX interpreter of the reference model: finds the PTX in what nvcc
+// embeds, decodes it once and runs kernels on the CPU.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ipclab::ptx {
+
+/// What a launch may touch. Device addresses lie in one window of the process's
+/// address space; host pointers in that range fault, so the interpreter adds
+/// `alias` to reach the bytes.
+struct AddressSpace {
+  uint64_t window_begin = 0;
+  uint64_t window_size = 0;  ///< bytes
+  int64_t alias = 0;         ///< host address = device address + alias
+  /// One byte for each 2 MiB page of the window, as this GPU sees it: bit 0
+  /// read, bit 1 write, bit 2 "ask" (see `lookup`).
+  const uint8_t* page_access = nullptr;
+  /// For addresses outside the window and for "ask" pages: the host address of
+  /// [address, address + size), or null when the access is not allowed. May be
+  /// null: then every such access is a fault. Called from the launching thread
+  /// (and from helper threads if IPCLAB_MODEL_THREADS is above 1).
+  void* (*lookup)(void* context, uint64_t address, uint64_t size,
+                  bool write) = nullptr;
+  void* lookup_context = nullptr;
+};
+
+/// Why a kernel ended early.
+struct Fault {
+  /// A CUresult: 218 the kernel cannot be interpreted, 700 illegal address, 702
+  /// timeout, 710 assert, 715 illegal instruction, 716 misaligned address, 718
+  /// call of what is no function, 719 trap or stack overflow.
+  int code = 0;
+  uint64_t address = 0;
+  uint32_t size = 0;  ///< bytes of the access
+  bool write = false;
+  std::string kernel;
+  int line = 0;      ///< in the PTX text
+  std::string what;  ///< one readable line naming kernel, address, PTX line
+};
+
+struct Function;  // code.h
+struct Program;   // code.h
+
+/// One `.entry` of a module.
+class Kernel {
+ public:
+  struct Parameter {
+    uint32_t offset, size;  ///< bytes
+  };
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  uint32_t parameter_bytes() const { return parameter_bytes_; }
+  uint32_t static_shared_bytes() const { return static_shared_bytes_; }
+  uint32_t local_bytes() const { return local_bytes_; }
+  /// An estimate: PTX registers before allocation, at most 255.
+  uint32_t register_count() const { return register_count_; }
+  /// From .maxntid or .reqntid, 1024 without them.
+  uint32_t max_threads_per_block() const { return max_threads_per_block_; }
+  /// Empty, or why the kernel cannot run: "instruction 'xyz' (line N) is not
+  /// supported".
+  const std::string& unsupported() const { return unsupported_; }
+
+ private:
+  friend class ModuleBuilder;
+  friend class Module;
+  friend class Grid;
+  friend class Worker;
+  std::string name_;
+  std::vector<Parameter> parameters_;
+  uint32_t parameter_bytes_ = 0;
+  uint32_t static_shared_bytes_ = 0;
+  uint32_t local_bytes_ = 0;
+  uint32_t register_count_ = 0;
+  uint32_t max_threads_per_block_ = 1024;
+  std::string unsupported_;
+  const Function* function_ = nullptr;
+  const Program* program_ = nullptr;
+  uint32_t stack_bytes_ = 0;
+};
+
+/// A parsed and decoded PTX text.
+class Module {
+ public:
+  /// A variable at module scope.
+  struct Variable {
+    std::string name;
+    uint64_t size = 0;
+    uint64_t alignment = 1;
+    bool constant = false;
+    bool managed = false;
+    std::vector<uint8_t> initial;  ///< empty, or `size` bytes
+    uint64_t address = 0;          ///< set by the caller before link()
+    /// Places in `initial` where link() writes an address.
+    struct Relocation {
+      uint64_t offset;
+      std::string symbol;
+      int64_t addend;
+    };
+    std::vector<Relocation> relocations;
+  };
+
+  ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// Parses and decodes. Several texts may be concatenated (separate
+  /// compilation): a `.version` line starts the next one, and only .visible and
+  /// .weak names are seen across them. Throws std::runtime_error, naming the
+  /// PTX line, on malformed text. An unsupported instruction only marks its
+  /// kernel.
+  static std::unique_ptr<Module> parse(std::string_view ptx);
+
+  /// The kernel of that name, or null.
+  const Kernel* kernel(std::string_view name) const;
+  const std::vector<std::unique_ptr<Kernel>>& kernels() const;
+
+  /// All `.global` and `.const` variables. The caller allocates memory for
+  /// them, sets `address`, calls link() and then writes `initial`.
+  std::vector<Variable>& variables();
+  /// Resolves names to addresses in the code and in initialisers.
+  void link();
+
+ private:
+  friend class ModuleBuilder;
+  Module();
+  std::unique_ptr<Program> program_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+  std::vector<Variable> variables_;
+};
+
+struct Launch {
+  const Kernel* kernel = nullptr;
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block[3] = {1, 1, 1};
+  unsigned dynamic_shared_bytes = 0;
+  /// kernel->parameter_bytes() bytes, laid out as kernel->parameters() says.
+  const void* parameters = nullptr;
+  const AddressSpace* space = nullptr;
+  double limit_seconds = 0;  ///< an endless kernel ends with 702; 0 = no limit
+  /// May be null; set from another thread to end the kernel (code 702).
+  const std::atomic<bool>* cancel = nullptr;
+  /// Device printf; null = standard output.
+  void (*print)(void* context, const char* text) = nullptr;
+  void* print_context = nullptr;
+  /// All blocks become resident at once, so that grid.sync() can work.
+  bool cooperative = false;
+};
+
+/// Runs a grid on the calling thread and returns when it is done; nullopt if it
+/// ended well. Several threads may run kernels at once, the same one too.
+/// IPCLAB_MODEL_THREADS (default 1) is the number of host threads of one
+/// launch.
+std::optional<Fault> run(const Launch& launch);
+
+/// The PTX text inside what __cudaRegisterFatBinary or cuModuleLoadData get: a
+/// fatbin wrapper, a bare container, or PTX text. Plain or compressed with zstd
+/// (needs libzstd.so.1). One text for each translation unit; of several
+/// architectures the newest that is at most sm_100. Throws std::runtime_error
+/// saying what to do.
+std::vector<std::string> ptx_of_image(const void* image);
+
+}  // namespace ipclab::ptx

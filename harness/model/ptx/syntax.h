@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The syntax tree of a PTX text: what the parser hands to the decoder. Register
+// names and body-scope variables are resolved, everything else is a name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ptx.h"
+
+namespace ipclab::ptx {
+
+enum class Type : uint8_t {
+  kNone,
+  kPred,
+  kB8,
+  kB16,
+  kB32,
+  kB64,
+  kB128,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kS8,
+  kS16,
+  kS32,
+  kS64,
+  kF16,
+  kF16x2,
+  kBf16,
+  kBf16x2,
+  kF32,
+  kF64,
+};
+
+/// Bytes of a value of the type; 0 for kNone, 4 for a predicate (its register
+/// holds one bit for each lane).
+uint32_t type_bytes(Type type);
+/// "u32" -> kU32; kNone if it is no type.
+Type type_named(std::string_view name);
+inline bool is_signed(Type t) { return t >= Type::kS8 && t <= Type::kS64; }
+inline bool is_float(Type t) { return t == Type::kF32 || t == Type::kF64; }
+
+/// A variable declared in a function body or parameter list, or a register.
+struct Declaration {
+  enum Kind : uint8_t { kRegister, kLocal, kShared, kEntryParameter } kind;
+  Type type;
+  uint32_t size = 0;    ///< bytes
+  uint32_t offset = 0;  ///< in the frame, the kernel's shared memory or the
+                        ///< parameter block; of a register its number
+};
+
+struct Operand {
+  enum Kind : uint8_t {
+    kRegister,
+    kInteger,
+    kFloat32,
+    kFloat64,
+    kName,
+    kMemory,
+    kVector,
+    kList,
+    kSink
+  } kind = kSink;
+  bool negated = false;                ///< !p
+  const Declaration* known = nullptr;  ///< of a register or a body variable
+  std::string name;
+  uint64_t bits = 0;   ///< of a literal
+  int64_t offset = 0;  ///< name+offset, [base+offset]
+  /// kVector, kList: the elements; kMemory: the base (and what follows a
+  /// comma); kRegister: the second destination of p|q.
+  std::vector<Operand> elements;
+};
+
+struct Statement {
+  int line = 0;
+  int scope = 0;
+  std::string label;   ///< not empty: this is a label, nothing else is set
+  std::string opcode;  ///< as written
+  bool guarded = false;
+  Operand guard;
+  std::vector<Operand> operands;
+  std::vector<std::string> targets;  ///< of `label: .branchtargets …`
+};
+
+/// An `.entry` or a `.func`.
+struct FunctionSyntax {
+  std::string name;
+  bool entry = false;
+  bool defined = false;
+  bool visible = false;
+  int unit = 0;
+  int line = 0;
+  std::vector<Declaration*> results, parameters;
+  std::vector<std::unique_ptr<Declaration>> declarations;
+  std::vector<Type> registers;
+  std::vector<int> scope_parent;  ///< of each scope, -1 for the outermost
+  std::vector<Statement> body;
+  uint32_t frame_bytes = 0;   ///< .local and .param variables of the body
+  uint32_t shared_bytes = 0;  ///< .shared variables of an entry's body (those
+                              ///< of a .func count as the module's)
+  uint32_t parameter_bytes = 0;
+  uint32_t max_threads = 1024;
+};
+
+/// A `.shared` variable at module scope; dynamic if it was declared without a
+/// size.
+struct SharedVariable {
+  std::string name;
+  uint32_t offset = 0, size = 0;
+  bool dynamic = false;
+};
+
+/// What a module-scope name means, looked up first in its own translation unit.
+template <class T>
+class Names {
+ public:
+  void add(const std::string& name, int unit, bool visible, T value) {
+    names_[{visible ? -1 : unit, name}] = value;
+  }
+  const T* find(const std::string& name, int unit) const {
+    auto found = names_.find({unit, name});
+    if (found == names_.end()) found = names_.find({-1, name});
+    return found == names_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<std::pair<int, std::string>, T> names_;
+};
+
+struct Syntax {
+  std::vector<std::unique_ptr<FunctionSyntax>> functions;
+  std::vector<Module::Variable> variables;
+  std::vector<int> variable_unit;  ///< translation unit of each variable
+  std::vector<SharedVariable> shared;
+  uint32_t shared_bytes = 0;
+  Names<size_t> function_names, variable_names, shared_names;
+};
+
+/// Parses a text; throws std::runtime_error("PTX line N: …").
+Syntax parse_syntax(std::string_view text);
+
+}  // namespace ipclab::ptx
