@@ -171,6 +171,8 @@ struct Block {
   uint32_t dynamic_shared = 0;  ///< offset of extern __shared__
   uint32_t index[3] = {0, 0, 0};
   std::vector<Warp> warps;
+  uint32_t live = 0;     ///< threads that have not ended
+  uint32_t waiting = 0;  ///< arrivals at barriers that are not complete
   Barrier barriers[16];
 };
 
@@ -187,6 +189,11 @@ inline void set_predicate(Warp& warp, uint32_t offset, uint32_t mask,
                           uint32_t bits) {
   uint32_t& value = predicate(warp, offset);
   value = (value & ~mask) | (bits & mask);
+}
+
+inline uint32_t lane_count(uint32_t mask) {
+  return mask == kAllLanes ? 32
+                           : static_cast<uint32_t>(__builtin_popcount(mask));
 }
 
 /// Calls body(lane) for the lanes of the mask; for full warps in a loop that

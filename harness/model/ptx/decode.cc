@@ -425,6 +425,12 @@ void Decoder::address(size_t index) {
     i.immediate += base.known->offset;
     return;
   }
+  if (base.known != nullptr &&
+      base.known->kind == Declaration::kEntryParameter &&
+      i.space == Space::kParameter) {
+    i.immediate += base.known->offset;
+    return;
+  }
   uint32_t bytes = 8;
   i.a = source(base, Type::kB64, &bytes);
   i.address_bytes = static_cast<uint8_t>(bytes);

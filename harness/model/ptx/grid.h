@@ -65,8 +65,9 @@ class Grid {
 uint64_t steady_ns();
 
 /// Runs the warp until it has nothing to run, someone must be waited for, or
-/// about `quantum` instructions are done; returns the number of these.
-uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum);
+/// about `quantum` instructions are done; returns the number of these. Sets
+/// `polled` if it stopped because it seems to wait for somebody outside.
+uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled);
 /// Prepares a warp of a new block: one split at the kernel's first instruction.
 void start_warp(Warp& warp, Arena& arena, const Function& kernel,
                 uint32_t lanes);

@@ -171,6 +171,8 @@ class Worker {
     block.index[2] = static_cast<uint32_t>(number / grid[0] / grid[1]);
     for (Barrier& barrier : block.barriers) barrier = Barrier{};
     unsigned threads = size[0] * size[1] * size[2];
+    block.live = threads;
+    block.waiting = 0;
     for (Warp& warp : block.warps) {
       const uint32_t lanes =
           threads >= kLanes ? kAllLanes : (1u << threads) - 1;
@@ -198,23 +200,24 @@ class Worker {
     return ended;
   }
 
-  /// Rounds over the block's warps, until it has ended (true), nothing moves or
-  /// about `budget` instructions are done.
+  /// Rounds over the block's warps, until it has ended (true), all of them wait
+  /// or poll, or about `budget` instructions are done.
   bool run_block(Block& block, uint64_t budget) {
     for (uint64_t done = 0; done < budget;) {
-      uint32_t ran = 0;
+      bool moved = false;
       bool alive = false;
       for (Warp& warp : block.warps) {
         if (warp.live == 0) continue;
-        const uint32_t now = run_warp(warp, arena_, kQuantum);
+        bool polled = false;
+        const uint32_t ran = run_warp(warp, arena_, kQuantum, &polled);
         if (grid_.stopped()) return false;
-        count(now);
-        ran += now;
+        count(ran);
+        done += ran;
+        moved |= ran != 0 && !polled;
         alive |= warp.live != 0;
       }
       if (!alive) return true;
-      if (ran == 0) return false;
-      done += ran;
+      if (!moved) return false;
     }
     return false;
   }

@@ -63,6 +63,9 @@ std::vector<Token> lex(std::string_view text) {
       while (is_word(peek(0)) ||
              (peek(0) == ':' && peek(1) == ':' && is_word(peek(2))))
         at += peek(0) == ':' ? 2 : 1;
+      // `.reg.b32` is two words, `add.s32` is one.
+      const size_t dot = c == '.' ? text.find('.', begin + 1) : text.npos;
+      if (dot < at) at = dot;
       const std::string_view word = text.substr(begin, at - begin);
       if (word == ".version") {
         tokens.push_back({Token::kUnit, line, word});

@@ -81,19 +81,23 @@ inline char* space_bytes(Warp& warp, Space space, int lane, uint64_t address,
   }
 }
 
+/// Addresses of 32 bits wrap at 32 bits.
 inline uint64_t lane_address(Warp& warp, const Instruction& i, int lane) {
-  uint64_t base = 0;
-  if (i.a != kNone)
-    base = i.address_bytes == 8 ? lanes_of<uint64_t>(warp, i.a)[lane]
-                                : lanes_of<uint32_t>(warp, i.a)[lane];
-  return base + static_cast<uint64_t>(i.immediate);
+  const auto offset = static_cast<uint64_t>(i.immediate);
+  if (i.a == kNone) return offset;
+  if (i.address_bytes == 8) return lanes_of<uint64_t>(warp, i.a)[lane] + offset;
+  return static_cast<uint32_t>(lanes_of<uint32_t>(warp, i.a)[lane] + offset);
 }
 
 /// Host bytes of one lane's access; null after a fault has been raised.
 inline char* lane_bytes(Warp& warp, const Instruction& i, int lane,
                         uint32_t size, bool write) {
   const uint64_t address = lane_address(warp, i, lane);
-  Grid& grid = *warp.block->grid;
+  Block& block = *warp.block;
+  if (i.space == Space::kShared && (address & (size - 1)) == 0 &&
+      address + size <= block.shared_bytes)
+    return block.shared + address;
+  Grid& grid = *block.grid;
   if ((address & (size - 1)) != 0) {
     grid.memory_fault(warp, i, 716, address, size, write);
     return nullptr;
@@ -103,21 +107,33 @@ inline char* lane_bytes(Warp& warp, const Instruction& i, int lane,
   return bytes;
 }
 
-/// If all 32 lanes access consecutive elements of global memory within one
-/// page: where lane 0's element is; else null.
+/// The address of lane 0 if all 32 lanes access consecutive, aligned elements
+/// within one page of their address register's values; else false.
+template <class T, class Address>
+inline bool consecutive(Warp& warp, const Instruction& i, uint64_t* begin) {
+  const Address* addresses = lanes_of<Address>(warp, i.a);
+  const Address first = addresses[0];
+  Address difference = 0;
+  for (int lane = 1; lane < kLanes; ++lane)
+    difference |=
+        addresses[lane] ^ static_cast<Address>(first + lane * sizeof(T));
+  *begin = static_cast<Address>(first + static_cast<uint64_t>(i.immediate));
+  return difference == 0 && (*begin & (sizeof(T) - 1)) == 0;
+}
+
+/// If all 32 lanes access consecutive elements of global or shared memory:
+/// where lane 0's element is; else null.
 template <class T>
 inline char* coalesced_bytes(Warp& warp, const Instruction& i, bool write) {
-  if (i.a == kNone || i.address_bytes != 8 ||
-      (i.space != Space::kGlobal && i.space != Space::kGeneric))
-    return nullptr;
-  const uint64_t* addresses = lanes_of<uint64_t>(warp, i.a);
-  const uint64_t first = addresses[0];
-  uint64_t difference = 0;
-  for (int lane = 1; lane < kLanes; ++lane)
-    difference |= addresses[lane] ^ (first + lane * sizeof(T));
-  const uint64_t begin = first + static_cast<uint64_t>(i.immediate);
   constexpr uint64_t kSize = kLanes * sizeof(T);
-  if (difference != 0 || (begin & (sizeof(T) - 1)) != 0 ||
+  if (i.a == kNone) return nullptr;
+  uint64_t begin;
+  if (i.space == Space::kShared && i.address_bytes == 4) {
+    if (!consecutive<T, uint32_t>(warp, i, &begin)) return nullptr;
+    return within(warp.block->shared, begin, kSize, warp.block->shared_bytes);
+  }
+  if ((i.space != Space::kGlobal && i.space != Space::kGeneric) ||
+      i.address_bytes != 8 || !consecutive<T, uint64_t>(warp, i, &begin) ||
       begin >> kPageShift != (begin + kSize - 1) >> kPageShift ||
       begin >> 56 != 0)
     return nullptr;

@@ -35,7 +35,7 @@ template <class T, class R>
 void load(Warp& warp, const Instruction& i, uint32_t mask) {
   R* d = lanes_of<R>(warp, i.d);
   if (i.a == kNone && i.space == Space::kParameter) {
-    char* from = lane_bytes(warp, i, 0, sizeof(T), false);
+    const char* from = lane_bytes(warp, i, 0, sizeof(T), false);
     if (from == nullptr) return;
     const R value = static_cast<R>(load_value<T>(from));
     return each_lane(mask, [=](int l) { d[l] = value; });
@@ -169,6 +169,8 @@ void ignore_hints(Decoder& d) {
 
 void decode_access(Decoder& d) {
   const bool stores = d.name() == "st";
+  const bool strong =
+      d.take_one_of({"volatile", "relaxed", "acquire", "mmio"}) >= 0;
   ignore_hints(d);
   d.i.space = d.take_space();
   const int vector = d.take_one_of({"v2", "v4", "v8"});
@@ -206,6 +208,9 @@ void decode_access(Decoder& d) {
   d.address(stores ? 0 : 1);
   if (type_bytes(type) * d.i.count > 32) d.unsupported();
   d.i.run = accessor(type, bytes, stores, vector >= 0);
+  const bool elsewhere =
+      d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
+  if (strong && !stores && elsewhere) d.i.flow = Flow::kYield;  // may be a poll
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}

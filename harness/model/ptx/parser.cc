@@ -349,7 +349,7 @@ class Parser {
         body_variable(Declaration::kShared);
       else if (accept(";"))
         continue;
-      else if (now().text[0] == '.')
+      else if (is(".pragma"))
         skip_directive();
       else
         statement();

@@ -36,8 +36,8 @@ struct AddressSpace {
 /// Why a kernel ended early.
 struct Fault {
   /// A CUresult: 218 the kernel cannot be interpreted, 700 illegal address, 702
-  /// timeout, 710 assert, 715 illegal instruction, 716 misaligned address, 719
-  /// trap or stack overflow.
+  /// timeout, 710 assert, 715 illegal instruction, 716 misaligned address, 718
+  /// call of what is no function, 719 trap or stack overflow.
   int code = 0;
   uint64_t address = 0;
   uint32_t size = 0;  ///< bytes of the access

@@ -59,26 +59,22 @@ void copy_variables(Warp& warp, uint32_t mask, uint32_t from, uint32_t to,
   }
 }
 
-uint32_t live_threads(const Block& block) {
-  uint32_t count = 0;
-  for (const Warp& warp : block.warps) count += __builtin_popcount(warp.live);
-  return count;
-}
-
 const Instruction& instruction_of(const Split& split) {
   return split.frame->function->code[split.pc];
 }
 
 /// Lets the threads go on that wait at a barrier, if all have come.
 void release_barriers(Block& block) {
+  if (block.waiting == 0) return;
   for (uint32_t id = 0; id < 16; ++id) {
     Barrier& barrier = block.barriers[id];
     if (barrier.arrived == 0) continue;
     const uint32_t expected =
-        barrier.expected != 0 ? barrier.expected : live_threads(block);
+        barrier.expected != 0 ? barrier.expected : block.live;
     if (barrier.arrived < expected) continue;
     const Barrier done = barrier;
     barrier = Barrier{};
+    block.waiting -= done.arrived;
     for (Warp& warp : block.warps) {
       for (Split& split : warp.splits) {
         if (split.state != Split::kAtBarrier || split.wanted != id) continue;
@@ -106,7 +102,7 @@ class WarpRun {
   WarpRun(Warp& warp, Arena& arena)
       : warp_(warp), arena_(arena), grid_(*warp.block->grid) {}
 
-  uint32_t run(uint32_t quantum) {
+  uint32_t run(uint32_t quantum, bool* polled) {
     uint32_t done = 0;
     while (done < quantum && !grid_.stopped()) {
       if (!choose()) {
@@ -118,7 +114,12 @@ class WarpRun {
                                   : quantum - done;
       done += run_split(budget);
       store();
-      if (yield_) break;
+      // Of several splits one may be polling for what another one does.
+      if (yield_ && warp_.splits.size() == 1) {
+        *polled = true;
+        break;
+      }
+      yield_ = false;
     }
     return done;
   }
@@ -345,6 +346,7 @@ class WarpRun {
       frame = caller;
     }
     warp_.live &= ~mask_;
+    warp_.block->live -= lane_count(mask_);
     gone_ = true;
     // Those who waited for the lanes that are gone look again.
     for (Split& split : warp_.splits)
@@ -358,9 +360,10 @@ class WarpRun {
     if (id >= 16) return grid_.fault(warp_, i, 715, "no such barrier");
     Barrier& barrier = warp_.block->barriers[id];
     if (i.b != kNone) barrier.expected = lanes_of<uint32_t>(warp_, i.b)[first];
-    barrier.arrived += __builtin_popcount(mask_);
+    barrier.arrived += lane_count(mask_);
+    warp_.block->waiting += lane_count(mask_);
     if (i.c != kNone)
-      barrier.count += __builtin_popcount(predicate(warp_, i.c) & mask_);
+      barrier.count += lane_count(predicate(warp_, i.c) & mask_);
     if (i.mode == kBarrierArrive) {
       ++pc_;
       return release_barriers(*warp_.block);
@@ -383,36 +386,54 @@ class WarpRun {
       ++pc_;
       return;
     }
+    store();
     Split& split = warp_.splits[chosen_];
     split.state = Split::kAtWarpSync;
     split.wanted = wanted;
+    if (i.mode == kMeetOnly) release_meetings();
+    pc_ = warp_.splits[chosen_].pc;
   }
 
-  /// Nobody can run: lanes that wait for each other at different places may
-  /// pass if they only wanted to meet.
-  bool release_warp_syncs() {
+  /// Lanes that wait at warp syncs, wherever these are.
+  uint32_t at_warp_syncs() const {
     uint32_t waiting = 0;
     for (const Split& split : warp_.splits)
       if (split.state == Split::kAtWarpSync) waiting |= split.mask;
+    return waiting;
+  }
+
+  /// Lets lanes go on that only wanted to meet (bar.warp.sync) when all of them
+  /// have come, each to its own instruction.
+  bool release_meetings() {
+    const uint32_t waiting = at_warp_syncs();
     bool released = false;
     for (Split& split : warp_.splits) {
       if (split.state != Split::kAtWarpSync ||
-          (split.wanted & warp_.live & ~waiting) != 0)
+          (split.wanted & warp_.live & ~waiting) != 0 ||
+          instruction_of(split).mode != kMeetOnly)
         continue;
-      const Instruction& i = instruction_of(split);
-      if (i.mode != kMeetOnly) {
-        warp_.frame = split.frame;
-        warp_.registers = split.frame->registers;
-        grid_.fault(warp_, i, 715,
-                    "lanes of one warp exchange values in different "
-                    "instructions, which the reference model cannot do");
-        return false;
-      }
       split.state = Split::kReady;
       ++split.pc;
       released = true;
     }
     return released;
+  }
+
+  /// Nobody can run. Did that change? Lanes that want to exchange values in
+  /// different instructions would wait for ever: that is a fault.
+  bool release_warp_syncs() {
+    if (release_meetings()) return true;
+    const uint32_t waiting = at_warp_syncs();
+    for (const Split& split : warp_.splits) {
+      if (split.state != Split::kAtWarpSync ||
+          (split.wanted & warp_.live & ~waiting) != 0)
+        continue;
+      grid_.fault(warp_, instruction_of(split), 715,
+                  "lanes of one warp exchange values in different "
+                  "instructions, which the reference model cannot do");
+      break;
+    }
+    return false;
   }
 
   Warp& warp_;
@@ -428,8 +449,8 @@ class WarpRun {
 
 }  // namespace
 
-uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum) {
-  return WarpRun(warp, arena).run(quantum);
+uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled) {
+  return WarpRun(warp, arena).run(quantum, polled);
 }
 
 void start_warp(Warp& warp, Arena& arena, const Function& kernel,

@@ -39,8 +39,8 @@ class Device {
     access_.assign(size / kPage, 3);
     space.window_begin = begin_;
     space.window_size = size;
-    space.alias = static_cast<int64_t>(reinterpret_cast<uint64_t>(alias_) -
-                                       begin_);
+    space.alias =
+        static_cast<int64_t>(reinterpret_cast<uint64_t>(alias_) - begin_);
     space.page_access = access_.data();
   }
   ~Device() {
@@ -64,7 +64,8 @@ class Device {
   template <class T>
   uint64_t upload(const std::vector<T>& values) {
     const uint64_t address = allocate(values.size() * sizeof(T) + 1);
-    std::memcpy(host(address), values.data(), values.size() * sizeof(T));
+    if (!values.empty())
+      std::memcpy(host(address), values.data(), values.size() * sizeof(T));
     return address;
   }
   template <class T>
@@ -83,8 +84,9 @@ class Device {
     module.link();
     for (Module::Variable& variable : module.variables()) {
       std::memset(host(variable.address), 0, variable.size);
-      std::memcpy(host(variable.address), variable.initial.data(),
-                  variable.initial.size());
+      if (!variable.initial.empty())
+        std::memcpy(host(variable.address), variable.initial.data(),
+                    variable.initial.size());
     }
   }
 
