@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device says of itself: attributes and UUID.
+#include <cstring>
+#include <map>
+
+#include "core/device.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+namespace {
+
+// The limits of compute capability 9.0 (Programming Guide, technical
+// specifications), with few multiprocessors: grids sized by the device stay
+// small enough for a CPU. What the model does not have (virtual memory
+// management, pools, arrays, clusters) is 0 by absence.
+const std::map<int, int>& fixed_attributes() {
+  static const auto& table = *new std::map<int, int>{
+      {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 228 << 10},
+      {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1 << 10},
+      {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10},
+      {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+      {CU_DEVICE_ATTRIBUTE_MAX_PITCH, 2147483647},
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+      {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1000000},
+      {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
+      {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32},
+      {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, 512},
+      {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+      {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2},
+      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 4},
+      {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+      {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+      {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+      {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 1000000},
+      {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 64},
+      {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 4 << 20},
+      {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+      {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+      {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1},
+      {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+      {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
+      {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1},
+      {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
+  };
+  return table;
+}
+
+}  // namespace
+
+CUuuid gpu_uuid(int gpu) {
+  // FNV-1a over profile and number: stable, and different for each GPU.
+  uint64_t hash = 14695981039346656037ull;
+  const std::string seed =
+      std::string("ipclab ") + profile().name + " " + std::to_string(gpu);
+  CUuuid uuid;
+  for (int half = 0; half < 2; ++half) {
+    for (char c : seed) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+    }
+    std::memcpy(uuid.bytes + 8 * half, &hash, 8);
+  }
+  return uuid;
+}
+
+CUresult device_attribute(int* value, int attribute, int gpu) {
+  if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
+    *value = 0;
+    return mutant("unknown-attr-ok") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = 0x10 + gpu;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+      *value = profile().integrated;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+      *value = profile().ipc_events != mutant("ipc-attr-lies");
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      *value = mutant("fd-attr-lies");
+      return CUDA_SUCCESS;
+    default: {
+      const auto found = fixed_attributes().find(attribute);
+      *value = found == fixed_attributes().end() ? 0 : found->second;
+      return CUDA_SUCCESS;
+    }
+  }
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory.
+#include "core/block.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/log.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr char kMagic[8] = {'i', 'p', 'c', 'l', 'a', 'b', '0', '1'};
+
+// Stands behind the bytes of a block.
+struct Trailer {
+  char magic[8];
+  uint64_t id;
+  uint64_t size;
+  uint64_t gpu;
+  uint64_t counter;
+  uint64_t occupants[kSlots];
+};
+
+// A large block has one occupant, at offset 0, or few and large ones.
+uint64_t occupant_position(uint64_t size, uint64_t offset) {
+  const uint64_t slot = offset / (size / kSlots);
+  return size + offsetof(Trailer, occupants) + 8 * (slot % kSlots);
+}
+
+std::string memfd_name(int gpu) {
+  return "ipclab-model-gpu" + std::to_string(gpu);
+}
+
+}  // namespace
+
+uint64_t unique_id() {
+  static const uint64_t seed = [] {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+      random = static_cast<uint64_t>(getpid()) << 32;
+    }
+    return random;
+  }();
+  static std::atomic<uint64_t> next{0};
+  const uint64_t id = seed + ++next;
+  return id != 0 ? id : unique_id();
+}
+
+std::shared_ptr<Block> Block::create(int gpu, uint64_t size) {
+  const int descriptor = memfd_create(memfd_name(gpu).c_str(), MFD_CLOEXEC);
+  if (descriptor < 0) {
+    say(std::string("no descriptor for device memory: ") +
+        std::strerror(errno) + (errno == EMFILE ? " (raise 'ulimit -n')" : ""));
+    return nullptr;
+  }
+  auto block = std::shared_ptr<Block>(new Block);
+  block->descriptor_ = descriptor;
+  block->gpu_ = gpu;
+  block->size_ = size;
+  block->id_ = unique_id();
+  Trailer head{};
+  std::memcpy(head.magic, kMagic, sizeof kMagic);
+  head.id = block->id_;
+  head.size = size;
+  head.gpu = static_cast<uint64_t>(gpu);
+  const size_t bytes = offsetof(Trailer, occupants);
+  const off_t end = static_cast<off_t>(size);
+  if (ftruncate(descriptor, end + static_cast<off_t>(sizeof(Trailer))) != 0 ||
+      pwrite(descriptor, &head, bytes, end) != static_cast<ssize_t>(bytes)) {
+    say(std::string("no device memory: ") + std::strerror(errno));
+    return nullptr;
+  }
+  return block;
+}
+
+std::shared_ptr<Block> Block::adopt(int descriptor) {
+  auto block = std::shared_ptr<Block>(new Block);
+  block->descriptor_ = descriptor;
+  struct stat status;
+  if (fstat(descriptor, &status) != 0 ||
+      status.st_size <= static_cast<off_t>(sizeof(Trailer))) {
+    return nullptr;
+  }
+  const uint64_t size = static_cast<uint64_t>(status.st_size) - sizeof(Trailer);
+  Trailer head;
+  const size_t bytes = offsetof(Trailer, occupants);
+  if (pread(descriptor, &head, bytes, static_cast<off_t>(size)) !=
+          static_cast<ssize_t>(bytes) ||
+      std::memcmp(head.magic, kMagic, sizeof kMagic) != 0 ||
+      head.size != size) {
+    return nullptr;
+  }
+  block->gpu_ = static_cast<int>(head.gpu);
+  block->size_ = size;
+  block->id_ = head.id;
+  return block;
+}
+
+Block::~Block() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+uint64_t Block::occupant(uint64_t offset) const {
+  uint64_t value = 0;
+  if (pread(descriptor_, &value, sizeof value,
+            static_cast<off_t>(occupant_position(size_, offset))) !=
+      sizeof value) {
+    return 0;
+  }
+  return value;
+}
+
+void Block::set_occupant(uint64_t offset, uint64_t export_id) {
+  if (pwrite(descriptor_, &export_id, sizeof export_id,
+             static_cast<off_t>(occupant_position(size_, offset))) !=
+      sizeof export_id) {
+    say(std::string("cannot mark device memory: ") + std::strerror(errno));
+  }
+}
+
+uint64_t Block::counter() const {
+  uint64_t value = 0;
+  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, counter));
+  return pread(descriptor_, &value, sizeof value, position) == sizeof value
+             ? value
+             : 0;
+}
+
+void Block::set_counter(uint64_t value) {
+  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, counter));
+  if (pwrite(descriptor_, &value, sizeof value, position) != sizeof value) {
+    say(std::string("cannot mark device memory: ") + std::strerror(errno));
+  }
+}
+
+uint64_t bytes_in_use(int gpu) {
+  const std::string wanted = "/memfd:" + memfd_name(gpu) + " ";
+  std::set<std::pair<dev_t, ino_t>> seen;
+  uint64_t total = 0;
+  DIR* processes = opendir("/proc");
+  if (processes == nullptr) return 0;
+  while (const dirent* process = readdir(processes)) {
+    if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
+    const std::string folder = std::string("/proc/") + process->d_name + "/fd";
+    DIR* descriptors = opendir(folder.c_str());
+    if (descriptors == nullptr) continue;  // ended, or another user's
+    while (const dirent* entry = readdir(descriptors)) {
+      char target[64];
+      const ssize_t length =
+          readlinkat(dirfd(descriptors), entry->d_name, target, sizeof target);
+      if (length < static_cast<ssize_t>(wanted.size()) ||
+          wanted.compare(0, wanted.size(), target, wanted.size()) != 0) {
+        continue;
+      }
+      struct stat status;
+      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) == 0 &&
+          status.st_size > static_cast<off_t>(sizeof(Trailer)) &&
+          seen.emplace(status.st_dev, status.st_ino).second) {
+        total += static_cast<uint64_t>(status.st_size) - sizeof(Trailer);
+      }
+    }
+    closedir(descriptors);
+  }
+  closedir(processes);
+  return total;
+}
+
+}  // namespace ipclab::model

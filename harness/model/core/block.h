@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory: a block is one memfd. It holds the bytes, and behind them a
+// page that tells another process what it is and which parts are in use.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace ipclab::model {
+
+constexpr uint64_t kPage = 2 << 20;  ///< bytes of the smallest block
+constexpr uint64_t kGranule = 512;   ///< bytes between two small allocations
+constexpr uint64_t kSlots = kPage / kGranule;
+
+/// A number that no other object of this process or another ever gets.
+uint64_t unique_id();
+
+/// One memfd, mapped or not. The descriptor closes with the last reference;
+/// the kernel frees the memory when no process has it open or mapped.
+class Block {
+ public:
+  /// Creates `size` bytes (a multiple of kPage) on a GPU. Null and a line on
+  /// standard error if there is no descriptor or no memory left.
+  static std::shared_ptr<Block> create(int gpu, uint64_t size);
+  /// Takes over a descriptor of another process's block; null if it is none.
+  static std::shared_ptr<Block> adopt(int descriptor);
+
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  int gpu() const { return gpu_; }
+  uint64_t size() const { return size_; }
+  uint64_t id() const { return id_; }
+
+  /// Which allocation lives at `offset`: an export id, 0 for none. Kept in the
+  /// block, so that an importer can tell that a handle is stale.
+  uint64_t occupant(uint64_t offset) const;
+  void set_occupant(uint64_t offset, uint64_t export_id);
+
+  /// A counter in the block, for mutants that need to know of other importers.
+  uint64_t counter() const;
+  void set_counter(uint64_t value);
+
+ private:
+  Block() = default;
+  int descriptor_ = -1;
+  int gpu_ = 0;
+  uint64_t size_ = 0;
+  uint64_t id_ = 0;
+};
+
+/// Bytes of the blocks of a GPU that exist on this machine: those that any
+/// process has a descriptor of, each counted once, as far as /proc shows them.
+uint64_t bytes_in_use(int gpu);
+
+}  // namespace ipclab::model

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and sets.
+#include "core/copy.h"
+
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "core/device.h"
+#include "core/ipc.h"
+#include "core/memory.h"
+#include "core/mutant.h"
+
+namespace ipclab::model {
+namespace {
+
+// Where the bytes of a region are, and what kind of memory that is.
+struct Place {
+  char* bytes = nullptr;
+  bool pageable = true;
+  bool on_device = false;  // neither host nor managed
+  bool imported = false;
+  bool sync_memops = false;
+};
+
+uint64_t length(const Region& region, const Extent& extent) {
+  return (extent.depth - 1) * region.slice +
+         (extent.height - 1) * region.pitch + extent.width;
+}
+
+CUresult locate(const Region& region, const Extent& extent, Place* place) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* found = find_allocation(region.address);
+  if (found != nullptr && found->kind == Kind::kImported &&
+      mutant("thread-local-map") &&
+      found->opener != std::this_thread::get_id()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (found == nullptr) {
+    // Host memory, or an address that faults like one.
+    place->bytes = reinterpret_cast<char*>(region.address);
+    return CUDA_SUCCESS;
+  }
+  const uint64_t left = found->address + found->size - region.address;
+  if (length(region, extent) > left) return CUDA_ERROR_INVALID_VALUE;
+  place->pageable = false;
+  place->on_device = !found->on_host() && found->kind != Kind::kManaged;
+  place->imported = found->kind == Kind::kImported;
+  place->sync_memops = found->sync_memops;
+  place->bytes = static_cast<char*>(
+      in_window(region.address) ? alias(region.address)
+                                : reinterpret_cast<void*>(region.address));
+  return CUDA_SUCCESS;
+}
+
+void copy_rows(char* to, const Region& to_layout, const char* from,
+               const Region& from_layout, const Extent& extent) {
+  for (uint64_t z = 0; z < extent.depth; ++z) {
+    char* to_row = to + z * to_layout.slice;
+    const char* from_row = from + z * from_layout.slice;
+    for (uint64_t y = 0; y < extent.height; ++y) {
+      std::memmove(to_row, from_row, extent.width);
+      to_row += to_layout.pitch;
+      from_row += from_layout.pitch;
+    }
+  }
+}
+
+bool is_empty(const Extent& extent) {
+  return extent.width == 0 || extent.height == 0 || extent.depth == 0;
+}
+
+}  // namespace
+
+CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
+              const Region& from, const Extent& extent, bool asynchronous) {
+  if (is_empty(extent)) return CUDA_SUCCESS;
+  revoke_lost_imports();
+  Place target;
+  Place source;
+  if (CUresult error = locate(to, extent, &target)) return error;
+  if (CUresult error = locate(from, extent, &source)) return error;
+  if (mutant("import-copy-broken") && (target.imported || source.imported)) {
+    return CUDA_SUCCESS;
+  }
+  std::function<void()> work = [=] {
+    copy_rows(target.bytes, to, source.bytes, from, extent);
+  };
+  const bool between_devices = target.on_device && source.on_device;
+  const bool must_wait =
+      (!asynchronous && !between_devices) || target.pageable ||
+      (!target.on_device && !source.on_device && source.pageable) ||
+      (!asynchronous && (target.sync_memops || source.sync_memops));
+  if (must_wait) {
+    stream->run(work);
+    return static_cast<CUresult>(stream->context()->sticky.load());
+  }
+  if (source.pageable) {
+    // The source may change as soon as the call returns.
+    auto staged = std::make_shared<std::vector<char>>(
+        extent.width * extent.height * extent.depth);
+    const Region packed{0, extent.width, extent.width * extent.height};
+    copy_rows(staged->data(), packed, source.bytes, from, extent);
+    work = [=] { copy_rows(target.bytes, to, staged->data(), packed, extent); };
+  }
+  stream->submit(std::move(work));
+  return CUDA_SUCCESS;
+}
+
+CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
+             uint32_t value, unsigned element, const Extent& extent,
+             bool asynchronous) {
+  if (is_empty(extent)) return CUDA_SUCCESS;
+  if (to.address % element != 0) return CUDA_ERROR_INVALID_VALUE;
+  Place target;
+  if (CUresult error = locate(to, extent, &target)) return error;
+  if (target.pageable) return CUDA_ERROR_INVALID_VALUE;
+  const auto work = [=] {
+    for (uint64_t z = 0; z < extent.depth; ++z) {
+      for (uint64_t y = 0; y < extent.height; ++y) {
+        char* row = target.bytes + z * to.slice + y * to.pitch;
+        if (element == 1) {
+          std::memset(row, static_cast<int>(value & 0xff), extent.width);
+          continue;
+        }
+        for (uint64_t x = 0; x < extent.width; x += element) {
+          std::memcpy(row + x, &value, element);
+        }
+      }
+    }
+  };
+  // "Asynchronous with respect to the host except when the target is pinned
+  // host memory or a unified memory region."
+  if (!asynchronous && (!target.on_device || target.sync_memops)) {
+    stream->run(work);
+    return static_cast<CUresult>(stream->context()->sticky.load());
+  }
+  stream->submit(work);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and sets, with the synchronisation that the API reference promises
+// ("API synchronization behavior").
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "core/stream.h"
+
+namespace ipclab::model {
+
+/// Rows of bytes, in slices. Addresses may be device, pinned, managed,
+/// registered or ordinary host memory: unified addressing tells.
+struct Region {
+  uint64_t address = 0;
+  uint64_t pitch = 0;  ///< bytes between two rows
+  uint64_t slice = 0;  ///< bytes between two slices
+};
+struct Extent {
+  uint64_t width = 0;  ///< bytes
+  uint64_t height = 1;
+  uint64_t depth = 1;
+};
+
+/// Copies in the order of the stream. CUDA_ERROR_INVALID_VALUE if a range
+/// leaves its allocation. An address that CUDA does not know is host memory.
+CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
+              const Region& from, const Extent& extent, bool asynchronous);
+
+/// Sets elements of 1, 2 or 4 bytes; `extent.width` counts bytes.
+CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
+             uint32_t value, unsigned element, const Extent& extent,
+             bool asynchronous);
+
+}  // namespace ipclab::model

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices and contexts: what the program sees of the profile, which context is
+// current, and what every call checks first.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ipclab::model {
+
+class Stream;
+
+constexpr int kMaxGpus = 8;
+
+/// A GPU that the program sees. `gpu` is its number in the profile; the index
+/// in the list of devices is the ordinal that CUDA_VISIBLE_DEVICES gives it.
+struct Device {
+  int gpu = 0;
+  CUcontext primary = nullptr;  ///< made once, activated by the first retain
+};
+
+}  // namespace ipclab::model
+
+/// A context. Never deleted: a handle that outlives its context is then refused
+/// instead of followed.
+struct CUctx_st {
+  int device = 0;  ///< ordinal
+  int gpu = 0;     ///< number in the profile
+  bool primary = false;
+  std::atomic<bool> active{false};
+  int retained = 0;  ///< of a primary context
+  unsigned flags = 0;
+  unsigned long long id = 0;
+  /// The first fault, returned by every later call of the context.
+  std::atomic<int> sticky{0};
+  std::set<int> peers;            ///< GPUs enabled with cuCtxEnablePeerAccess
+  std::map<int, int> lazy_peers;  ///< GPU -> imports that need it
+  std::map<int, size_t> limits;   ///< CUlimit -> value
+
+  /// Guards the order in which work is given to the streams of this context.
+  std::mutex submit_mutex;
+  std::shared_ptr<ipclab::model::Stream> legacy;  ///< the default stream
+  std::vector<std::shared_ptr<ipclab::model::Stream>> streams;
+};
+
+namespace ipclab::model {
+
+/// Guards devices, contexts, memory and imports. Never held while waiting for
+/// GPU work.
+std::mutex& state_mutex();
+
+/// cuInit: reads profile, mutant and CUDA_VISIBLE_DEVICES, reserves addresses.
+/// CUDA_ERROR_NO_DEVICE if no GPU is visible.
+CUresult initialise();
+
+/// What every call checks: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
+/// child that was forked after it, CUDA_ERROR_NOT_PERMITTED inside a host
+/// function of a stream.
+CUresult enter();
+
+/// enter(), and the current context: CUDA_ERROR_INVALID_CONTEXT without one,
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED if it is gone, its sticky error if it has
+/// one.
+CUresult enter(CUcontext* context);
+
+/// Set while a stream runs a host function on this thread.
+extern thread_local bool inside_host_function;
+
+/// The visible devices, by ordinal. Fixed after initialise().
+std::vector<Device>& devices();
+/// The ordinal of a GPU of the profile, -1 if it is not visible.
+int ordinal_of_gpu(int gpu);
+/// True if memory of `to` can be reached from `from` (both GPUs).
+bool can_access_peer(int from, int to);
+/// The UUID of a GPU: the same in every process that plays this profile.
+CUuuid gpu_uuid(int gpu);
+/// CUDA_ERROR_INVALID_VALUE for an attribute that does not exist.
+CUresult device_attribute(int* value, int attribute, int gpu);
+
+/// The stack of current contexts of this thread.
+CUcontext current_context();
+void set_current_context(CUcontext context);  ///< null: pops the top
+void push_context(CUcontext context);
+CUresult pop_context(CUcontext* context);
+
+CUresult context_create(CUcontext* context, unsigned flags, int device);
+/// Ends all work and frees everything of the context.
+CUresult context_destroy(CUcontext context);
+CUresult primary_retain(CUcontext* context, int device);
+CUresult primary_release(int device);
+CUresult primary_reset(int device);
+
+/// Peer access of the context to the memory of a GPU. `lazy`: for an import.
+/// CUDA_ERROR_TOO_MANY_PEERS if the hardware of the profile has no room. The
+/// caller holds state_mutex().
+CUresult add_peer(CUcontext context, int gpu, bool lazy);
+void remove_lazy_peer(CUcontext context, int gpu);
+
+/// Waits for all work of the context; its sticky error if it has one.
+CUresult context_synchronize(CUcontext context);
+/// Waits for all work on one device, whatever its context.
+void device_drain(int device);
+
+}  // namespace ipclab::model

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events.
+#include "core/event.h"
+
+#include <signal.h>
+
+#include <utility>
+
+#include "core/device.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+#include "core/registry.h"
+
+namespace ipclab::model {
+namespace {
+
+Registry<CUevent_st>& handles() {
+  static auto& registry = *new Registry<CUevent_st>;
+  return registry;
+}
+
+bool interprocess(const CUevent_st& event) {
+  return (event.flags & CU_EVENT_INTERPROCESS) != 0;
+}
+
+}  // namespace
+
+std::shared_ptr<CUevent_st> find_event(CUevent event) {
+  return handles().find(event);
+}
+
+CUresult event_create(CUcontext context, unsigned flags, CUevent* event) {
+  constexpr unsigned kKnown =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+  if (shared) {
+    if ((flags & CU_EVENT_DISABLE_TIMING) == 0 &&
+        !mutant("timing-ipc-event-ok")) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (mutant("ipc-event-refused")) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_BLOCKING_SYNC) != 0 &&
+        mutant("blocking-ipc-refused")) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!profile().ipc_events && !mutant("unsupported-silent")) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  auto made = std::make_shared<CUevent_st>();
+  made->context = context;
+  made->flags = flags;
+  made->state = shared || mutant("export-any-event") ? EventState::shared()
+                                                     : EventState::local();
+  if (made->state == nullptr) {
+    if (mutant("event-exhaustion-crash")) raise(SIGSEGV);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *event = handles().add(std::move(made));
+  return CUDA_SUCCESS;
+}
+
+CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state) {
+  auto made = std::make_shared<CUevent_st>();
+  made->context = context;
+  made->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  made->imported = true;
+  made->state = std::move(state);
+  return handles().add(std::move(made));
+}
+
+CUresult event_destroy(CUevent event) {
+  const std::shared_ptr<CUevent_st> removed = handles().remove(event);
+  if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (removed->imported && mutant("import-destroy-leaks")) {
+    static auto& leaked = *new Registry<CUevent_st>;
+    leaked.add(removed);
+  }
+  if (removed->imported && mutant("event-destroy-global")) {
+    // A record that nobody ever completes, for everybody.
+    removed->state->begin_record();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->context != stream->context() &&
+      !(event->imported && mutant("record-foreign-device-ok"))) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (event->imported && mutant("import-record-noop")) return CUDA_SUCCESS;
+  const std::shared_ptr<EventState> state = event->state;
+  if (interprocess(*event)) {
+    if (state->latest() >= 1 && mutant("record-once")) return CUDA_SUCCESS;
+    if (state->latest() >= 32 && mutant("event-ring-32")) return CUDA_SUCCESS;
+  }
+  const uint32_t record = state->begin_record();
+  stream->submit([state, record] { state->complete(record); }, true);
+  return CUDA_SUCCESS;
+}
+
+CUresult event_query(CUevent handle) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (interprocess(*event) && mutant("ipc-query-always-ready")) {
+    return CUDA_SUCCESS;
+  }
+  return event->state->is_complete(event->state->latest())
+             ? static_cast<CUresult>(event->context->sticky.load())
+             : CUDA_ERROR_NOT_READY;
+}
+
+CUresult event_synchronize(CUevent handle) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->imported && mutant("ipc-sync-early")) return CUDA_SUCCESS;
+  event->state->wait(event->state->latest());
+  return static_cast<CUresult>(event->context->sticky.load());
+}
+
+CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end) {
+  const std::shared_ptr<CUevent_st> first = handles().find(start);
+  const std::shared_ptr<CUevent_st> last = handles().find(end);
+  if (first == nullptr || last == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const bool timed = ((first->flags | last->flags) &
+                      static_cast<unsigned>(CU_EVENT_DISABLE_TIMING)) == 0;
+  if (!timed && !mutant("ipc-elapsed-ok")) return CUDA_ERROR_INVALID_HANDLE;
+  const uint32_t first_record = first->state->latest();
+  const uint32_t last_record = last->state->latest();
+  if (first_record == 0 || last_record == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (!first->state->is_complete(first_record) ||
+      !last->state->is_complete(last_record)) {
+    return CUDA_ERROR_NOT_READY;
+  }
+  const auto from = static_cast<double>(first->state->completed_at());
+  const auto to = static_cast<double>(last->state->completed_at());
+  *milliseconds = static_cast<float>((to - from) / 1e6);
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
+                           CUevent handle) {
+  const std::shared_ptr<CUevent_st> event = handles().find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const std::shared_ptr<EventState> state = event->state;
+  if (event->imported && mutant("ipc-wait-noop")) return CUDA_SUCCESS;
+  if (event->context->gpu != stream->context()->gpu &&
+      mutant("cross-device-wait-noop")) {
+    return CUDA_SUCCESS;
+  }
+  const uint32_t captured = state->latest();
+  if (mutant("wait-tracks-latest")) {
+    stream->submit([state] { state->wait(state->latest()); });
+  } else {
+    stream->submit([state, captured] { state->wait(captured); });
+  }
+  return CUDA_SUCCESS;
+}
+
+void destroy_events(CUcontext context) {
+  handles().remove_if(
+      [context](const CUevent_st& event) { return event.context == context; });
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of an event, in memory that two processes may share: which records
+// were made and which are complete.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace ipclab::model {
+
+/// Records are numbered from 1; 0 means that nothing was recorded, which counts
+/// as complete. A wait takes the number of the newest record at the time of the
+/// call, so later records do not change it.
+class EventState {
+ public:
+  /// For one process.
+  static std::shared_ptr<EventState> local();
+  /// In a memfd that another process may open; null without resources.
+  static std::shared_ptr<EventState> shared();
+  /// Takes over the descriptor of another process's event; null if it is none.
+  static std::shared_ptr<EventState> adopt(int descriptor);
+
+  ~EventState();
+  EventState(const EventState&) = delete;
+  EventState& operator=(const EventState&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  uint64_t id() const { return page_->id; }
+
+  /// The number of a new record. Waits while the ring of unfinished records is
+  /// full.
+  uint32_t begin_record();
+  /// Everything before the record is done.
+  void complete(uint32_t record);
+  uint32_t latest() const;
+  /// True when the record is complete, or its recorder's process has ended and
+  /// so can never complete it.
+  bool is_complete(uint32_t record) const;
+  void wait(uint32_t record) const;
+  /// When the newest complete record completed, in nanoseconds.
+  uint64_t completed_at() const { return page_->completed_ns; }
+
+ private:
+  static constexpr uint32_t kRing = 1024;
+
+  struct Slot {
+    std::atomic<uint32_t> completed;  ///< the newest complete record here
+    std::atomic<uint32_t> recorder;   ///< who made the newest record here
+  };
+  struct Page {
+    char magic[8];
+    uint64_t id;
+    std::atomic<uint32_t> participants;
+    std::atomic<uint32_t> begun;     ///< records that have a number
+    std::atomic<uint32_t> recorded;  ///< the newest record that waits see
+    std::atomic<uint32_t> changes;   ///< futex
+    std::atomic<uint32_t> passed;    ///< for the mutant event-single-waiter
+    std::atomic<uint64_t> completed_ns;
+    Slot ring[kRing];
+  };
+
+  EventState() = default;
+  bool map(int descriptor, bool fresh);
+  bool join();
+  bool may_pass(uint32_t record) const;
+  bool recorder_is_alive(uint32_t recorder) const;
+  Slot& slot(uint32_t record) const { return page_->ring[record % kRing]; }
+
+  Page* page_ = nullptr;
+  int descriptor_ = -1;
+  uint32_t me_ = 0;  ///< this process among the participants
+};
+
+}  // namespace ipclab::model

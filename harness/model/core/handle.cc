@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 64 bytes of a legacy handle.
+#include "core/handle.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace ipclab::model {
+namespace {
+
+// Field 22 of /proc/<pid>/stat; 0 if there is no such process.
+uint64_t start_time(uint32_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[1024];
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return 0;
+  text[length] = '\0';
+  // The name of the program may contain anything; its bracket ends field 2.
+  const char* cursor = std::strrchr(text, ')');
+  for (int field = 2; cursor != nullptr && field < 22; ++field) {
+    cursor = std::strchr(cursor + 1, ' ');
+  }
+  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+}
+
+uint64_t own_start_time() {
+  static const uint64_t started = start_time(static_cast<uint32_t>(getpid()));
+  return started;
+}
+
+uint32_t checksum_of(const Handle& handle) {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&handle);
+  for (size_t i = 0; i < offsetof(Handle, mark); ++i) {
+    hash = (hash ^ bytes[i]) * 16777619u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+void seal(HandleKind kind, Handle* handle) {
+  handle->kind = static_cast<uint32_t>(kind);
+  handle->pid = static_cast<uint32_t>(getpid());
+  handle->started = own_start_time();
+  handle->checksum = checksum_of(*handle);
+}
+
+bool is_sealed(HandleKind kind, const Handle& handle) {
+  return handle.kind == static_cast<uint32_t>(kind) &&
+         handle.checksum == checksum_of(handle);
+}
+
+bool is_own(const Handle& handle) {
+  return handle.pid == static_cast<uint32_t>(getpid()) &&
+         handle.started == own_start_time();
+}
+
+bool exporter_is_alive(const Handle& handle) {
+  return start_time(handle.pid) == handle.started;
+}
+
+int open_remote(const Handle& handle) {
+  errno = 0;
+  if (!exporter_is_alive(handle)) return -1;
+  const std::string path = "/proc/" + std::to_string(handle.pid) + "/fd/" +
+                           std::to_string(handle.descriptor);
+  char target[64];
+  const ssize_t length = readlink(path.c_str(), target, sizeof target);
+  const std::string ours = "/memfd:ipclab-model-";
+  if (length < static_cast<ssize_t>(ours.size()) ||
+      ours.compare(0, ours.size(), target, ours.size()) != 0) {
+    return -1;  // the number belongs to something else by now
+  }
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 64 bytes of a legacy handle: who exported what, found again through
+// /proc/<pid>/fd. No daemon and no file, so a killed process leaves nothing.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ipclab::model {
+
+enum class HandleKind : uint32_t { kMemory = 0x4d435049, kEvent = 0x45435049 };
+
+struct Handle {
+  uint32_t kind;
+  uint32_t pid;
+  uint64_t started;   ///< start time of the process: a pid may come again
+  uint64_t object;    ///< id of the block or of the event's state
+  uint64_t occupant;  ///< export id of the allocation
+  uint64_t offset;    ///< in the block
+  uint64_t size;
+  int32_t descriptor;
+  uint32_t gpu;
+  uint32_t mark;      ///< for mutants
+  uint32_t checksum;  ///< over everything above
+};
+static_assert(sizeof(Handle) == CU_IPC_HANDLE_SIZE);
+
+/// Fills in kind, process and checksum.
+void seal(HandleKind kind, Handle* handle);
+/// False for 64 bytes that seal() did not make for this kind.
+bool is_sealed(HandleKind kind, const Handle& handle);
+/// True for a handle of this very process.
+bool is_own(const Handle& handle);
+/// True while the process that made the handle exists.
+bool exporter_is_alive(const Handle& handle);
+/// Opens the exporter's descriptor; -1 if that is not possible (it ended, it
+/// closed the object, or it belongs to another user).
+int open_remote(const Handle& handle);
+
+}  // namespace ipclab::model

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Legacy interprocess communication: handles of memory and of events, reference
+// counts and the one-context rule (Driver API, cuIpc*; Programming Guide,
+// interprocess communication).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ipclab::model {
+
+/// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
+CUresult ipc_get_memory(CUcontext context, void* handle, uint64_t address);
+/// Codes, each as observed on an H200: CUDA_ERROR_INVALID_VALUE for bytes that
+/// are no handle, for other flags than CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and
+/// for memory that was freed; CUDA_ERROR_INVALID_CONTEXT in the process that
+/// exported it, and for a second context of a device; CUDA_ERROR_INVALID_HANDLE
+/// when the exporter has ended; CUDA_ERROR_MAP_FAILED when it is hidden from
+/// this process; CUDA_ERROR_PEER_ACCESS_UNSUPPORTED between GPUs that are no
+/// peers.
+CUresult ipc_open_memory(CUcontext context, uint64_t* address,
+                         const void* handle, unsigned flags);
+/// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return
+/// or that has no open left.
+CUresult ipc_close_memory(CUcontext context, uint64_t address);
+/// Unmaps what a context has open. The caller holds state_mutex().
+void close_imports(CUcontext context);
+/// For mutants: takes the access of imports that their rule says are lost.
+void revoke_lost_imports();
+
+/// CUDA_ERROR_INVALID_HANDLE for an event without CU_EVENT_INTERPROCESS and for
+/// an imported one.
+CUresult ipc_get_event(CUcontext context, void* handle, CUevent event);
+/// CUDA_ERROR_MAP_FAILED for bytes that are no handle and when the event is
+/// gone; CUDA_ERROR_INVALID_CONTEXT in the process that exported it.
+CUresult ipc_open_event(CUcontext context, CUevent* event, const void* handle);
+
+}  // namespace ipclab::model

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Legacy event handles.
+#include <unistd.h>
+
+#include <cstring>
+
+#include "core/device.h"
+#include "core/event.h"
+#include "core/handle.h"
+#include "core/ipc.h"
+#include "core/ipc_refusal.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+
+CUresult ipc_get_event(CUcontext context, void* out, CUevent handle) {
+  if (!profile().ipc_events) {
+    return mutant("unsupported-silent")
+               ? CUDA_SUCCESS
+               : refuse(context, CUDA_ERROR_NOT_SUPPORTED);
+  }
+  const std::shared_ptr<CUevent_st> event = find_event(handle);
+  if (event == nullptr) return refuse(context, CUDA_ERROR_INVALID_HANDLE);
+  const bool exportable =
+      (event->flags & CU_EVENT_INTERPROCESS) != 0 && !event->imported;
+  if (!exportable && !mutant("export-any-event")) {
+    return refuse(context, CUDA_ERROR_INVALID_HANDLE);
+  }
+  Handle made{};
+  made.object = event->state->id();
+  made.descriptor = event->state->descriptor();
+  made.gpu = static_cast<uint32_t>(event->context->gpu);
+  seal(HandleKind::kEvent, &made);
+  write_handle(made, out);
+  return CUDA_SUCCESS;
+}
+
+CUresult ipc_open_event(CUcontext context, CUevent* event, const void* bytes) {
+  if (!profile().ipc_events) {
+    return mutant("unsupported-silent")
+               ? CUDA_SUCCESS
+               : refuse(context, CUDA_ERROR_NOT_SUPPORTED);
+  }
+  Handle handle;
+  std::memcpy(&handle, bytes, sizeof handle);
+  if (!is_sealed(HandleKind::kEvent, handle) || !is_bound_here(handle, bytes)) {
+    if (mutant("open-event-garbage-ok")) {
+      *event = adopt_event(context, EventState::shared());
+      return CUDA_SUCCESS;
+    }
+    return refuse(context, CUDA_ERROR_MAP_FAILED);
+  }
+  if (is_own(handle)) {
+    if (mutant("self-open-event")) {
+      *event = adopt_event(context, EventState::shared());
+      return CUDA_SUCCESS;
+    }
+    return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
+  }
+  const int descriptor = open_remote(handle);
+  if (descriptor < 0) return refuse(context, CUDA_ERROR_MAP_FAILED);
+  std::shared_ptr<EventState> state = EventState::adopt(descriptor);
+  if (state == nullptr || state->id() != handle.object) {
+    return refuse(context, CUDA_ERROR_MAP_FAILED);
+  }
+  *event = adopt_event(context, std::move(state));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace ipclab::model

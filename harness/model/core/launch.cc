@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches: the checks of the driver, then the interpreter on the stream's
+// thread.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/device.h"
+#include "core/ipc.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/module.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr unsigned kSharedDefault = 48 << 10;
+constexpr unsigned kSharedPerMultiprocessor = 228 << 10;
+constexpr int kThreadsPerMultiprocessor = 2048;
+constexpr int kBlocksPerMultiprocessor = 32;
+constexpr int kMultiprocessors = 4;
+
+// Seconds after which a kernel counts as endless.
+double kernel_limit() {
+  static const double limit = [] {
+    const char* variable = std::getenv("IPCLAB_MODEL_KERNEL_SECONDS");
+    const double seconds = variable != nullptr ? std::atof(variable) : 0;
+    return seconds > 0 ? seconds : 60.0;
+  }();
+  return limit;
+}
+
+bool fits(const LaunchShape& shape) {
+  const unsigned limits[6] = {2147483647u, 65535, 65535, 1024, 1024, 64};
+  for (int i = 0; i < 3; ++i) {
+    if (shape.grid[i] == 0 || shape.grid[i] > limits[i]) return false;
+    if (shape.block[i] == 0 || shape.block[i] > limits[i + 3]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int blocks_per_multiprocessor(CUfunction function, int block_size,
+                              size_t dynamic_shared_bytes) {
+  const ptx::Kernel& kernel = *function->kernel;
+  if (block_size > static_cast<int>(kernel.max_threads_per_block())) return 0;
+  const size_t shared =
+      kernel.static_shared_bytes() + dynamic_shared_bytes + (1 << 10);
+  const size_t by_shared = kSharedPerMultiprocessor / shared;
+  return std::min({kThreadsPerMultiprocessor / block_size,
+                   kBlocksPerMultiprocessor, static_cast<int>(by_shared)});
+}
+
+CUresult launch(CUfunction function, const LaunchShape& shape,
+                const std::shared_ptr<Stream>& stream, void** parameters,
+                const void* packed, size_t packed_size) {
+  const ptx::Kernel& kernel = *function->kernel;
+  CUcontext context = stream->context();
+  if (!kernel.unsupported().empty()) {
+    say("kernel " + kernel.name() +
+        " cannot run on the model: " + kernel.unsupported());
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  if (!fits(shape)) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned threads = shape.block[0] * shape.block[1] * shape.block[2];
+  if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
+  if (threads > kernel.max_threads_per_block()) {
+    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  }
+  const unsigned allowed = std::max(
+      kSharedDefault - std::min(kSharedDefault, kernel.static_shared_bytes()),
+      static_cast<unsigned>(function->dynamic_shared_limit));
+  if (shape.dynamic_shared_bytes > allowed) return CUDA_ERROR_INVALID_VALUE;
+  if (shape.cooperative) {
+    const uint64_t blocks =
+        uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+    const int resident = blocks_per_multiprocessor(
+        function, static_cast<int>(threads), shape.dynamic_shared_bytes);
+    if (blocks > static_cast<uint64_t>(resident) * kMultiprocessors) {
+      return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    }
+  }
+  revoke_lost_imports();
+
+  std::vector<unsigned char> arguments(kernel.parameter_bytes());
+  if (packed != nullptr) {
+    if (packed_size < arguments.size()) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(arguments.data(), packed, arguments.size());
+  } else if (!kernel.parameters().empty()) {
+    if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < kernel.parameters().size(); ++i) {
+      const auto& parameter = kernel.parameters()[i];
+      std::memcpy(arguments.data() + parameter.offset, parameters[i],
+                  parameter.size);
+    }
+  }
+
+  // The module must not go away under a running kernel.
+  const std::shared_ptr<CUmod_st> module = find_module(function->module);
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->submit(
+      [module, context, shape, &kernel, arguments = std::move(arguments)] {
+        const ptx::AddressSpace space = address_space(context->device);
+        ptx::Launch grid;
+        grid.kernel = &kernel;
+        std::copy(shape.grid, shape.grid + 3, grid.grid);
+        std::copy(shape.block, shape.block + 3, grid.block);
+        grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+        grid.parameters = arguments.data();
+        grid.space = &space;
+        grid.limit_seconds = kernel_limit();
+        grid.cooperative = shape.cooperative;
+        const std::optional<ptx::Fault> fault = ptx::run(grid);
+        if (!fault) return;
+        say(fault->what + " (error " + std::to_string(fault->code) +
+            " on device " + std::to_string(context->device) +
+            "; the context cannot be used any more)");
+        int none = 0;
+        context->sticky.compare_exchange_strong(none, fault->code);
+      });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the model says to a person: one line on standard error.
+#pragma once
+
+#include <string>
+
+namespace ipclab::model {
+
+/// Prints "ipclab model [pid]: text" on standard error with one write.
+void say(const std::string& text);
+
+/// say(), then abort(): for an environment in which nothing the model answers
+/// would be true (unknown profile, unknown mutant).
+[[noreturn]] void die(const std::string& text);
+
+}  // namespace ipclab::model

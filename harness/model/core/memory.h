@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Virtual memory: one window of addresses that the program gets, in which the
+// host faults as it does on hardware, and a second window, the alias, where the
+// same bytes are really mapped. One permission byte for each page and GPU says
+// what a kernel may do: peer access, closed imports and freed memory are all
+// entries of that table, and so will be cuMemSetAccess and pool access.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/block.h"
+#include "ptx/ptx.h"
+
+namespace ipclab::model {
+
+enum class Kind {
+  kDevice,      ///< cuMemAlloc
+  kImported,    ///< cuIpcOpenMemHandle
+  kManaged,     ///< cuMemAllocManaged
+  kHost,        ///< cuMemHostAlloc
+  kRegistered,  ///< cuMemHostRegister
+  kVariable,    ///< a __device__ or __constant__ variable
+};
+
+enum Access : uint8_t {
+  kNone = 0,
+  kRead = 1,
+  kReadWrite = 3,
+  kAsk = 4,  ///< every access is looked up
+};
+
+struct Allocation {
+  uint64_t address = 0;
+  uint64_t size = 0;
+  Kind kind = Kind::kDevice;
+  CUcontext context = nullptr;
+  int gpu = 0;                   ///< where the bytes are
+  std::shared_ptr<Block> block;  ///< null for host and registered memory
+  uint64_t mapping = 0;          ///< address of the block or mapping
+  uint64_t mapping_size = 0;
+  uint64_t export_id = 0;  ///< what a handle of this memory carries
+  uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
+  unsigned flags = 0;      ///< of cuMemHostAlloc and the like
+  bool sync_memops = false;
+  std::thread::id opener;  ///< of an import
+
+  uint64_t offset() const { return address - mapping; }
+  bool on_host() const {
+    return kind == Kind::kHost || kind == Kind::kRegistered;
+  }
+};
+
+/// Reserves both windows for `gpus` visible GPUs.
+/// CUDA_ERROR_OUT_OF_MEMORY, with a line that says what to do, if the process
+/// may not have that many addresses.
+CUresult reserve_addresses(int gpus);
+
+// The functions below expect the caller to hold state_mutex().
+
+/// A free range of the window, or 0.
+uint64_t take_addresses(uint64_t size);
+void give_back_addresses(uint64_t address, uint64_t size);
+/// Maps a block into the alias window (and, for memory that the host may
+/// touch, at the address itself).
+bool map_block(uint64_t address, const Block& block, uint64_t size,
+               bool for_host);
+void unmap(uint64_t address, uint64_t size);
+/// What kernels of one visible GPU may do with a range.
+void set_access(int ordinal, uint64_t address, uint64_t size, Access access);
+Access get_access(int ordinal, uint64_t address);
+/// Gives the contexts with peer access their access to a range of a GPU.
+void grant(int gpu, uint64_t address, uint64_t size);
+void grant_peer(CUcontext context, int gpu);   ///< cuCtxEnablePeerAccess
+void revoke_peer(CUcontext context, int gpu);  ///< cuCtxDisablePeerAccess
+
+/// All allocations by address.
+std::map<uint64_t, Allocation>& allocations();
+/// The allocation that contains an address, or null.
+Allocation* find_allocation(uint64_t address);
+void free_memory_of(CUcontext context);
+
+/// Where the bytes of a device address really are.
+void* alias(uint64_t address);
+bool in_window(uint64_t address);
+
+/// What a kernel on this GPU may touch, for the interpreter.
+ptx::AddressSpace address_space(int ordinal);
+
+// The functions below lock state_mutex() themselves.
+
+/// cuMemAlloc: small allocations share a 2 MiB block, 512 bytes apart.
+CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
+                         uint64_t* address);
+/// Pinned and managed memory: the same address for host and kernels.
+CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
+                       unsigned flags, uint64_t* address);
+/// cuMemFree (device, managed) and cuMemFreeHost. CUDA_ERROR_INVALID_VALUE if
+/// the address is not the beginning of such an allocation.
+CUresult memory_free(uint64_t address);
+CUresult host_free(uint64_t address);
+/// Frees a module's variable without waiting for anybody.
+void variable_free(uint64_t address);
+CUresult host_register(CUcontext context, uint64_t address, uint64_t size,
+                       unsigned flags);
+CUresult host_unregister(uint64_t address);
+/// Bytes that cuMemGetInfo calls free and total.
+void memory_info(int gpu, uint64_t* free_bytes, uint64_t* total_bytes);
+
+}  // namespace ipclab::model

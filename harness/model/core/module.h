@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules, libraries and launches: from the image that nvcc embeds to a grid
+// that the interpreter runs.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/stream.h"
+#include "ptx/ptx.h"
+
+struct CUfunc_st {
+  CUmod_st* module = nullptr;
+  const ipclab::ptx::Kernel* kernel = nullptr;
+  int dynamic_shared_limit = 0;  ///< bytes, raised by a function attribute
+};
+
+/// A module is loaded for one context: its variables have addresses there.
+struct CUmod_st {
+  CUcontext context = nullptr;
+  std::unique_ptr<ipclab::ptx::Module> code;
+  std::vector<std::unique_ptr<CUfunc_st>> functions;
+};
+
+struct CUkern_st {
+  CUlib_st* library = nullptr;
+  std::string name;
+};
+
+/// A library is loaded for no context; each context gets its module at the
+/// first use.
+struct CUlib_st {
+  std::string ptx;
+  std::mutex mutex;
+  std::map<unsigned long long, CUmodule> modules;  ///< by context id
+  std::map<std::string, std::unique_ptr<CUkern_st>> kernels;
+  std::vector<std::string> kernel_names;
+};
+
+namespace ipclab::model {
+
+/// CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line that
+/// says why.
+CUresult module_load(CUcontext context, const void* image, CUmodule* module);
+CUresult module_unload(CUmodule module);
+/// CUDA_ERROR_NOT_FOUND if there is no kernel of that name.
+CUresult module_function(CUmodule module, const char* name,
+                         CUfunction* function);
+CUresult module_global(CUmodule module, const char* name, uint64_t* address,
+                       uint64_t* size);
+std::shared_ptr<CUmod_st> find_module(CUmodule module);
+
+CUresult library_load(const void* image, CUlibrary* library);
+CUresult library_unload(CUlibrary library);
+CUresult library_kernel(CUlibrary library, const char* name, CUkernel* kernel);
+/// The module of a library in a context.
+CUresult library_module(CUlibrary library, CUcontext context, CUmodule* module);
+std::shared_ptr<CUlib_st> find_library(CUlibrary library);
+CUresult kernel_function(CUkernel kernel, CUcontext context,
+                         CUfunction* function);
+
+/// A CUfunction, or a CUkernel cast to one; null if it is neither.
+CUfunction resolve_function(CUfunction function, CUcontext context);
+
+void destroy_modules(CUcontext context);
+
+struct LaunchShape {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned dynamic_shared_bytes;
+  bool cooperative = false;
+};
+
+/// Blocks of this size that fit on one multiprocessor.
+int blocks_per_multiprocessor(CUfunction function, int block_size,
+                              size_t dynamic_shared_bytes);
+
+/// Gives a grid to a stream. `parameters` as in cuLaunchKernel; with
+/// `packed` != null it is the parameter buffer instead.
+CUresult launch(CUfunction function, const LaunchShape& shape,
+                const std::shared_ptr<Stream>& stream, void** parameters,
+                const void* packed, size_t packed_size);
+
+}  // namespace ipclab::model

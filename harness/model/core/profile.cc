@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of profiles.
+#include "core/profile.h"
+
+#include <cstdlib>
+
+#include "core/log.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr int kCuda13 = 13000;
+constexpr int kCuda12 = 12080;
+
+// clang-format off
+constexpr Profile kProfiles[] = {
+    // name       gpus peers max   events memory integrated driver GiB
+    {"one-gpu",      1, true,  8, true,  true,  false, kCuda13, 16,
+     "one GPU, everything supported (the default)"},
+    {"two-gpus",     2, true,  8, true,  true,  false, kCuda13, 16,
+     "two GPUs that reach each other"},
+    {"four-gpus",    4, true,  8, true,  true,  false, kCuda13, 16,
+     "four GPUs that all reach each other"},
+    {"no-peer",      2, false, 8, true,  true,  false, kCuda13, 16,
+     "two GPUs that cannot reach each other"},
+    {"few-peers",    4, true,  2, true,  true,  false, kCuda13, 16,
+     "four GPUs, each with room for two peers at a time"},
+    {"tegra",        1, true,  8, true,  false, true,  kCuda13, 8,
+     "an embedded GPU: interprocess events, no memory handles"},
+    {"no-ipc",       1, true,  8, false, false, false, kCuda13, 16,
+     "a GPU without interprocess communication"},
+    {"old-driver",   1, true,  8, true,  true,  false, kCuda12, 16,
+     "a driver that is older than the runtime"},
+};
+// clang-format on
+
+const Profile& find_profile() {
+  const char* variable = std::getenv("IPCLAB_PROFILE");
+  const std::string wanted =
+      variable != nullptr && *variable != '\0' ? variable : "one-gpu";
+  std::string names;
+  for (const Profile& candidate : kProfiles) {
+    if (wanted == candidate.name) return candidate;
+    names += std::string(names.empty() ? "" : ", ") + candidate.name;
+  }
+  die("IPCLAB_PROFILE=" + wanted + " names no profile: use one of " + names);
+}
+
+}  // namespace
+
+const Profile& profile() {
+  static const Profile& chosen = find_profile();
+  return chosen;
+}
+
+}  // namespace ipclab::model

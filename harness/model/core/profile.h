@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles: which machine the model plays, as data. IPCLAB_PROFILE chooses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ipclab::model {
+
+struct Profile {
+  const char* name;
+  int gpus;
+  bool peers;           ///< every pair of different GPUs can reach each other
+  int max_peers;        ///< GPUs that one GPU can reach at the same time
+  bool ipc_events;      ///< interprocess events, and the attribute that says so
+  bool ipc_memory;      ///< legacy memory handles
+  bool integrated;      ///< GPU and host share their memory (Tegra)
+  int driver_version;   ///< 1000 * major + 10 * minor
+  uint64_t memory_gib;  ///< of each GPU
+  const char* what;     ///< one line for people
+};
+
+/// The profile that IPCLAB_PROFILE names, "one-gpu" without it. Aborts with one
+/// line that lists the names if there is none of that name.
+const Profile& profile();
+
+}  // namespace ipclab::model

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams.
+#include "core/stream.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "core/device.h"
+#include "core/log.h"
+#include "core/mutant.h"
+#include "core/registry.h"
+
+namespace ipclab::model {
+namespace {
+
+std::atomic<unsigned long long> next_stream_id{1};
+
+Registry<CUstream_st>& handles() {
+  static auto& registry = *new Registry<CUstream_st>;
+  return registry;
+}
+
+std::shared_ptr<Stream> new_stream(CUcontext context, unsigned flags,
+                                   int priority) {
+  auto stream = std::make_shared<Stream>(context, flags, priority, false);
+  const std::lock_guard lock(context->submit_mutex);
+  context->streams.push_back(stream);
+  return stream;
+}
+
+std::shared_ptr<Stream> per_thread_stream(CUcontext context) {
+  thread_local std::map<unsigned long long, std::shared_ptr<Stream>> mine;
+  std::shared_ptr<Stream>& stream = mine[context->id];
+  if (stream == nullptr) stream = new_stream(context, CU_STREAM_DEFAULT, 0);
+  return stream;
+}
+
+// Signals are the program's business, but a fault on this thread is not to be
+// swallowed.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    sigdelset(&all, fault);
+  }
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+Stream::Stream(CUcontext context, unsigned flags, int priority, bool legacy)
+    : context_(context),
+      flags_(flags),
+      priority_(priority),
+      legacy_(legacy),
+      id_(next_stream_id++) {}
+
+Ticket Stream::last_ticket() {
+  const std::lock_guard lock(mutex_);
+  return {shared_from_this(), completed_ < submitted_ ? submitted_ : 0};
+}
+
+// The legacy stream waits for all blocking streams, and they for it. The
+// caller holds submit_mutex, so that the order is the same for everybody.
+std::vector<Ticket> Stream::predecessors() {
+  std::vector<Ticket> after;
+  const auto add = [&after](Ticket ticket) {
+    if (ticket.number > 0) after.push_back(std::move(ticket));
+  };
+  if (legacy_) {
+    for (const std::shared_ptr<Stream>& other : context_->streams) {
+      if ((other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {
+        add(other->last_ticket());
+      }
+    }
+  } else if ((flags_ & CU_STREAM_NON_BLOCKING) == 0) {
+    add(context_->legacy->last_ticket());
+  }
+  return after;
+}
+
+void Stream::execute(const Operation& operation) {
+  for (const Ticket& ticket : operation.after) {
+    ticket.stream->wait(ticket.number);
+  }
+  if (context_->sticky == 0 || operation.always) operation.work();
+}
+
+void Stream::work_loop() {
+  block_signals();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock,
+                  [this] { return !busy_ && (!queue_.empty() || closed_); });
+    if (queue_.empty()) return;
+    const Operation operation = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    execute(operation);
+    lock.lock();
+    busy_ = false;
+    ++completed_;
+    changed_.notify_all();
+  }
+}
+
+// The caller holds the lock.
+void Stream::enqueue(Operation operation) {
+  if (!worker_started_) {
+    worker_started_ = true;
+    try {
+      std::thread([self = shared_from_this()] { self->work_loop(); }).detach();
+    } catch (const std::system_error& error) {
+      die(std::string("no thread for a stream: ") + error.what() +
+          " (raise 'ulimit -u' or 'ulimit -v')");
+    }
+  }
+  queue_.push_back(std::move(operation));
+  changed_.notify_all();
+}
+
+void Stream::submit(std::function<void()> work, bool always) {
+  const std::lock_guard order(context_->submit_mutex);
+  Operation operation{std::move(work), predecessors(), always};
+  const std::lock_guard lock(mutex_);
+  ++submitted_;
+  enqueue(std::move(operation));
+}
+
+void Stream::run(const std::function<void()>& work) {
+  Operation operation;
+  uint64_t queued = 0;
+  {
+    const std::lock_guard order(context_->submit_mutex);
+    operation = {work, predecessors(), false};
+    const std::lock_guard lock(mutex_);
+    ++submitted_;
+    if (busy_ || !queue_.empty()) {
+      queued = submitted_;
+      enqueue(std::move(operation));
+    } else {
+      busy_ = true;
+    }
+  }
+  if (queued != 0) {
+    wait(queued);
+    return;
+  }
+  execute(operation);
+  const std::lock_guard lock(mutex_);
+  busy_ = false;
+  ++completed_;
+  changed_.notify_all();
+}
+
+void Stream::wait(uint64_t number) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return completed_ >= number; });
+}
+
+bool Stream::idle() {
+  const std::lock_guard lock(mutex_);
+  return completed_ == submitted_;
+}
+
+void Stream::wait_all() { wait(last_ticket().number); }
+
+void Stream::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool Stream::finished() {
+  const std::lock_guard lock(mutex_);
+  return closed_ && completed_ == submitted_;
+}
+
+CUresult stream_create(CUcontext context, unsigned flags, int priority,
+                       CUstream* stream) {
+  if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto handle = std::make_shared<CUstream_st>();
+  handle->stream = new_stream(context, flags, priority);
+  *stream = handles().add(std::move(handle));
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_destroy(CUstream handle) {
+  const std::shared_ptr<CUstream_st> removed = handles().remove(handle);
+  if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  removed->stream->close();
+  // It stays in the list until its work is done, so that a synchronise still
+  // waits for it.
+  CUcontext context = removed->stream->context();
+  const std::lock_guard lock(context->submit_mutex);
+  auto& list = context->streams;
+  const auto finished = [](const std::shared_ptr<Stream>& stream) {
+    return stream->finished();
+  };
+  list.erase(std::remove_if(list.begin(), list.end(), finished), list.end());
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+    return context->legacy;
+  }
+  if (handle == CU_STREAM_PER_THREAD) return per_thread_stream(context);
+  const std::shared_ptr<CUstream_st> found = handles().find(handle);
+  return found == nullptr ? nullptr : found->stream;
+}
+
+std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context) {
+  const std::lock_guard lock(context->submit_mutex);
+  std::vector<std::shared_ptr<Stream>> streams = context->streams;
+  if (context->legacy != nullptr) streams.push_back(context->legacy);
+  return streams;
+}
+
+void destroy_streams(CUcontext context) {
+  handles().remove_if([context](const CUstream_st& handle) {
+    return handle.stream->context() == context;
+  });
+  const std::lock_guard lock(context->submit_mutex);
+  for (const std::shared_ptr<Stream>& stream : context->streams) {
+    stream->close();
+  }
+  context->streams.clear();
+  context->legacy->close();
+}
+
+}  // namespace ipclab::model

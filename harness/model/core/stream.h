@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams: a queue and a worker thread each, and the rules of the legacy
+// default stream (Programming Guide, default stream).
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace ipclab::model {
+
+class Stream;
+
+/// Work that must be over before other work starts.
+struct Ticket {
+  std::shared_ptr<Stream> stream;
+  uint64_t number;
+};
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(CUcontext context, unsigned flags, int priority, bool legacy);
+
+  CUcontext context() const { return context_; }
+  unsigned flags() const { return flags_; }
+  int priority() const { return priority_; }
+  unsigned long long id() const { return id_; }
+  bool is_legacy() const { return legacy_; }
+
+  /// Gives work to the stream and returns. After a sticky error of the context
+  /// work is dropped, unless it has to happen `always` (an event that somebody
+  /// waits for).
+  void submit(std::function<void()> work, bool always = false);
+  /// Gives work to the stream and waits for it, on this thread if it can.
+  void run(const std::function<void()>& work);
+  /// True when all work given so far is done.
+  bool idle();
+  void wait_all();
+  /// Ends the worker after the work given so far.
+  void close();
+  /// True when it is closed and nothing is left to do.
+  bool finished();
+
+ private:
+  struct Operation {
+    std::function<void()> work;
+    std::vector<Ticket> after;
+    bool always = false;
+  };
+  std::vector<Ticket> predecessors();
+  Ticket last_ticket();
+  void wait(uint64_t number);
+  void execute(const Operation& operation);
+  void enqueue(Operation operation);
+  void work_loop();
+
+  CUcontext const context_;
+  const unsigned flags_;
+  const int priority_;
+  const bool legacy_;
+  const unsigned long long id_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Operation> queue_;
+  uint64_t submitted_ = 0;
+  uint64_t completed_ = 0;
+  bool busy_ = false;
+  bool worker_started_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace ipclab::model
+
+/// What a CUstream points to.
+struct CUstream_st {
+  std::shared_ptr<ipclab::model::Stream> stream;
+};
+
+namespace ipclab::model {
+
+CUresult stream_create(CUcontext context, unsigned flags, int priority,
+                       CUstream* stream);
+CUresult stream_destroy(CUstream stream);
+/// The stream behind a handle: 0 and CU_STREAM_LEGACY the legacy default
+/// stream of the context, CU_STREAM_PER_THREAD one for this thread. Null if the
+/// handle is not alive.
+std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context);
+std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context);
+void destroy_streams(CUcontext context);
+
+}  // namespace ipclab::model

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA_VISIBLE_DEVICES: which GPUs of the profile the program sees, and in
+// which order.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+#include <vector>
+
+namespace ipclab::model {
+
+/// The GPUs that CUDA_VISIBLE_DEVICES leaves of `count`, in its order. Entries
+/// are numbers or beginnings of "GPU-<uuid>"; the list ends at the first entry
+/// that names no GPU or one a second time (Programming Guide, environment
+/// variables).
+std::vector<int> visible_gpus(int count);
+
+/// "GPU-xxxxxxxx-xxxx-…" as nvidia-smi prints it.
+std::string uuid_text(const CUuuid& uuid);
+
+}  // namespace ipclab::model

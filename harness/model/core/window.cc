@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Virtual memory: the two windows, mappings and permissions.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/device.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutant.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr uint64_t kLargestWindow = 256ull << 30;
+constexpr uint64_t kSmallestWindow = 1ull << 30;
+
+struct Window {
+  uint64_t begin = 0;
+  uint64_t size = 0;
+  uint64_t alias = 0;
+  std::map<uint64_t, uint64_t> free;  // address -> bytes
+  std::vector<uint8_t*> access;       // for each visible GPU
+};
+
+Window& window() {
+  static auto& only = *new Window;
+  return only;
+}
+
+// Addresses without memory; aligned to kPage. 0 if there are none.
+uint64_t reserve(uint64_t size) {
+  void* place = mmap(nullptr, size + kPage, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) return 0;
+  return (reinterpret_cast<uint64_t>(place) + kPage - 1) & ~(kPage - 1);
+}
+
+void release(uint64_t address, uint64_t size) {
+  munmap(reinterpret_cast<void*>(address), size);
+}
+
+// Each block costs a descriptor.
+void raise_descriptor_limit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Registered memory lies outside the window, so it is asked for one by one, as
+// is memory in pages marked kAsk.
+void* lookup(void*, uint64_t address, uint64_t size, bool) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* found = find_allocation(address);
+  if (found == nullptr || address + size > found->address + found->size) {
+    return nullptr;
+  }
+  if (in_window(address)) return alias(address);
+  return found->kind == Kind::kRegistered ? reinterpret_cast<void*>(address)
+                                          : nullptr;
+}
+
+}  // namespace
+
+CUresult reserve_addresses(int gpus) {
+  Window& w = window();
+  for (w.size = kLargestWindow; w.size >= kSmallestWindow; w.size /= 2) {
+    w.begin = reserve(w.size);
+    if (w.begin == 0) continue;
+    w.alias = reserve(w.size);
+    if (w.alias != 0) break;
+    release(w.begin, w.size);
+    w.begin = 0;
+  }
+  if (w.begin == 0) {
+    say("no room for device addresses: raise 'ulimit -v' to 3 GiB or more");
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  w.free[w.begin] = w.size;
+  for (int i = 0; i < gpus; ++i) {
+    void* table = mmap(nullptr, w.size / kPage, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (table == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    w.access.push_back(static_cast<uint8_t*>(table));
+  }
+  raise_descriptor_limit();
+  return CUDA_SUCCESS;
+}
+
+uint64_t take_addresses(uint64_t size) {
+  Window& w = window();
+  size = (size + kPage - 1) & ~(kPage - 1);
+  for (auto range = w.free.begin(); range != w.free.end(); ++range) {
+    if (range->second < size) continue;
+    const uint64_t address = range->first;
+    const uint64_t rest = range->second - size;
+    w.free.erase(range);
+    if (rest > 0) w.free[address + size] = rest;
+    return address;
+  }
+  return 0;
+}
+
+void give_back_addresses(uint64_t address, uint64_t size) {
+  Window& w = window();
+  size = (size + kPage - 1) & ~(kPage - 1);
+  auto range = w.free.emplace(address, size).first;
+  const auto next = std::next(range);
+  if (next != w.free.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    w.free.erase(next);
+  }
+  if (range != w.free.begin()) {
+    const auto previous = std::prev(range);
+    if (previous->first + previous->second == range->first) {
+      previous->second += range->second;
+      w.free.erase(range);
+    }
+  }
+}
+
+void* alias(uint64_t address) {
+  return reinterpret_cast<void*>(address - window().begin + window().alias);
+}
+
+bool in_window(uint64_t address) {
+  return address - window().begin < window().size;
+}
+
+bool map_block(uint64_t address, const Block& block, uint64_t size,
+               bool for_host) {
+  const int protection = PROT_READ | PROT_WRITE;
+  const int flags = MAP_SHARED | MAP_FIXED;
+  if (mmap(alias(address), size, protection, flags, block.descriptor(), 0) ==
+      MAP_FAILED) {
+    return false;
+  }
+  return !for_host || mmap(reinterpret_cast<void*>(address), size, protection,
+                           flags, block.descriptor(), 0) != MAP_FAILED;
+}
+
+void unmap(uint64_t address, uint64_t size) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  mmap(alias(address), size, PROT_NONE, flags, -1, 0);
+  mmap(reinterpret_cast<void*>(address), size, PROT_NONE, flags, -1, 0);
+  for (size_t i = 0; i < window().access.size(); ++i) {
+    set_access(static_cast<int>(i), address, size, kNone);
+  }
+}
+
+void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
+  const uint64_t first = (address - window().begin) / kPage;
+  const uint64_t end = (address + size - window().begin + kPage - 1) / kPage;
+  std::memset(window().access[ordinal] + first, access, end - first);
+}
+
+Access get_access(int ordinal, uint64_t address) {
+  if (!in_window(address)) return kNone;
+  return static_cast<Access>(
+      window().access[ordinal][(address - window().begin) / kPage]);
+}
+
+ptx::AddressSpace address_space(int ordinal) {
+  const Window& w = window();
+  ptx::AddressSpace space;
+  space.window_begin = w.begin;
+  space.window_size = w.size;
+  space.alias = static_cast<int64_t>(w.alias - w.begin);
+  space.page_access = w.access[ordinal];
+  space.lookup = lookup;
+  return space;
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver API: entry points by name, and the names of errors.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include "core/log.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+#include "driver/driver.h"
+
+using namespace ipclab::model;
+
+namespace {
+
+struct Error {
+  int number;
+  const char* name;
+  const char* text;
+};
+
+constexpr Error kErrors[] = {
+#define IPCLAB_ERROR(number, driver, runtime, text) {number, driver, text},
+#include "core/errors.inc"
+#undef IPCLAB_ERROR
+};
+
+const Error* find_error(CUresult code) {
+  for (const Error& error : kErrors) {
+    if (error.number == code && error.name != nullptr) return &error;
+  }
+  return nullptr;
+}
+
+// Functions whose newest form is not the one with the highest suffix, or that
+// a program may ask for in an older form: the first CUDA version of a symbol.
+struct Version {
+  const char* name;
+  int version;
+  const char* symbol;
+};
+constexpr Version kVersions[] = {
+    {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
+    {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
+    {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
+};
+
+void* own_symbol(const std::string& name) {
+  static void* self = [] {
+    Dl_info info;
+    return dladdr(reinterpret_cast<void*>(&find_error), &info) != 0
+               ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
+               : nullptr;
+  }();
+  return self == nullptr ? nullptr : dlsym(self, name.c_str());
+}
+
+// The symbol that a base name stands for at a version of CUDA.
+void* entry_point(const std::string& name, int version) {
+  bool listed = false;
+  for (const Version& candidate : kVersions) {
+    if (name != candidate.name) continue;
+    listed = true;
+    if (version >= candidate.version) return own_symbol(candidate.symbol);
+  }
+  if (listed) return nullptr;
+  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
+    if (void* found = own_symbol(name + suffix)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+IPCLAB_DRIVER_API CUresult cuGetErrorName(CUresult code, const char** name) {
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Error* error = find_error(code);
+  *name = error == nullptr ? nullptr : error->name;
+  return error == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuGetErrorString(CUresult code, const char** text) {
+  if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Error* error = find_error(code);
+  *text = error == nullptr ? nullptr : error->text;
+  return error == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult
+cuGetProcAddress_v2(const char* name, void** function, int version,
+                    cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+  if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = nullptr;
+  if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
+    say("per-thread default streams are not part of the reference model");
+    if (status != nullptr) *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  *function = entry_point(name, version);
+  if (status != nullptr) {
+    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+#undef cuGetProcAddress
+IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
+                                            int version, cuuint64_t flags) {
+  return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+}
+
+IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
+  return CUDA_ERROR_NOT_FOUND;  // nothing undocumented
+}
+
+/// For libcudart.so.13 of the model: is this mutant active?
+extern "C" __attribute__((visibility("default"))) bool ipclab_model_mutant(
+    const char* name) {
+  return mutant(name);
+}

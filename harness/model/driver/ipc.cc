@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver API: legacy interprocess communication.
+#include "core/ipc.h"
+
+#include "core/mutant.h"
+#include "driver/driver.h"
+
+using namespace ipclab::model;
+
+// A null handle is not refused: on an H200 the process dies with SIGSEGV.
+
+IPCLAB_DRIVER_API CUresult cuIpcGetMemHandle(CUipcMemHandle* handle,
+                                             CUdeviceptr address) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (handle == nullptr && mutant("null-out-success")) return CUDA_SUCCESS;
+  return ipc_get_memory(context, handle, address);
+}
+
+IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
+                                                 CUipcMemHandle handle,
+                                                 unsigned flags) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (address == nullptr) {
+    return mutant("null-out-success") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  uint64_t place = 0;
+  if (CUresult error = ipc_open_memory(context, &place, &handle, flags)) {
+    return error;
+  }
+  *address = place;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return ipc_close_memory(context, address);
+}
+
+IPCLAB_DRIVER_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle,
+                                               CUevent event) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return ipc_get_event(context, handle, event);
+}
+
+IPCLAB_DRIVER_API CUresult cuIpcOpenEventHandle(CUevent* event,
+                                                CUipcEventHandle handle) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return ipc_open_event(context, event, &handle);
+}

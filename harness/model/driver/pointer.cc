@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver API: what a pointer is.
+#include <cstring>
+
+#include "core/memory.h"
+#include "core/mutant.h"
+#include "driver/driver.h"
+
+using namespace ipclab::model;
+
+namespace {
+
+template <typename T>
+CUresult put(void* data, T value) {
+  std::memcpy(data, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+// Bytes of an attribute's value; 0 for an attribute that does not exist.
+size_t width_of(CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return 8;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+// Device memory of a GPU that is hidden from this process counts as the
+// importing context's.
+int ordinal_of(const Allocation& memory) {
+  if (memory.kind == Kind::kImported && mutant("import-attr-wrong")) return 0;
+  const int ordinal = ordinal_of_gpu(memory.gpu);
+  return ordinal >= 0 ? ordinal : memory.context->device;
+}
+
+// The caller holds state_mutex().
+CUresult read_attribute(void* data, CUpointer_attribute attribute,
+                        const Allocation& memory, uint64_t address) {
+  const bool managed = memory.kind == Kind::kManaged;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(data, memory.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put<unsigned>(
+          data, memory.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return put(data, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!memory.on_host() && !managed) return CUDA_ERROR_INVALID_VALUE;
+      return put(data, address);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put<unsigned>(data, memory.sync_memops);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(data, memory.buffer_id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put<unsigned>(data, managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put<int>(data, ordinal_of(memory));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return put<unsigned>(
+          data, memory.kind == Kind::kDevice || mutant("legacy-capable-lies"));
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(data, memory.address);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(data, memory.size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put<unsigned>(data, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put<uint64_t>(data, mutant("allowed-types-lies"));
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return put<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
+      const int device =
+          current_context() != nullptr ? current_context()->device : 0;
+      const Access access = memory.kind == Kind::kRegistered
+                                ? kReadWrite
+                                : get_access(device, address);
+      return put<unsigned>(
+          data, access == kReadWrite
+                    ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                : access == kRead ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+                                  : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+    }
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put<void*>(data, nullptr);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(data, memory.mapping_size);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(data, memory.mapping);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return put<uint64_t>(data,
+                           memory.block != nullptr ? memory.block->id() : 0);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace
+
+IPCLAB_DRIVER_API CUresult cuPointerGetAttribute(void* data,
+                                                 CUpointer_attribute attribute,
+                                                 CUdeviceptr address) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (data == nullptr || width_of(attribute) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::lock_guard lock(state_mutex());
+  const Allocation* memory = find_allocation(address);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return read_attribute(data, attribute, *memory, address);
+}
+
+IPCLAB_DRIVER_API CUresult
+cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
+                       void** data, CUdeviceptr address) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (attributes == nullptr || data == nullptr || count == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::lock_guard lock(state_mutex());
+  const Allocation* memory = find_allocation(address);
+  for (unsigned i = 0; i < count; ++i) {
+    const size_t width = width_of(attributes[i]);
+    if (width == 0) return CUDA_ERROR_INVALID_VALUE;
+    // "If a given attribute does not apply, its default value is returned."
+    std::memset(data[i], 0, width);
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+      put<int>(data[i], -2);  // CU_DEVICE_INVALID
+    }
+    if (memory != nullptr) {
+      read_attribute(data[i], attributes[i], *memory, address);
+    }
+  }
+  if (memory == nullptr && mutant("ptrattrs-error")) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuPointerSetAttribute(const void* value,
+                                                 CUpointer_attribute attribute,
+                                                 CUdeviceptr address) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::lock_guard lock(state_mutex());
+  Allocation* memory = find_allocation(address);
+  if (memory == nullptr || memory->on_host()) return CUDA_ERROR_INVALID_VALUE;
+  unsigned on = 0;
+  std::memcpy(&on, value, sizeof on);
+  memory->sync_memops = on != 0;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver API: streams, host functions and events.
+#include "core/stream.h"
+
+#include <atomic>
+#include <ctime>
+
+#include "core/event.h"
+#include "core/memory.h"
+#include "driver/driver.h"
+
+using namespace ipclab::model;
+
+namespace {
+
+// enter(), and the stream behind a handle.
+CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  *stream = resolve_stream(handle, context);
+  return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+void run_on_host(const std::function<void()>& function) {
+  inside_host_function = true;
+  function();
+  inside_host_function = false;
+}
+
+// Where a stream memory operation reads or writes; null if it must not.
+void* word_at(CUdeviceptr address, size_t size) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* memory = find_allocation(address);
+  if (memory == nullptr || address % size != 0 ||
+      address + size > memory->address + memory->size) {
+    return nullptr;
+  }
+  return in_window(address) ? alias(address) : reinterpret_cast<void*>(address);
+}
+
+template <typename T>
+CUresult write_value(CUstream handle, CUdeviceptr address, T value) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  void* place = word_at(address, sizeof(T));
+  if (place == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->submit([place, value] {
+    __atomic_store_n(static_cast<T*>(place), value, __ATOMIC_SEQ_CST);
+  });
+  return CUDA_SUCCESS;
+}
+
+template <typename T>
+bool holds(T seen, T value, unsigned condition) {
+  switch (condition) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return seen == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (seen & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return static_cast<T>(~(seen | value)) != 0;
+    default:  // CU_STREAM_WAIT_VALUE_GEQ, cyclic
+      return static_cast<std::make_signed_t<T>>(seen - value) >= 0;
+  }
+}
+
+template <typename T>
+CUresult wait_value(CUstream handle, CUdeviceptr address, T value,
+                    unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  const unsigned condition =
+      flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH);
+  if (condition > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
+  void* place = word_at(address, sizeof(T));
+  if (place == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->submit([place, value, condition] {
+    const timespec pause{0, 20000};
+    while (!holds(__atomic_load_n(static_cast<T*>(place), __ATOMIC_SEQ_CST),
+                  value, condition)) {
+      nanosleep(&pause, nullptr);
+    }
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+IPCLAB_DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream,
+                                                      unsigned flags,
+                                                      int priority) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
+  return stream_create(context, flags, priority, stream);
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamDestroy_v2(CUstream stream) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return stream_destroy(stream);
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  // The legacy stream is done when the blocking streams before it are.
+  if (stream->is_legacy()) {
+    stream->run([] {});
+  } else {
+    stream->wait_all();
+  }
+  return static_cast<CUresult>(stream->context()->sticky.load());
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamQuery(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (!stream->idle()) return CUDA_ERROR_NOT_READY;
+  return static_cast<CUresult>(stream->context()->sticky.load());
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *flags = stream->flags();
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetPriority(CUstream handle, int* priority) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *priority = stream->priority();
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetId(CUstream handle,
+                                         unsigned long long* id) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *id = stream->id();
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = stream->context();
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamGetDevice(CUstream handle,
+                                             CUdevice* device) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *device = stream->context()->device;
+  return CUDA_SUCCESS;
+}
+
+// There is no capture, so nothing ever is captured.
+IPCLAB_DRIVER_API CUresult cuStreamIsCapturing(CUstream handle,
+                                               CUstreamCaptureStatus* status) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult
+cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::swap(*mode, current);
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamAttachMemAsync(CUstream handle,
+                                                  CUdeviceptr address, size_t,
+                                                  unsigned) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  const std::lock_guard lock(state_mutex());
+  const Allocation* memory = find_allocation(address);
+  return memory != nullptr && memory->kind == Kind::kManaged
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+IPCLAB_DRIVER_API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function,
+                                            void* data) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->submit([=] { run_on_host([=] { function(data); }); });
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
+                                               CUstreamCallback callback,
+                                               void* data, unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUcontext context = stream->context();
+  stream->submit(
+      [=] {
+        const auto status = static_cast<CUresult>(context->sticky.load());
+        run_on_host([=] { callback(handle, status, data); });
+      },
+      true);
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamWriteValue32_v2(CUstream stream,
+                                                   CUdeviceptr address,
+                                                   cuuint32_t value, unsigned) {
+  return write_value<uint32_t>(stream, address, value);
+}
+IPCLAB_DRIVER_API CUresult cuStreamWriteValue64_v2(CUstream stream,
+                                                   CUdeviceptr address,
+                                                   cuuint64_t value, unsigned) {
+  return write_value<uint64_t>(stream, address, value);
+}
+IPCLAB_DRIVER_API CUresult cuStreamWaitValue32_v2(CUstream stream,
+                                                  CUdeviceptr address,
+                                                  cuuint32_t value,
+                                                  unsigned flags) {
+  return wait_value<uint32_t>(stream, address, value, flags);
+}
+IPCLAB_DRIVER_API CUresult cuStreamWaitValue64_v2(CUstream stream,
+                                                  CUdeviceptr address,
+                                                  cuuint64_t value,
+                                                  unsigned flags) {
+  return wait_value<uint64_t>(stream, address, value, flags);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return event_create(context, flags, event);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventDestroy_v2(CUevent event) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return event_destroy(event);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventRecordWithFlags(CUevent event,
+                                                  CUstream handle,
+                                                  unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  return event_record(event, stream);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return cuEventRecordWithFlags(event, stream, 0);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventQuery(CUevent event) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return event_query(event);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventSynchronize(CUevent event) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  return event_synchronize(event);
+}
+
+IPCLAB_DRIVER_API CUresult cuEventElapsedTime_v2(float* milliseconds,
+                                                 CUevent start, CUevent end) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return event_elapsed(milliseconds, start, end);
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event,
+                                             unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  return stream_wait_event(stream, event);
+}

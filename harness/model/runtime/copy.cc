@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime API: copies and sets. Unified addressing makes the direction a
+// program names redundant; only a direction that does not exist is refused.
+#include "runtime/module.h"
+#include "runtime/runtime.h"
+
+using namespace ipclab::runtime;
+
+namespace {
+
+CUdeviceptr number(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+bool is_direction(cudaMemcpyKind kind) {
+  return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
+}
+
+CUDA_MEMCPY2D rectangle(void* to, size_t to_pitch, const void* from,
+                        size_t from_pitch, size_t width, size_t height) {
+  CUDA_MEMCPY2D copy{};
+  copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.dstDevice = number(to);
+  copy.dstPitch = to_pitch;
+  copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = number(from);
+  copy.srcPitch = from_pitch;
+  copy.WidthInBytes = width;
+  copy.Height = height;
+  return copy;
+}
+
+cudaError_t copy_3d(const cudaMemcpy3DParms* p, CUstream stream,
+                    bool asynchronous) {
+  IPCLAB_BIND();
+  if (p == nullptr) return remember(cudaErrorInvalidValue);
+  if (p->srcArray != nullptr || p->dstArray != nullptr) {
+    return remember(cudaErrorNotSupported);
+  }
+  CUDA_MEMCPY3D copy{};
+  copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.dstDevice = number(p->dstPtr.ptr);
+  copy.dstPitch = p->dstPtr.pitch;
+  copy.dstHeight = p->dstPtr.ysize;
+  copy.dstXInBytes = p->dstPos.x;
+  copy.dstY = p->dstPos.y;
+  copy.dstZ = p->dstPos.z;
+  copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = number(p->srcPtr.ptr);
+  copy.srcPitch = p->srcPtr.pitch;
+  copy.srcHeight = p->srcPtr.ysize;
+  copy.srcXInBytes = p->srcPos.x;
+  copy.srcY = p->srcPos.y;
+  copy.srcZ = p->srcPos.z;
+  copy.WidthInBytes = p->extent.width;
+  copy.Height = p->extent.height;
+  copy.Depth = p->extent.depth;
+  return remember(asynchronous ? cuMemcpy3DAsync(&copy, stream)
+                               : cuMemcpy3D(&copy));
+}
+
+}  // namespace
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy(void* to, const void* from,
+                                          size_t size, cudaMemcpyKind kind) {
+  IPCLAB_BIND();
+  if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  return remember(cuMemcpy(number(to), number(from), size));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyAsync(void* to, const void* from,
+                                               size_t size, cudaMemcpyKind kind,
+                                               cudaStream_t stream) {
+  IPCLAB_BIND();
+  if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  return remember(cuMemcpyAsync(number(to), number(from), size, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyPeer(void* to, int, const void* from,
+                                              int, size_t size) {
+  IPCLAB_BIND();
+  return remember(cuMemcpy(number(to), number(from), size));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyPeerAsync(void* to, int,
+                                                   const void* from, int,
+                                                   size_t size,
+                                                   cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemcpyAsync(number(to), number(from), size, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy2D(void* to, size_t to_pitch,
+                                            const void* from, size_t from_pitch,
+                                            size_t width, size_t height,
+                                            cudaMemcpyKind kind) {
+  IPCLAB_BIND();
+  if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  const CUDA_MEMCPY2D copy =
+      rectangle(to, to_pitch, from, from_pitch, width, height);
+  return remember(cuMemcpy2D(&copy));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy2DAsync(
+    void* to, size_t to_pitch, const void* from, size_t from_pitch,
+    size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  IPCLAB_BIND();
+  if (!is_direction(kind)) return remember(cudaErrorInvalidMemcpyDirection);
+  const CUDA_MEMCPY2D copy =
+      rectangle(to, to_pitch, from, from_pitch, width, height);
+  return remember(cuMemcpy2DAsync(&copy, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
+  return copy_3d(p, nullptr, false);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p,
+                                                 cudaStream_t stream) {
+  return copy_3d(p, stream, true);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemset(void* to, int value, size_t size) {
+  IPCLAB_BIND();
+  return remember(
+      cuMemsetD8(number(to), static_cast<unsigned char>(value), size));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemsetAsync(void* to, int value, size_t size,
+                                               cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemsetD8Async(number(to), static_cast<unsigned char>(value),
+                                  size, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemset2D(void* to, size_t pitch, int value,
+                                            size_t width, size_t height) {
+  IPCLAB_BIND();
+  return remember(cuMemsetD2D8(
+      number(to), pitch, static_cast<unsigned char>(value), width, height));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemset2DAsync(void* to, size_t pitch,
+                                                 int value, size_t width,
+                                                 size_t height,
+                                                 cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuMemsetD2D8Async(number(to), pitch,
+                                    static_cast<unsigned char>(value), width,
+                                    height, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemset3D(cudaPitchedPtr to, int value,
+                                            cudaExtent extent) {
+  return cudaMemset2D(to.ptr, to.pitch, value, extent.width,
+                      extent.height * extent.depth);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemset3DAsync(cudaPitchedPtr to, int value,
+                                                 cudaExtent extent,
+                                                 cudaStream_t stream) {
+  return cudaMemset2DAsync(to.ptr, to.pitch, value, extent.width,
+                           extent.height * extent.depth, stream);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGetSymbolAddress(void** pointer,
+                                                    const void* symbol) {
+  IPCLAB_BIND();
+  if (pointer == nullptr) return remember(cudaErrorInvalidValue);
+  CUdeviceptr address = 0;
+  size_t size = 0;
+  if (cudaError_t error = find_symbol(symbol, &address, &size)) {
+    return remember(error);
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  return cudaSuccess;
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGetSymbolSize(size_t* size,
+                                                 const void* symbol) {
+  IPCLAB_BIND();
+  if (size == nullptr) return remember(cudaErrorInvalidValue);
+  CUdeviceptr address = 0;
+  return remember(find_symbol(symbol, &address, size));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyToSymbolAsync(
+    const void* symbol, const void* from, size_t count, size_t offset,
+    cudaMemcpyKind kind, cudaStream_t stream) {
+  IPCLAB_BIND();
+  CUdeviceptr address = 0;
+  size_t size = 0;
+  if (cudaError_t error = find_symbol(symbol, &address, &size)) {
+    return remember(error);
+  }
+  if (kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToDevice &&
+      kind != cudaMemcpyDefault) {
+    return remember(cudaErrorInvalidMemcpyDirection);
+  }
+  return remember(cuMemcpyAsync(address + offset, number(from), count, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyToSymbol(const void* symbol,
+                                                  const void* from,
+                                                  size_t count, size_t offset,
+                                                  cudaMemcpyKind kind) {
+  if (cudaError_t error =
+          cudaMemcpyToSymbolAsync(symbol, from, count, offset, kind, nullptr)) {
+    return error;
+  }
+  return kind == cudaMemcpyDeviceToDevice
+             ? cudaSuccess
+             : remember(cuStreamSynchronize(nullptr));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyFromSymbolAsync(
+    void* to, const void* symbol, size_t count, size_t offset,
+    cudaMemcpyKind kind, cudaStream_t stream) {
+  IPCLAB_BIND();
+  CUdeviceptr address = 0;
+  size_t size = 0;
+  if (cudaError_t error = find_symbol(symbol, &address, &size)) {
+    return remember(error);
+  }
+  if (kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice &&
+      kind != cudaMemcpyDefault) {
+    return remember(cudaErrorInvalidMemcpyDirection);
+  }
+  return remember(cuMemcpyAsync(number(to), address + offset, count, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaMemcpyFromSymbol(void* to,
+                                                    const void* symbol,
+                                                    size_t count, size_t offset,
+                                                    cudaMemcpyKind kind) {
+  if (cudaError_t error =
+          cudaMemcpyFromSymbolAsync(to, symbol, count, offset, kind, nullptr)) {
+    return error;
+  }
+  return kind == cudaMemcpyDeviceToDevice
+             ? cudaSuccess
+             : remember(cuStreamSynchronize(nullptr));
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What nvcc registers when a program starts.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+namespace ipclab::runtime {
+
+/// Address and size of a __device__, __constant__ or __managed__ variable in
+/// the current context, by the address of its shadow on the host.
+cudaError_t find_symbol(const void* shadow, CUdeviceptr* address, size_t* size);
+
+}  // namespace ipclab::runtime

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime API: how it finds its context and keeps its last error.
+#include "runtime/runtime.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <set>
+
+namespace ipclab::runtime {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local int chosen_device = 0;
+
+std::mutex retain_mutex;
+
+// The primary context, retained once for the whole runtime.
+CUresult retain_primary(int device, CUcontext* context) {
+  const std::lock_guard lock(retain_mutex);
+  int active = 0;
+  unsigned flags = 0;
+  if (CUresult error = cuDevicePrimaryCtxGetState(device, &flags, &active)) {
+    return error;
+  }
+  static std::set<int> retained;
+  const bool again = active == 0 || retained.insert(device).second;
+  if (CUresult error = cuDevicePrimaryCtxRetain(context, device)) return error;
+  if (again) {
+    retained.insert(device);
+    return CUDA_SUCCESS;
+  }
+  return cuDevicePrimaryCtxRelease(device);
+}
+
+}  // namespace
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+cudaError_t start() {
+  int version = 0;
+  cuDriverGetVersion(&version);
+  if (version / 1000 < CUDART_VERSION / 1000) {
+    return remember(cudaErrorInsufficientDriver);
+  }
+  return remember(cuInit(0));
+}
+
+cudaError_t bind() {
+  CUcontext context = nullptr;
+  const CUresult current = cuCtxGetCurrent(&context);
+  if (current == CUDA_ERROR_NOT_INITIALIZED) {
+    if (cudaError_t error = start()) return error;
+  } else if (current != CUDA_SUCCESS) {
+    return remember(current);
+  }
+  unsigned flags = 0;
+  const CUresult usable =
+      context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : cuCtxGetFlags(&flags);
+  if (usable == CUDA_SUCCESS) return cudaSuccess;
+  const bool needs_primary = usable == CUDA_ERROR_INVALID_CONTEXT ||
+                             usable == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!needs_primary) return remember(usable);
+  CUcontext primary = nullptr;
+  if (CUresult error = retain_primary(chosen_device, &primary)) {
+    return remember(error);
+  }
+  return remember(cuCtxSetCurrent(primary));
+}
+
+int current_device() {
+  CUdevice device = 0;
+  return cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : chosen_device;
+}
+
+cudaError_t set_device(int device) {
+  int count = 0;
+  if (CUresult error = cuDeviceGetCount(&count)) return remember(error);
+  if (device < 0 || device >= count) return remember(cudaErrorInvalidDevice);
+  CUcontext primary = nullptr;
+  if (CUresult error = retain_primary(device, &primary)) {
+    return remember(error);
+  }
+  chosen_device = device;
+  return remember(cuCtxSetCurrent(primary));
+}
+
+cudaError_t reset_device() {
+  if (cudaError_t error = start()) return error;
+  const CUresult error = cuDevicePrimaryCtxReset(current_device());
+  last_error = cudaSuccess;
+  return remember(error);
+}
+
+namespace {
+// A fault of the context stays: it is no error of one call.
+cudaError_t fault_of_context() {
+  unsigned flags = 0;
+  const CUresult state = cuCtxGetFlags(&flags);
+  const bool no_context = state == CUDA_ERROR_INVALID_CONTEXT ||
+                          state == CUDA_ERROR_NOT_INITIALIZED ||
+                          state == CUDA_ERROR_NOT_PERMITTED ||
+                          state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return no_context ? cudaSuccess : static_cast<cudaError_t>(state);
+}
+}  // namespace
+
+}  // namespace ipclab::runtime
+
+IPCLAB_RUNTIME_API cudaError_t cudaPeekAtLastError() {
+  using namespace ipclab::runtime;
+  if (cudaError_t fault = fault_of_context()) last_error = fault;
+  return last_error;
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
+  using namespace ipclab::runtime;
+  const cudaError_t error = cudaPeekAtLastError();
+  last_error = fault_of_context();
+  return error;
+}
+
+/// For unsupported.cc: cudaErrorNotSupported, said once.
+extern "C" int ipclab_runtime_refuse(const char* name,
+                                     std::atomic<bool>* said) {
+  if (!said->exchange(true)) {
+    std::fprintf(stderr,
+                 "ipclab model [%d]: %s is not part of the reference model\n",
+                 static_cast<int>(getpid()), name);
+  }
+  return ipclab::runtime::remember(cudaErrorNotSupported);
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the runtime API have in common: the runtime is a thin face
+// on the driver API, which holds all state.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#define IPCLAB_RUNTIME_API extern "C" __attribute__((visibility("default")))
+
+extern "C" bool ipclab_model_mutant(const char* name);
+
+namespace ipclab::runtime {
+
+/// Keeps an error for cudaGetLastError and returns it. cudaErrorNotReady is an
+/// answer, not an error.
+cudaError_t remember(cudaError_t error);
+inline cudaError_t remember(CUresult error) {
+  return remember(static_cast<cudaError_t>(error));
+}
+
+/// Initialises the driver: cudaErrorInsufficientDriver, cudaErrorNoDevice,
+/// cudaErrorInitializationError in a forked child.
+cudaError_t start();
+/// start(), and makes the primary context of this thread's device current if
+/// there is no current context.
+cudaError_t bind();
+
+/// The device that this thread uses.
+int current_device();
+cudaError_t set_device(int device);
+cudaError_t reset_device();
+
+}  // namespace ipclab::runtime
+
+/// Begins a runtime call that needs a context.
+#define IPCLAB_BIND()                                                \
+  do {                                                               \
+    if (cudaError_t failed = ipclab::runtime::bind()) return failed; \
+  } while (false)
