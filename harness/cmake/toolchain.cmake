@@ -36,7 +36,7 @@ set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler ${options} -no-compress>")
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler ${options} -Werror all-warnings -no-compress>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})

@@ -3,6 +3,7 @@
 // missing IMEX channel then refuse.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -278,6 +279,14 @@ Json capability(const Question& question, const std::string& no_gpu) {
       .add("meaning", question.meaning);
 }
 
+// The file that holds the CUDA runtime of this process; empty if the runtime
+// is linked into the program.
+std::string runtime_library() {
+  Dl_info info{};
+  const void* call = dlsym(RTLD_DEFAULT, "cudaGetDeviceCount");
+  return call != nullptr && dladdr(call, &info) != 0 ? info.dli_fname : "";
+}
+
 }  // namespace
 
 void print_probe() {
@@ -347,6 +356,7 @@ void print_probe() {
                                     : "cuda")
           .add_or_null("driver", DeviceMemory::instance().driver())
           .add("driver_version", driver)
+          .add_or_null("runtime_library", runtime_library())
           .add("runtime_version", runtime)
           .add("gpus", devices)
           .add("peers", peers)

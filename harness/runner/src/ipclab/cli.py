@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 from rich.console import Console
 
-from ipclab import doctor, report, results, sample, terminal
+from ipclab import backend, doctor, mutants, report, results, sample, terminal
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
@@ -46,7 +46,17 @@ def _command(options: argparse.Namespace) -> int:
     if options.command == "run":
         return _run(options)
     if options.command == "sample":
-        return sample.run(build, options.lesson)
+        return sample.run(build, options.lesson, options.backend, options.profile)
+    if options.command == "mutants":
+        return mutants.run(
+            terminal.console(),
+            mutants.Request(
+                build=build,
+                names=tuple(options.names),
+                jobs=options.jobs,
+                matrix=options.matrix,
+            ),
+        )
     if options.command == "doctor":
         return doctor.run(terminal.console(), build)
     return _report(options.results)
@@ -67,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
             require=options.require,
             requirements=options.requirements,
             deviations=options.deviations,
+            backend=options.backend,
+            profile=options.profile,
         )
     )
     assert run.results is not None
@@ -203,8 +215,43 @@ def _parser() -> argparse.ArgumentParser:
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
+    for command in (run, one):
+        command.add_argument(
+            "--backend",
+            choices=backend.CHOICES,
+            default="auto",
+            help="a GPU or the reference model; auto: a GPU if there is one",
+        )
+        command.add_argument(
+            "--profile",
+            metavar="NAME",
+            default=None,
+            help="which machine the reference model plays, for example two-gpus",
+        )
+    kill = commands.add_parser(
+        "mutants",
+        help="break the reference model on purpose: does the suite notice?",
+        epilog="exit code: 0 every mutant is noticed by its rows and every ok-* "
+        "passes, 1 one is not, 2 usage, 3 the harness is broken",
+    )
+    kill.add_argument("names", metavar="MUTANT", nargs="*", help="these alone")
+    kill.add_argument(
+        "-j",
+        dest="jobs",
+        metavar="N",
+        type=_positive,
+        default=os.cpu_count() or 1,
+        help="tests at once (default: as many as there are cores)",
+    )
+    kill.add_argument(
+        "--matrix",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write the kill matrix there, as JSON",
+    )
     look = commands.add_parser("doctor", help="what this machine can share")
-    for command in (run, one, look):
+    for command in (run, one, kill, look):
         command.add_argument(
             "--build",
             metavar="DIR",

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipclab import supervise
@@ -14,14 +16,26 @@ from ipclab.fingerprint import kernel_module
 Probe = dict[str, Any]
 
 
-def ask(cases: list[Case]) -> Probe:
-    """The probe's document; HarnessError, in one line, if it gives none."""
+def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
+    """The probe's document; HarnessError, in one line, if it gives none.
+
+    `environment` goes on top of our own. A mutant never reaches the probe: what
+    the machine can share is asked of the sound one.
+    """
     probes = [case for case in cases if case.suite == "probe"]
     if len(probes) != 1:
         raise HarnessError(f"CTest's list has {len(probes)} tests 'probe', not one")
     case = probes[0]
     try:
-        ended = supervise.run(case.command, timeout=case.timeout, folder=case.folder)
+        ended = supervise.run(
+            case.command,
+            timeout=case.timeout,
+            folder=case.folder,
+            environment={
+                **{x: y for x, y in os.environ.items() if x != "IPCLAB_MUTANT"},
+                **(environment or {}),
+            },
+        )
     except (OSError, IndexError):
         raise HarnessError("probe: cannot be started; is the build complete?") from None
     if ended.code != 0:
@@ -51,11 +65,13 @@ def first_line(probe: Probe) -> str:
         name if gpus.count(name) == 1 else f"{gpus.count(name)} x {name}"
         for name in dict.fromkeys(gpus)
     )
+    if probe["backend"] == "model":
+        count = len(gpus)
+        shown = f"{count} simulated GPU{'' if count == 1 else 's'}"
+        return f"reference model, {shown}; says nothing about a driver"
     if probe["backend"] == "none":
         reasons = [x["reason"] for x in probe["capabilities"] if x["reason"]]
         return f"no GPU: {reasons[0] if reasons else 'CUDA sees none'}"
-    if probe["backend"] == "model":
-        return f"reference model ({names}); says nothing about a driver"
     cuda = int(probe.get("driver_version") or 0)
     version = driver(probe) or "of unknown version"
     return f"{names}, driver {version} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"

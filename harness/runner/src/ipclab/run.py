@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import ctest, deviations, fingerprint, probe, records, supervise
+from ipclab import backend, ctest, deviations, fingerprint, probe, records, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
@@ -33,6 +33,8 @@ class Settings:
     require: Path | None = None
     requirements: Path | None = None  # instead of the source tree's
     deviations: Path | None = None
+    backend: str = "auto"  # one of backend.CHOICES
+    profile: str | None = None  # which machine the model plays
 
 
 class Run:
@@ -53,7 +55,11 @@ class Run:
         ]
         self.catalogue, self._entries = self._read_data()
         self.required = _read_required(settings.require, set(self.catalogue))
-        self.probe = probe.ask(everything)
+        chosen = backend.choose(
+            settings.build, everything, settings.backend, settings.profile
+        )
+        self.probe = chosen.probe
+        self._environment = chosen.environment
         self.fingerprint = fingerprint.of_machine(self.probe)
         self.deviations = deviations.Deviations(
             self._entries,
@@ -78,16 +84,23 @@ class Run:
             raise
 
     def execute(
-        self, case: Case, attempt: int, visible: str | None, exclusive: bool
+        self,
+        case: Case,
+        attempt: int,
+        visible: str | None,
+        exclusive: bool,
+        mutant: str | None = None,
     ) -> Record:
         """Run one test once, judge it and return its record.
 
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
+        `mutant` is the fault that the model shall have.
         """
         name = case.name.replace("/", "_")
-        path = Path(self._temporary.name) / f"{name}.{attempt}.jsonl"
+        path = Path(self._temporary.name) / f"{name}.{attempt}.{mutant}.jsonl"
         environment = {
             **os.environ,
+            **self._environment,
             "IPCLAB_RECORD": str(path),
             "IPCLAB_CAPABILITIES": str(self._capabilities),
             "IPCLAB_SEED": str(self.settings.seed),
@@ -97,6 +110,8 @@ class Run:
             environment["IPCLAB_EXCLUSIVE"] = "1"
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
+        if mutant is not None:
+            environment["IPCLAB_MUTANT"] = mutant
         try:
             ended = supervise.run(
                 case.command,

@@ -3,25 +3,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
 
-from ipclab import ctest, supervise
+from ipclab import backend, ctest, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
 
-def run(build: Path, wanted: str) -> int:
-    """Tell what the lesson is, run it, say what its exit code means; return it."""
-    case = find(ctest.read(build), wanted)
+def run(build: Path, wanted: str, choice: str, profile: str | None) -> int:
+    """Tell what the lesson is, run it, say what its exit code means; return it.
+
+    `choice` and `profile` are those of backend.choose().
+    """
+    cases = ctest.read(build)
+    case = find(cases, wanted)
     assert case.lesson is not None
     topic = case.lesson.partition("_")[2]
     source = ctest.source_folder(build) / "samples" / case.lesson / f"{topic}.cu"
     print(f"{case.lesson}\n\n{first_comment(source)}\n", flush=True)
+    chosen = backend.choose(build, cases, choice, profile)
+    print(f"on: {probe.first_line(chosen.probe)}\n", flush=True)
     try:
         ended = supervise.run(
-            case.command, timeout=case.timeout, folder=case.folder, live=_show
+            case.command,
+            timeout=case.timeout,
+            folder=case.folder,
+            environment={**os.environ, **chosen.environment},
+            live=_show,
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
