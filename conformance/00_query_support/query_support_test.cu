@@ -127,6 +127,27 @@ TEST(QuerySupport, FabricHandleHas64Bytes) {
   EXPECT_EQ(sizeof(cudaMemFabricHandle_t), sizeof(CUmemFabricHandle));
 }
 
+TEST(QuerySupport, FabricExportWrites64Bytes) {
+  covers("FABR-03");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    size_t size = 0;
+    CALL(granularity(&size, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_FABRIC);
+    CUmemGenericAllocationHandle memory;
+    CALL(DRIVER(cuMemCreate)(&memory, size, &wanted, 0));
+    HandleWithCanary handle;
+    CALL(DRIVER(cuMemExportToShareableHandle)(handle.bytes, memory,
+                                              CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    EXPECT_TRUE(handle.wrote_at_all());
+    EXPECT_EQ(handle.overwritten(), 0u) << "byte behind the handle";
+    CALL(DRIVER(cuMemRelease)(memory));
+  });
+  scenario.run(20s);
+}
+
 TEST(QuerySupport, LogicalEndpointsBeginWith13Point3) {
   covers("FABR-09");
   needs(gpus(1));

@@ -24,13 +24,14 @@ from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.run import Run, Settings
 
-KILLED, SURVIVED, PASSED, FLAGGED, OPEN, ELSEWHERE = (
+KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE = (
     "killed",  # the row failed: the mutant was noticed
     "survived",  # the row passed although its behaviour is gone
     "passed",  # an ok-* variant, as it must
     "flagged",  # an ok-* variant failed a row
     "open",  # the row has no test yet
-    "not applicable",  # the model cannot run the row's tests yet
+    "observed",  # the row is only written down, nothing could fail
+    "not applicable",  # a test of the row cannot run on the model
 )
 WRONG = (SURVIVED, FLAGGED)
 
@@ -107,9 +108,11 @@ def cell(mutant: Mutant, verdicts: Sequence[str]) -> str:
         return OPEN
     if any(verdict in records.FAILING for verdict in verdicts):
         return FLAGGED if mutant.conforming else KILLED
-    if all(verdict == "not applicable" for verdict in verdicts):
+    if "not applicable" in verdicts:  # perhaps the one that would notice
         return ELSEWHERE
-    return PASSED if mutant.conforming else SURVIVED
+    if mutant.conforming:
+        return PASSED
+    return SEEN if "observed" in verdicts else SURVIVED
 
 
 def _matrix(
@@ -176,6 +179,7 @@ def _show(
         SURVIVED: "bold red",
         FLAGGED: "bold red",
         OPEN: "dim",
+        SEEN: "dim",
         ELSEWHERE: "dim",
     }
     table = Table(box=None, pad_edge=False, header_style="bold")
