@@ -109,8 +109,9 @@ CUresult import_block(CUcontext context, const Handle& handle,
   import.pid = handle.pid;
   import.context = context;
   import.size = mutant("map-first-2mib") ? kPage : block->size();
-  if (mutant("ok-different-va")) take_addresses(getpid() % 64 * kPage + kPage);
-  import.address = take_addresses(import.size);
+  if (mutant("ok-different-va"))
+    take_addresses(Area::kImported, getpid() % 64 * kPage + kPage);
+  import.address = take_addresses(Area::kImported, import.size);
   if (import.address == 0 || block == nullptr ||
       !map_block(import.address, *block, import.size, false)) {
     if (import.address != 0) give_back_addresses(import.address, import.size);
@@ -257,7 +258,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
   if (!is_sealed(HandleKind::kMemory, handle) ||
       !is_bound_here(handle, bytes)) {
     if (mutant("open-accepts-garbage")) {
-      *address = take_addresses(kPage);
+      *address = take_addresses(Area::kImported, kPage);
       return CUDA_SUCCESS;
     }
     return refuse(context, CUDA_ERROR_INVALID_VALUE);

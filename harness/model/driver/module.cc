@@ -281,6 +281,20 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
   return CUDA_SUCCESS;
 }
 
+IPCLAB_DRIVER_API CUresult cuFuncLoad(CUfunction) {
+  CUcontext context;
+  return enter(&context);  // a module is loaded as a whole
+}
+
+IPCLAB_DRIVER_API CUresult cuFuncIsLoaded(CUfunctionLoadingState* state,
+                                          CUfunction) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
+  return CUDA_SUCCESS;
+}
+
 IPCLAB_DRIVER_API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
   CUcontext context;
   return enter(&context);  // a hint
