@@ -98,7 +98,7 @@ bool reachable(CUcontext context, int gpu) {
 CUresult import_block(CUcontext context, const Handle& handle,
                       std::shared_ptr<Block> block) {
   const int gpu = block->gpu();
-  if (!reachable(context, gpu)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (!reachable(context, gpu)) return CUDA_ERROR_MAP_FAILED;
   if (gpu != context->gpu) {
     if (CUresult error = add_peer(context, gpu, true)) return error;
   }
@@ -203,6 +203,13 @@ Allocation* exportable(uint64_t address) {
       return nullptr;
   }
   return nullptr;
+}
+
+CUcontext importing_context(uint64_t address) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* found = find_allocation(address);
+  return found != nullptr && found->kind == Kind::kImported ? found->context
+                                                            : nullptr;
 }
 
 Allocation* previous_of_its_kind(Allocation* allocation) {
@@ -329,12 +336,13 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 CUresult ipc_close_memory(CUcontext context, uint64_t address) {
   if (!memory_ipc_exists()) return not_supported(context);
   // Work that still uses the mapping ends first.
-  context_synchronize(context);
+  if (CUcontext opener = importing_context(address)) {
+    context_synchronize(opener);
+  }
   const std::lock_guard lock(state_mutex());
   const auto import = std::find_if(
       imports().begin(), imports().end(), [&](const Import& candidate) {
-        return candidate.context == context &&
-               address - candidate.address < candidate.size &&
+        return address - candidate.address < candidate.size &&
                candidate.opens.count(address - candidate.address) > 0;
       });
   if (import == imports().end()) {

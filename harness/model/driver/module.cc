@@ -32,7 +32,10 @@ CUresult launch_on(CUfunction handle, const LaunchShape& shape,
   if (stream == nullptr || handle == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  CUfunction function = resolve_function(handle, stream->context());
+  // "A kernel launch will fail if it is issued to a stream that is not
+  // associated to the current device."
+  if (stream->context() != context) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const void* packed = nullptr;
   size_t packed_size = 0;
