@@ -17,8 +17,8 @@ CUresult ipc_get_memory(CUcontext context, void* handle, uint64_t address);
 /// for memory that was freed; CUDA_ERROR_INVALID_CONTEXT in the process that
 /// exported it, and for a second context of a device; CUDA_ERROR_INVALID_HANDLE
 /// when the exporter has ended; CUDA_ERROR_MAP_FAILED when it is hidden from
-/// this process; CUDA_ERROR_PEER_ACCESS_UNSUPPORTED between GPUs that are no
-/// peers.
+/// this process, and between GPUs that are no peers (the documentation names no
+/// other code for that).
 CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* handle, unsigned flags);
 /// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return

@@ -98,7 +98,7 @@ bool reachable(CUcontext context, int gpu) {
 CUresult import_block(CUcontext context, const Handle& handle,
                       std::shared_ptr<Block> block) {
   const int gpu = block->gpu();
-  if (!reachable(context, gpu)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (!reachable(context, gpu)) return CUDA_ERROR_MAP_FAILED;
   if (gpu != context->gpu) {
     if (CUresult error = add_peer(context, gpu, true)) return error;
   }
@@ -109,8 +109,9 @@ CUresult import_block(CUcontext context, const Handle& handle,
   import.pid = handle.pid;
   import.context = context;
   import.size = mutant("map-first-2mib") ? kPage : block->size();
-  if (mutant("ok-different-va")) take_addresses(getpid() % 64 * kPage + kPage);
-  import.address = take_addresses(import.size);
+  if (mutant("ok-different-va"))
+    take_addresses(Area::kImported, getpid() % 64 * kPage + kPage);
+  import.address = take_addresses(Area::kImported, import.size);
   if (import.address == 0 || block == nullptr ||
       !map_block(import.address, *block, import.size, false)) {
     if (import.address != 0) give_back_addresses(import.address, import.size);
@@ -204,6 +205,13 @@ Allocation* exportable(uint64_t address) {
   return nullptr;
 }
 
+CUcontext importing_context(uint64_t address) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* found = find_allocation(address);
+  return found != nullptr && found->kind == Kind::kImported ? found->context
+                                                            : nullptr;
+}
+
 Allocation* previous_of_its_kind(Allocation* allocation) {
   auto entry = allocations().find(allocation->address);
   while (entry != allocations().begin()) {
@@ -257,7 +265,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
   if (!is_sealed(HandleKind::kMemory, handle) ||
       !is_bound_here(handle, bytes)) {
     if (mutant("open-accepts-garbage")) {
-      *address = take_addresses(kPage);
+      *address = take_addresses(Area::kImported, kPage);
       return CUDA_SUCCESS;
     }
     return refuse(context, CUDA_ERROR_INVALID_VALUE);
@@ -328,12 +336,13 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 CUresult ipc_close_memory(CUcontext context, uint64_t address) {
   if (!memory_ipc_exists()) return not_supported(context);
   // Work that still uses the mapping ends first.
-  context_synchronize(context);
+  if (CUcontext opener = importing_context(address)) {
+    context_synchronize(opener);
+  }
   const std::lock_guard lock(state_mutex());
   const auto import = std::find_if(
       imports().begin(), imports().end(), [&](const Import& candidate) {
-        return candidate.context == context &&
-               address - candidate.address < candidate.size &&
+        return address - candidate.address < candidate.size &&
                candidate.opens.count(address - candidate.address) > 0;
       });
   if (import == imports().end()) {

@@ -27,6 +27,7 @@ constexpr uint64_t kCountOthers = 256 << 20;
 struct SharedBlock {
   std::shared_ptr<Block> block;
   CUcontext context = nullptr;
+  Kind kind = Kind::kDevice;          // variables have blocks of their own
   std::map<uint64_t, uint64_t> free;  // offset -> bytes
   int live = 0;
 };
@@ -78,7 +79,7 @@ Allocation& insert(CUcontext context, uint64_t address, uint64_t size,
 }
 
 // A new block of the context's GPU at an address of its own; 0 if none.
-uint64_t new_block(CUcontext context, uint64_t size,
+uint64_t new_block(CUcontext context, Area area, uint64_t size,
                    std::shared_ptr<Block>* block) {
   const uint64_t total = total_bytes(context->gpu);
   uint64_t used = bytes_of_gpu()[context->gpu];
@@ -86,7 +87,7 @@ uint64_t new_block(CUcontext context, uint64_t size,
     used = std::max(used, bytes_in_use(context->gpu));
   }
   if (size > total || used > total - size) return 0;
-  const uint64_t address = take_addresses(size);
+  const uint64_t address = take_addresses(area, size);
   if (address == 0) return 0;
   *block = Block::create(context->gpu, size);
   if (*block == nullptr || !map_block(address, **block, size, false)) {
@@ -110,9 +111,11 @@ uint64_t unit_of(uint64_t block_size) {
 }
 
 // A place for a small allocation in an existing block; 0 if there is none.
-uint64_t take_shared(CUcontext context, uint64_t size, uint64_t block_size) {
+uint64_t take_shared(CUcontext context, Kind kind, uint64_t size,
+                     uint64_t block_size) {
   for (auto& [address, shared] : shared_blocks()) {
-    if (shared.context != context || shared.block->size() != block_size) {
+    if (shared.context != context || shared.kind != kind ||
+        shared.block->size() != block_size) {
       continue;
     }
     for (auto range = shared.free.begin(); range != shared.free.end();
@@ -246,16 +249,17 @@ CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
   const uint64_t shared_size = shared_block_size(size);
   const uint64_t rounded = round_up(size, unit_of(shared_size));
   uint64_t place =
-      shared_size != 0 ? take_shared(context, rounded, shared_size) : 0;
+      shared_size != 0 ? take_shared(context, kind, rounded, shared_size) : 0;
   if (place == 0) {
     const uint64_t block_size =
         shared_size != 0 ? shared_size : round_up(size, kPage);
     std::shared_ptr<Block> block;
-    place = new_block(context, block_size, &block);
+    place = new_block(context, shared_size != 0 ? Area::kShared : Area::kLarge,
+                      block_size, &block);
     if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     if (shared_size != 0) {
-      shared_blocks()[place] = {block, context, {{0, block_size}}, 0};
-      place = take_shared(context, rounded, shared_size);
+      shared_blocks()[place] = {block, context, kind, {{0, block_size}}, 0};
+      place = take_shared(context, kind, rounded, shared_size);
     } else {
       Allocation& allocation = insert(context, place, size, kind);
       allocation.block = block;
@@ -281,7 +285,8 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state_mutex());
   const uint64_t rounded = round_up(size, kPage);
-  const uint64_t place = rounded < size ? 0 : take_addresses(rounded);
+  const uint64_t place =
+      rounded < size ? 0 : take_addresses(Area::kOther, rounded);
   if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   // The mappings keep the memory; the descriptor is not needed any more.
   const std::shared_ptr<Block> block = Block::create(context->gpu, rounded);

@@ -63,8 +63,12 @@ CUresult reserve_addresses(int gpus);
 
 // The functions below expect the caller to hold state_mutex().
 
-/// A free range of the window, or 0.
-uint64_t take_addresses(uint64_t size);
+/// Parts of the window. What was freed or closed is not covered at once by the
+/// next small allocation, so that a kernel that still uses it faults.
+enum class Area { kLarge, kImported, kShared, kOther };
+
+/// A free range of an area of the window, or 0.
+uint64_t take_addresses(Area area, uint64_t size);
 void give_back_addresses(uint64_t address, uint64_t size);
 /// Maps a block into the alias window (and, for memory that the host may
 /// touch, at the address itself).

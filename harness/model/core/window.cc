@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "core/device.h"
 #include "core/log.h"
@@ -22,8 +23,8 @@ struct Window {
   uint64_t begin = 0;
   uint64_t size = 0;
   uint64_t alias = 0;
-  std::map<uint64_t, uint64_t> free;  // address -> bytes
-  std::vector<uint8_t*> access;       // for each visible GPU
+  std::map<uint64_t, uint64_t> free[4];  // by area: address -> bytes
+  std::vector<uint8_t*> access;          // for each visible GPU
 };
 
 Window& window() {
@@ -80,7 +81,14 @@ CUresult reserve_addresses(int gpus) {
     say("no room for device addresses: raise 'ulimit -v' to 3 GiB or more");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  w.free[w.begin] = w.size;
+  uint64_t begin = w.begin;
+  for (const auto& [area, eighths] :
+       {std::pair{Area::kLarge, 4}, std::pair{Area::kImported, 2},
+        std::pair{Area::kShared, 1}, std::pair{Area::kOther, 1}}) {
+    const uint64_t size = w.size / 8 * static_cast<uint64_t>(eighths);
+    w.free[static_cast<int>(area)][begin] = size;
+    begin += size;
+  }
   for (int i = 0; i < gpus; ++i) {
     void* table = mmap(nullptr, w.size / kPage, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -91,34 +99,44 @@ CUresult reserve_addresses(int gpus) {
   return CUDA_SUCCESS;
 }
 
-uint64_t take_addresses(uint64_t size) {
-  Window& w = window();
+namespace {
+Area area_of(uint64_t address) {
+  const uint64_t eighth = (address - window().begin) / (window().size / 8);
+  return eighth < 4   ? Area::kLarge
+         : eighth < 6 ? Area::kImported
+         : eighth < 7 ? Area::kShared
+                      : Area::kOther;
+}
+}  // namespace
+
+uint64_t take_addresses(Area area, uint64_t size) {
+  auto& free = window().free[static_cast<int>(area)];
   size = (size + kPage - 1) & ~(kPage - 1);
-  for (auto range = w.free.begin(); range != w.free.end(); ++range) {
+  for (auto range = free.begin(); range != free.end(); ++range) {
     if (range->second < size) continue;
     const uint64_t address = range->first;
     const uint64_t rest = range->second - size;
-    w.free.erase(range);
-    if (rest > 0) w.free[address + size] = rest;
+    free.erase(range);
+    if (rest > 0) free[address + size] = rest;
     return address;
   }
   return 0;
 }
 
 void give_back_addresses(uint64_t address, uint64_t size) {
-  Window& w = window();
+  auto& free = window().free[static_cast<int>(area_of(address))];
   size = (size + kPage - 1) & ~(kPage - 1);
-  auto range = w.free.emplace(address, size).first;
+  auto range = free.emplace(address, size).first;
   const auto next = std::next(range);
-  if (next != w.free.end() && range->first + range->second == next->first) {
+  if (next != free.end() && range->first + range->second == next->first) {
     range->second += next->second;
-    w.free.erase(next);
+    free.erase(next);
   }
-  if (range != w.free.begin()) {
+  if (range != free.begin()) {
     const auto previous = std::prev(range);
     if (previous->first + previous->second == range->first) {
       previous->second += range->second;
-      w.free.erase(range);
+      free.erase(range);
     }
   }
 }

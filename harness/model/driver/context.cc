@@ -26,6 +26,13 @@ IPCLAB_DRIVER_API CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags,
   return cuCtxCreate_v4(context, nullptr, flags, device);
 }
 
+IPCLAB_DRIVER_API CUresult cuCtxCreate_v3(CUcontext* context,
+                                          CUexecAffinityParam*, int count,
+                                          unsigned flags, CUdevice device) {
+  if (count != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  return cuCtxCreate_v4(context, nullptr, flags, device);
+}
+
 IPCLAB_DRIVER_API CUresult cuCtxDestroy_v2(CUcontext context) {
   if (CUresult error = enter()) return error;
   if (context == nullptr || context->primary) {
@@ -65,6 +72,16 @@ IPCLAB_DRIVER_API CUresult cuCtxGetDevice(CUdevice* device) {
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *device = current_context()->device;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuCtxGetDevice_v2(CUdevice* device,
+                                             CUcontext context) {
+  if (CUresult error = enter()) return error;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (context == nullptr) context = current_context();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = context->device;
   return CUDA_SUCCESS;
 }
 
@@ -110,6 +127,13 @@ IPCLAB_DRIVER_API CUresult cuCtxGetStreamPriorityRange(int* least,
 IPCLAB_DRIVER_API CUresult cuCtxSynchronize() {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
+  return context_synchronize(context);
+}
+
+IPCLAB_DRIVER_API CUresult cuCtxSynchronize_v2(CUcontext context) {
+  if (context == nullptr) return cuCtxSynchronize();
+  if (CUresult error = enter()) return error;
+  if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return context_synchronize(context);
 }
 

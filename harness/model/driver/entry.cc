@@ -2,6 +2,7 @@
 // The driver API: entry points by name, and the names of errors.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -42,7 +43,14 @@ struct Version {
 };
 constexpr Version kVersions[] = {
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
+    {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
     {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
+    {"cuCtxGetDevice", 13000, "cuCtxGetDevice_v2"},
+    {"cuCtxGetDevice", 2000, "cuCtxGetDevice"},
+    {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
+    {"cuCtxSynchronize", 2000, "cuCtxSynchronize"},
+    {"cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"},
+    {"cuStreamGetCtx", 9020, "cuStreamGetCtx"},
     {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
 };
 
@@ -93,7 +101,10 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
   if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
   if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
-    say("per-thread default streams are not part of the reference model");
+    static std::atomic<bool> said{false};
+    if (!said.exchange(true)) {
+      say("per-thread default streams are not part of the reference model");
+    }
     if (status != nullptr) *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return CUDA_ERROR_NOT_FOUND;
   }
@@ -111,8 +122,14 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
+// Only NVIDIA's own runtime asks for these undocumented tables.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
-  return CUDA_ERROR_NOT_FOUND;  // nothing undocumented
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) {
+    say("this program brings NVIDIA's runtime: build it with '-cudart shared' "
+        "and without an RPATH to the toolkit, so that it finds the model's");
+  }
+  return CUDA_ERROR_NOT_FOUND;
 }
 
 /// For libcudart.so.13 of the model: is this mutant active?

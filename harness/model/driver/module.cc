@@ -32,7 +32,10 @@ CUresult launch_on(CUfunction handle, const LaunchShape& shape,
   if (stream == nullptr || handle == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  CUfunction function = resolve_function(handle, stream->context());
+  // "A kernel launch will fail if it is issued to a stream that is not
+  // associated to the current device."
+  if (stream->context() != context) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const void* packed = nullptr;
   size_t packed_size = 0;
@@ -278,6 +281,20 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
     return CUDA_ERROR_INVALID_VALUE;
   }
   function->dynamic_shared_limit = value;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuFuncLoad(CUfunction) {
+  CUcontext context;
+  return enter(&context);  // a module is loaded as a whole
+}
+
+IPCLAB_DRIVER_API CUresult cuFuncIsLoaded(CUfunctionLoadingState* state,
+                                          CUfunction) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }
 

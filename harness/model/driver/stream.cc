@@ -158,6 +158,13 @@ IPCLAB_DRIVER_API CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+IPCLAB_DRIVER_API CUresult cuStreamGetCtx_v2(CUstream stream,
+                                             CUcontext* context,
+                                             CUgreenCtx* green) {
+  if (green != nullptr) *green = nullptr;
+  return cuStreamGetCtx(stream, context);
+}
+
 IPCLAB_DRIVER_API CUresult cuStreamGetDevice(CUstream handle,
                                              CUdevice* device) {
   std::shared_ptr<Stream> stream;

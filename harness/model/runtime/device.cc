@@ -228,3 +228,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   *config = cudaFuncCachePreferNone;
   return cudaSuccess;
 }
+
+IPCLAB_RUNTIME_API cudaChannelFormatDesc
+cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
+}

@@ -12,8 +12,7 @@ extern "C" bool ipclab_model_mutant(const char* name);
 
 namespace ipclab::runtime {
 
-/// Keeps an error for cudaGetLastError and returns it. cudaErrorNotReady is an
-/// answer, not an error.
+/// Keeps an error for cudaGetLastError and returns it; cudaErrorNotReady too.
 cudaError_t remember(cudaError_t error);
 inline cudaError_t remember(CUresult error) {
   return remember(static_cast<cudaError_t>(error));

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process may be killed at any moment: the other goes on and nothing is left.
+#include <dirent.h>
+
+#include <ctime>
+
+#include "gpu.h"
+#include "peer.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+int open_descriptors() {
+  DIR* folder = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+// Exports, opens and records without end.
+ROLE(busy) {
+  int* data = allocate<int>(1 << 20);
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaEventCreateWithFlags(
+                &event, cudaEventInterprocess | cudaEventDisableTiming),
+            cudaSuccess);
+  cudaIpcEventHandle_t event_handle;
+  EXPECT_EQ(cudaIpcGetEventHandle(&event_handle, event), cudaSuccess);
+  test.send(memory_handle(data));
+  test.send(event_handle);
+  for (;;) {
+    int* more = allocate<int>(3000);
+    launch("fill", 12, 256, nullptr, more, 3000, 1);
+    cudaEventRecord(event);
+    cudaFree(more);
+  }
+}
+
+TEST(Crash, KilledExporterLeavesNothing) {
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);
+  ASSERT_EQ(launch("bump", 1, 1, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const int descriptors = open_descriptors();
+  unsigned random = 12345;
+  for (int round = 0; round < IPCLAB_CRASH_ROUNDS; ++round) {
+    Peer peer("busy");
+    const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();
+    const auto handle = peer.channel().receive<cudaIpcEventHandle_t>();
+    random = random * 1664525 + 1013904223;
+    const timespec pause{0, static_cast<long>(random % 3000000)};
+    void* data = nullptr;
+    cudaEvent_t event = nullptr;
+    ASSERT_EQ(
+        cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess),
+        cudaSuccess);
+    ASSERT_EQ(cudaIpcOpenEventHandle(&event, handle), cudaSuccess);
+    nanosleep(&pause, nullptr);
+    peer.kill(SIGKILL);
+    ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(peer.wait(), "signal 9");
+    ASSERT_EQ(cudaMemset(data, round, 4096), cudaSuccess);
+    ASSERT_EQ(cudaIpcCloseMemHandle(data), cudaSuccess);
+    ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+}  // namespace

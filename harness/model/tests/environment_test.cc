@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles, CUDA_VISIBLE_DEVICES, fork, limits, and names that do not exist.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "gpu.h"
+#include "peer.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+struct Description {
+  int start;  // of cudaGetDeviceCount
+  int gpus;
+  int peers;       // of the first two
+  int ipc_events;  // the attribute
+  int get_memory, create_event;
+  int first_bus;
+  char name[64];
+};
+
+ROLE(describe) {
+  Description seen{};
+  seen.start = cudaGetDeviceCount(&seen.gpus);
+  if (seen.start == cudaSuccess) {
+    cudaDeviceCanAccessPeer(&seen.peers, 0, 1);
+    cudaGetLastError();
+    cudaDeviceGetAttribute(&seen.ipc_events, cudaDevAttrIpcEventSupport, 0);
+    cudaIpcMemHandle_t handle;
+    seen.get_memory = cudaIpcGetMemHandle(&handle, allocate<int>(1));
+    cudaEvent_t event;
+    seen.create_event = cudaEventCreateWithFlags(
+        &event, cudaEventInterprocess | cudaEventDisableTiming);
+    cudaDeviceProp properties;
+    EXPECT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    EXPECT_EQ(properties.ipcEventSupported, seen.ipc_events);
+    seen.first_bus = properties.pciBusID;
+    std::memcpy(seen.name, properties.name, sizeof seen.name - 1);
+  }
+  test.send(seen);
+}
+
+Description describe(const Environment& environment) {
+  Peer peer("describe", environment);
+  const auto seen = peer.channel().receive<Description>();
+  EXPECT_EQ(peer.wait(), "exit 0");
+  return seen;
+}
+
+TEST(Profile, EachOneIsWhatItsRowSays) {
+  struct Row {
+    const char* name;
+    int gpus, peers, ipc_events, get_memory, create_event;
+  };
+  constexpr int kNone = cudaErrorNotSupported;
+  for (const Row& row :
+       {Row{"one-gpu", 1, 0, 1, 0, 0}, Row{"two-gpus", 2, 1, 1, 0, 0},
+        Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"few-peers", 4, 1, 1, 0, 0},
+        Row{"no-peer", 2, 0, 1, 0, 0}, Row{"tegra", 1, 0, 1, kNone, 0},
+        Row{"no-ipc", 1, 0, 0, kNone, kNone}}) {
+    SCOPED_TRACE(row.name);
+    const Description seen = describe({{"IPCLAB_PROFILE", row.name}});
+    EXPECT_EQ(seen.start, cudaSuccess);
+    EXPECT_EQ(seen.gpus, row.gpus);
+    EXPECT_EQ(seen.peers, row.peers);
+    EXPECT_EQ(seen.ipc_events, row.ipc_events);
+    EXPECT_EQ(seen.get_memory, row.get_memory);
+    EXPECT_EQ(seen.create_event, row.create_event);
+    EXPECT_STREQ(seen.name, "ipclab reference model");
+  }
+  EXPECT_EQ(describe({{"IPCLAB_PROFILE", "old-driver"}}).start,
+            cudaErrorInsufficientDriver);
+}
+
+TEST(Profile, VisibleDevicesChooseAndReorder) {
+  const auto visible = [](const char* list) {
+    return describe(
+        {{"IPCLAB_PROFILE", "four-gpus"}, {"CUDA_VISIBLE_DEVICES", list}});
+  };
+  EXPECT_EQ(visible("2,0").gpus, 2);
+  EXPECT_EQ(visible("2,0").first_bus, 0x12);
+  EXPECT_EQ(visible("1,9,0").gpus, 1);
+  EXPECT_EQ(visible("-1").start, cudaErrorNoDevice);
+  EXPECT_EQ(visible("").start, cudaErrorNoDevice);
+  EXPECT_EQ(visible("GPU-nonsense").start, cudaErrorNoDevice);
+}
+
+ROLE(abort_at_first_use) {
+  int count = 0;
+  cudaGetDeviceCount(&count);
+}
+
+TEST(Environment, UnknownNamesAbort) {
+  for (const char* variable : {"IPCLAB_PROFILE", "IPCLAB_MUTANT"}) {
+    Peer peer("abort_at_first_use",
+              {{variable, "no-such-name"}, {"ASAN_OPTIONS", "handle_abort=0"}});
+    EXPECT_EQ(peer.wait(), "signal 6") << variable;
+  }
+}
+
+ROLE(fork_after_init) {
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  const pid_t child = fork();
+  if (child == 0) {
+    void* pointer = nullptr;
+    const bool refused =
+        cudaMalloc(&pointer, 4) == cudaErrorInitializationError &&
+        cuInit(0) == CUDA_ERROR_NOT_INITIALIZED;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, 4), cudaSuccess);
+}
+
+TEST(Environment, CudaDoesNotSurviveFork) {
+  Peer peer("fork_after_init");
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+ROLE(few_descriptors) {
+  const rlimit limit{20, 20};
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  cudaError_t code = cudaSuccess;
+  for (int i = 0; i < 40 && code == cudaSuccess; ++i) {
+    void* pointer = nullptr;
+    code = cudaMalloc(&pointer, 2 << 20);
+  }
+  EXPECT_EQ(code, cudaErrorMemoryAllocation);
+}
+
+TEST(Environment, NoDescriptorsIsAnErrorCode) {
+  Peer peer("few_descriptors");
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+// ---- two GPUs
+
+ROLE(peer_access) {
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  int* data = allocate<int>(1);
+  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  int* copy = allocate<int>(1);
+  EXPECT_EQ(cudaMemcpy(copy, data, 4, cudaMemcpyDefault), cudaSuccess);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(0, 0),
+            cudaErrorPeerAccessAlreadyEnabled);
+  EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 5), CUDA_SUCCESS);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaDeviceDisablePeerAccess(0), cudaSuccess);
+  EXPECT_EQ(cudaDeviceDisablePeerAccess(0), cudaErrorPeerAccessNotEnabled);
+  EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 6), CUDA_SUCCESS);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  // The other device is not touched by that.
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 5);
+}
+
+TEST(TwoGpus, AccessFollowsPeerAccess) {
+  Peer peer("peer_access", {{"IPCLAB_PROFILE", "two-gpus"}});
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+ROLE(export_from_gpu_one) {
+  EXPECT_EQ(cudaSetDevice(1), cudaSuccess);
+  int* data = allocate<int>(1);
+  EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 31), CUDA_SUCCESS);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  test.send(memory_handle(data));
+  EXPECT_EQ(test.receive<int>(), 1);
+}
+
+struct Opened {
+  int code, value, device;
+};
+ROLE(import_on_gpu_zero) {
+  void* data = nullptr;
+  Opened opened{};
+  opened.code = cudaIpcOpenMemHandle(&data, test.receive<cudaIpcMemHandle_t>(),
+                                     cudaIpcMemLazyEnablePeerAccess);
+  if (opened.code == cudaSuccess) {
+    int* word = shared_word();
+    EXPECT_EQ(launch("read_one", 1, 1, nullptr, static_cast<int*>(data), word),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    opened.value = *word;
+    cudaPointerAttributes attributes;
+    EXPECT_EQ(cudaPointerGetAttributes(&attributes, data), cudaSuccess);
+    opened.device = attributes.device;
+    EXPECT_EQ(cudaIpcCloseMemHandle(data), cudaSuccess);
+  }
+  test.send(opened);
+}
+
+Opened open_across(const char* profile, const char* visible) {
+  Peer exporter("export_from_gpu_one", {{"IPCLAB_PROFILE", profile}});
+  Peer importer("import_on_gpu_zero", {{"IPCLAB_PROFILE", profile},
+                                       {"CUDA_VISIBLE_DEVICES", visible}});
+  importer.channel().send(exporter.channel().receive<cudaIpcMemHandle_t>());
+  const auto opened = importer.channel().receive<Opened>();
+  EXPECT_EQ(importer.wait(), "exit 0");
+  exporter.channel().send(1);
+  EXPECT_EQ(exporter.wait(), "exit 0");
+  return opened;
+}
+
+TEST(TwoGpus, ImportAcrossGpus) {
+  Opened opened = open_across("two-gpus", "0,1");
+  EXPECT_EQ(opened.code, cudaSuccess);
+  EXPECT_EQ(opened.value, 31);
+  EXPECT_EQ(opened.device, 1);
+  opened = open_across("two-gpus", "0");  // the GPU is hidden from the importer
+  EXPECT_EQ(opened.code, cudaSuccess);
+  EXPECT_EQ(opened.value, 31);
+  opened = open_across("two-gpus", "1");  // it is the importer's GPU 0
+  EXPECT_EQ(opened.code, cudaSuccess);
+  EXPECT_EQ(opened.value, 31);
+  EXPECT_EQ(opened.device, 0);
+  EXPECT_EQ(open_across("no-peer", "0,1").code, cudaErrorMapBufferObjectFailed);
+}
+
+}  // namespace

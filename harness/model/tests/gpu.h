@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Short forms of CUDA calls for the model's tests.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace ipclab::model::test {
+
+/// A kernel of kernels.cu in the current context.
+CUfunction kernel(const char* name);
+
+template <typename... Arguments>
+CUresult launch(const char* name, unsigned blocks, unsigned threads,
+                CUstream stream, Arguments... arguments) {
+  void* pointers[] = {&arguments..., nullptr};
+  return cuLaunchKernel(kernel(name), blocks, 1, 1, threads, 1, 1, 0, stream,
+                        pointers, nullptr);
+}
+
+template <typename T>
+T* allocate(size_t count) {
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, count * sizeof(T)), cudaSuccess);
+  return static_cast<T*>(pointer);
+}
+
+template <typename T>
+std::vector<T> read_back(const T* device, size_t count) {
+  std::vector<T> host(count);
+  EXPECT_EQ(cudaMemcpy(host.data(), device, count * sizeof(T),
+                       cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  return host;
+}
+
+/// Elements that differ from what the kernel `fill` writes, counted by a
+/// kernel.
+int wrong_elements(const int* device, int count, int value);
+
+/// A word that host and kernels share; a kernel spins on it.
+int* shared_word();
+
+inline cudaIpcMemHandle_t memory_handle(void* pointer) {
+  cudaIpcMemHandle_t handle{};
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, pointer), cudaSuccess);
+  return handle;
+}
+
+}  // namespace ipclab::model::test

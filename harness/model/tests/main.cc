@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model's own tests: this program is the test and, started again, its peer.
+#include <gtest/gtest.h>
+
+#include "peer.h"
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  ipclab::model::test::run_role(argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allocation, pointers and copies.
+#include <cstdlib>
+#include <cstring>
+
+#include "gpu.h"
+#include "peer.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+uint64_t number(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
+
+TEST(Memory, SmallAllocationsShareABlock) {
+  char* first = allocate<char>(1);
+  char* second = allocate<char>(512);
+  char* third = allocate<char>(4096);
+  EXPECT_EQ(second - first, 512);
+  EXPECT_EQ(third - second, 512);
+  EXPECT_EQ(number(first) >> 21, number(third) >> 21);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  EXPECT_EQ(cuMemGetAddressRange(&base, &size, number(third) + 5),
+            CUDA_SUCCESS);
+  EXPECT_EQ(base, number(third));
+  EXPECT_EQ(size, 4096u);
+  for (char* pointer : {first, second, third}) {
+    EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+  }
+}
+
+TEST(Memory, LargeAllocationsStandAlone) {
+  char* first = allocate<char>(3 << 20);
+  char* second = allocate<char>(2 << 20);
+  EXPECT_EQ(number(first) % (2 << 20), 0u);
+  EXPECT_EQ(number(second) % (2 << 20), 0u);
+  EXPECT_GE(std::llabs(second - first), 4 << 20);
+  EXPECT_EQ(cudaFree(first), cudaSuccess);
+  EXPECT_EQ(cudaFree(second), cudaSuccess);
+}
+
+TEST(Memory, FreeMemoryComesBack) {
+  size_t before = 0, during = 0, after = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+  char* pointer = allocate<char>(64 << 20);
+  ASSERT_EQ(cudaMemGetInfo(&during, &total), cudaSuccess);
+  ASSERT_EQ(cudaFree(pointer), cudaSuccess);
+  ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
+  EXPECT_EQ(before - during, 64u << 20);
+  EXPECT_EQ(before, after);
+}
+
+TEST(Memory, TooMuchIsRefused) {
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, 1ull << 50), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST(Memory, WrongFreesAreRefused) {
+  char* pointer = allocate<char>(4096);
+  EXPECT_EQ(cudaFree(pointer + 1), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(pointer), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+  EXPECT_EQ(cudaFree(pointer), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(Memory, ThreeWaysToAskAboutAPointer) {
+  int stack = 0;
+  unsigned type = 77;
+  EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  number(&stack)),
+            CUDA_ERROR_INVALID_VALUE);
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* value = &type;
+  EXPECT_EQ(cuPointerGetAttributes(1, &attribute, &value, number(&stack)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(type, 0u);
+  cudaPointerAttributes attributes;
+  EXPECT_EQ(cudaPointerGetAttributes(&attributes, &stack), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+
+  char* device = allocate<char>(100);
+  EXPECT_EQ(cudaPointerGetAttributes(&attributes, device + 9), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+  EXPECT_EQ(attributes.devicePointer, device + 9);
+  EXPECT_EQ(attributes.device, 0);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaPointerGetAttributes(&attributes, device), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+}
+
+TEST(Memory, OnlyDeviceMemoryIsIpcCapable) {
+  void* pinned = nullptr;
+  void* managed = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 64), cudaSuccess);
+  ASSERT_EQ(cudaMallocManaged(&managed, 64), cudaSuccess);
+  char* device = allocate<char>(64);
+  const auto capable = [](void* pointer) {
+    unsigned value = 9;
+    EXPECT_EQ(cuPointerGetAttribute(
+                  &value, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                  number(pointer)),
+              CUDA_SUCCESS);
+    return value;
+  };
+  cudaIpcMemHandle_t handle;
+  EXPECT_EQ(capable(device), 1u);
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, device), cudaSuccess);
+  for (void* pointer : {pinned, managed}) {
+    EXPECT_EQ(capable(pointer), 0u);
+    EXPECT_EQ(cudaIpcGetMemHandle(&handle, pointer), cudaErrorInvalidValue);
+  }
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, device), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(cudaFree(managed), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(Memory, BufferIdsAreNeverReused) {
+  unsigned long long ids[2] = {};
+  uint64_t addresses[2];
+  for (int i = 0; i < 2; ++i) {
+    char* pointer = allocate<char>(8 << 20);
+    addresses[i] = number(pointer);
+    EXPECT_EQ(cuPointerGetAttribute(&ids[i], CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                    number(pointer)),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+  }
+  EXPECT_EQ(addresses[0], addresses[1]);
+  EXPECT_NE(ids[0], ids[1]);
+}
+
+TEST(Memory, CopiesInEveryDirection) {
+  constexpr int kCount = 1000;
+  int* device = allocate<int>(kCount);
+  int* other = allocate<int>(kCount);
+  std::vector<int> host(kCount);
+  for (int i = 0; i < kCount; ++i) host[i] = 3 * i;
+  const size_t bytes = kCount * sizeof(int);
+  EXPECT_EQ(cudaMemcpy(device, host.data(), bytes, cudaMemcpyHostToDevice),
+            cudaSuccess);
+  EXPECT_EQ(cudaMemcpy(other, device, bytes, cudaMemcpyDeviceToDevice),
+            cudaSuccess);
+  EXPECT_EQ(read_back(other, kCount), host);
+  EXPECT_EQ(cudaMemcpy(device, host.data(), bytes + 1, cudaMemcpyDefault),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpy(device, host.data(), 4, static_cast<cudaMemcpyKind>(9)),
+            cudaErrorInvalidMemcpyDirection);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaFree(other), cudaSuccess);
+}
+
+TEST(Memory, RowsKeepTheirPitch) {
+  char* device = nullptr;
+  size_t pitch = 0;
+  ASSERT_EQ(cudaMallocPitch(reinterpret_cast<void**>(&device), &pitch, 100, 3),
+            cudaSuccess);
+  EXPECT_GE(pitch, 100u);
+  char host[3][100];
+  for (int y = 0; y < 3; ++y) std::memset(host[y], 'a' + y, sizeof host[y]);
+  EXPECT_EQ(cudaMemset(device, 'z', pitch * 3), cudaSuccess);
+  EXPECT_EQ(
+      cudaMemcpy2D(device, pitch, host, 100, 100, 3, cudaMemcpyHostToDevice),
+      cudaSuccess);
+  const std::vector<char> back = read_back(device, pitch * 3);
+  for (int y = 0; y < 3; ++y) {
+    EXPECT_EQ(back[y * pitch], 'a' + y);
+    EXPECT_EQ(back[y * pitch + 99], 'a' + y);
+    EXPECT_EQ(back[y * pitch + 100], 'z');
+  }
+  EXPECT_EQ(cudaMemset2D(device, pitch, 'q', 10, 2), cudaSuccess);
+  EXPECT_EQ(read_back(device, pitch * 3)[pitch + 9], 'q');
+  EXPECT_EQ(read_back(device, pitch * 3)[2 * pitch], 'c');
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+}
+
+TEST(Memory, HostAndKernelSeePinnedManagedAndRegisteredMemory) {
+  int* pinned = shared_word();
+  void* managed = nullptr;
+  ASSERT_EQ(cudaMallocManaged(&managed, sizeof(int)), cudaSuccess);
+  std::vector<int> plain(1);
+  ASSERT_EQ(cudaHostRegister(plain.data(), sizeof(int), 0), cudaSuccess);
+  EXPECT_EQ(cudaHostRegister(plain.data(), sizeof(int), 0),
+            cudaErrorHostMemoryAlreadyRegistered);
+  cudaGetLastError();
+  for (int* word : {pinned, static_cast<int*>(managed), plain.data()}) {
+    EXPECT_EQ(launch("write_one", 1, 1, nullptr, word, 4711), CUDA_SUCCESS);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(*word, 4711);
+  }
+  EXPECT_EQ(cudaHostUnregister(plain.data()), cudaSuccess);
+  EXPECT_EQ(cudaHostUnregister(plain.data()), cudaErrorHostMemoryNotRegistered);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFree(managed), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+// A kernel that touches memory it must not poisons the context for good.
+void expect_poisoned(Channel& test) {
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, 4), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&pointer, 4), cudaSuccess);
+  test.send(1);
+}
+
+ROLE(touch_freed) {
+  int* data = allocate<int>(4 << 20);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 1), CUDA_SUCCESS);
+  expect_poisoned(test);
+}
+ROLE(touch_host) {
+  int word = 0;
+  EXPECT_EQ(launch("write_one", 1, 1, nullptr, &word, 1), CUDA_SUCCESS);
+  expect_poisoned(test);
+}
+ROLE(host_dereference) {
+  volatile int* data = allocate<int>(1);
+  test.send(1);
+  *data = 5;
+}
+ROLE(endless) {
+  int* flag = shared_word();
+  EXPECT_EQ(launch("spin_until", 1, 1, nullptr, flag, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchTimeout);
+}
+
+TEST(Memory, KernelOnFreedMemoryFaults) {
+  Peer peer("touch_freed");
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+TEST(Memory, KernelOnHostMemoryFaults) {
+  Peer peer("touch_host");
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+TEST(Memory, HostDereferenceFaults) {
+  Peer peer("host_dereference", {{"ASAN_OPTIONS", "handle_segv=0"},
+                                 {"TSAN_OPTIONS", "handle_segv=0"}});
+  EXPECT_EQ(peer.channel().receive<int>(), 1);
+  EXPECT_EQ(peer.wait(), "signal 11");
+}
+TEST(Memory, EndlessKernelEnds) {
+  Peer peer("endless", {{"IPCLAB_MODEL_KERNEL_SECONDS", "0.3"}});
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+}  // namespace

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A second process for a test: a fresh exec of this program that runs one
+// registered role, with a pipe in each direction.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <type_traits>
+
+namespace ipclab::model::test {
+
+/// The pipes between a test and its peer. Every read has a deadline.
+class Channel {
+ public:
+  Channel(int in, int out) : in_(in), out_(out) {}
+  template <typename T>
+  void send(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    write_all(&value, sizeof value);
+  }
+  /// Aborts the process if nothing comes within ten seconds.
+  template <typename T>
+  T receive() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    read_all(&value, sizeof value);
+    return value;
+  }
+  void close_all();
+
+ private:
+  void write_all(const void* data, size_t size);
+  void read_all(void* data, size_t size);
+  int in_;
+  int out_;
+};
+
+using Role = void (*)(Channel& test);
+std::map<std::string, Role>& roles();
+
+/// Runs a role in a new process.
+class Peer {
+ public:
+  explicit Peer(const std::string& role,
+                const std::map<std::string, std::string>& environment = {});
+  /// Kills the process if it still runs.
+  ~Peer();
+  Channel& channel() { return channel_; }
+  pid_t pid() const { return pid_; }
+  void kill(int signal) { ::kill(pid_, signal); }
+  /// "exit 0", "signal 11" or "timeout".
+  std::string wait();
+
+ private:
+  pid_t pid_ = -1;
+  Channel channel_{-1, -1};
+};
+
+/// Runs the role that the command line names, if it names one, and ends the
+/// process: 0 if none of its expectations failed.
+void run_role(int argc, char** argv);
+
+}  // namespace ipclab::model::test
+
+/// Defines and registers a role.
+#define ROLE(name)                                                       \
+  static void role_##name(::ipclab::model::test::Channel&);              \
+  static const bool registered_##name =                                  \
+      ::ipclab::model::test::roles().emplace(#name, role_##name).second; \
+  static void role_##name([[maybe_unused]] ::ipclab::model::test::Channel& test)

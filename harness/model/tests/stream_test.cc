@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams, host functions and local events.
+#include <atomic>
+#include <ctime>
+
+#include "gpu.h"
+#include "peer.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+cudaStream_t stream_with(unsigned flags) {
+  cudaStream_t stream = nullptr;
+  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
+  return stream;
+}
+
+void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
+
+TEST(Stream, LaunchesAreAsynchronous) {
+  int* flag = shared_word();
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  ASSERT_EQ(launch("spin_until", 1, 1, stream, flag, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
+  release(flag);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Stream, LegacyStreamWaitsForBlockingStreams) {
+  int* flag = shared_word();
+  int* data = allocate<int>(1);
+  cudaStream_t stream = stream_with(cudaStreamDefault);
+  ASSERT_EQ(launch("spin_until", 1, 1, stream, flag, 1), CUDA_SUCCESS);
+  ASSERT_EQ(launch("write_one", 1, 1, stream, data, 7), CUDA_SUCCESS);
+  ASSERT_EQ(launch("write_one", 1, 1, nullptr, data, 8), CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  release(flag);
+  EXPECT_EQ(read_back(data, 1)[0], 8);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Stream, NonBlockingStreamIgnoresTheLegacyStream) {
+  int* flag = shared_word();
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  ASSERT_EQ(launch("spin_until", 1, 1, nullptr, flag, 1), CUDA_SUCCESS);
+  int* word = shared_word();
+  ASSERT_EQ(launch("write_one", 1, 1, stream, word, 3), CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(*word, 3);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  release(flag);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(word), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Stream, HostFunctionsRunInOrderAndMayNotCallCuda) {
+  struct State {
+    std::atomic<int> calls{0};
+    cudaError_t refused = cudaSuccess;
+  } state;
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  ASSERT_EQ(cudaLaunchHostFunc(
+                stream,
+                [](void* data) {
+                  auto* seen = static_cast<State*>(data);
+                  void* pointer = nullptr;
+                  seen->refused = cudaMalloc(&pointer, 4);
+                  ++seen->calls;
+                },
+                &state),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(state.calls, 1);
+  EXPECT_EQ(state.refused, cudaErrorNotPermitted);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST(Stream, PageableSourcesMayChangeAfterTheCall) {
+  int* flag = shared_word();
+  int* data = allocate<int>(1);
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  ASSERT_EQ(launch("spin_until", 1, 1, stream, flag, 1), CUDA_SUCCESS);
+  int source = 11;
+  ASSERT_EQ(cudaMemcpyAsync(data, &source, sizeof source,
+                            cudaMemcpyHostToDevice, stream),
+            cudaSuccess);
+  source = 12;
+  release(flag);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 11);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Event, OrdersStreamsAndReportsItsState) {
+  int* flag = shared_word();
+  int* data = allocate<int>(1);
+  cudaStream_t first = stream_with(cudaStreamNonBlocking);
+  cudaStream_t second = stream_with(cudaStreamNonBlocking);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);  // never recorded
+  ASSERT_EQ(launch("spin_until", 1, 1, first, flag, 1), CUDA_SUCCESS);
+  ASSERT_EQ(launch("write_one", 1, 1, first, data, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cudaEventRecord(event, first), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(second, event), cudaSuccess);
+  ASSERT_EQ(launch("write_one", 1, 1, second, data, 2), CUDA_SUCCESS);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  release(flag);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 2);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  EXPECT_EQ(cudaStreamDestroy(first), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(second), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Event, MeasuresTime) {
+  cudaEvent_t start, stop, untimed;
+  ASSERT_EQ(cudaEventCreate(&start), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&stop), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming),
+            cudaSuccess);
+  float ms = -1;
+  EXPECT_EQ(cudaEventElapsedTime(&ms, start, stop),
+            cudaErrorInvalidResourceHandle);
+  ASSERT_EQ(cudaEventRecord(start), cudaSuccess);
+  ASSERT_EQ(cudaLaunchHostFunc(
+                nullptr,
+                [](void*) {
+                  const timespec pause{0, 5000000};
+                  nanosleep(&pause, nullptr);
+                },
+                nullptr),
+            cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(stop), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(untimed), cudaSuccess);
+  ASSERT_EQ(cudaEventSynchronize(untimed), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&ms, start, stop), cudaSuccess);
+  EXPECT_GE(ms, 4.9f);
+  EXPECT_EQ(cudaEventElapsedTime(&ms, start, untimed),
+            cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  for (cudaEvent_t event : {start, stop, untimed}) {
+    EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  }
+}
+
+TEST(Module, VariablesAndUnknownNames) {
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuModuleLoad(&module, IPCLAB_TEST_PTX), CUDA_SUCCESS);
+  CUdeviceptr counter = 0;
+  size_t size = 0;
+  ASSERT_EQ(cuModuleGetGlobal(&counter, &size, module, "counter"),
+            CUDA_SUCCESS);
+  EXPECT_EQ(size, sizeof(int));
+  CUfunction bump = nullptr;
+  ASSERT_EQ(cuModuleGetFunction(&bump, module, "bump"), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuLaunchKernel(bump, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+      CUDA_SUCCESS);
+  EXPECT_EQ(read_back(reinterpret_cast<int*>(counter), 1)[0], 42);
+  EXPECT_EQ(cuModuleGetFunction(&bump, module, "nothing"),
+            CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
+  EXPECT_EQ(cuModuleLoadData(&module, "no image"),
+            CUDA_ERROR_NO_BINARY_FOR_GPU);
+}
+
+TEST(Module, EntryPointsByName) {
+  void* function = nullptr;
+  CUdriverProcAddressQueryResult status;
+  ASSERT_EQ(cuGetProcAddress("cuMemAlloc", &function, 13000, 0, &status),
+            CUDA_SUCCESS);
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuMemAlloc));
+  EXPECT_EQ(cuGetProcAddress("cuCtxGetDevice", &function, 12000, 0, &status),
+            CUDA_SUCCESS);
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuCtxGetDevice));
+  EXPECT_EQ(cuGetProcAddress("cuNothing", &function, 13000, 0, &status),
+            CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  cudaDriverEntryPointQueryResult found;
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuIpcOpenMemHandle", &function,
+                                             13000, cudaEnableDefault, &found),
+            cudaSuccess);
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuIpcOpenMemHandle));
+}
+
+}  // namespace
