@@ -497,22 +497,12 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
 TEST(QuerySupport, LegacyIpcWorksOnLinux) {
   covers("PLAT-01");
   needs(gpus(1), legacy_memory);
+  utsname system;
+  ASSERT_EQ(uname(&system), 0);
+  EXPECT_STREQ(system.sysname, "Linux");
   Scenario scenario;
-  scenario.role("exporter", [](Role& me) {
-    utsname system;
-    ASSERT_EQ(uname(&system), 0);
-    EXPECT_STREQ(system.sysname, "Linux");
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("closed");
-  });
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", borrows(pattern("exporter"), kBytes));
   scenario.run(20s);
 }
 
@@ -644,18 +634,8 @@ TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   covers("PLAT-14");
   needs(gpus(1), mig, legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("closed");
-  });
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", borrows(pattern("exporter"), kBytes));
   scenario.run(20s);
 }
 

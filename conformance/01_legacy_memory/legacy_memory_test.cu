@@ -30,17 +30,6 @@ __global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
   if (i < count) to[i] = from[i];
 }
 
-// An exporter that lends one buffer and waits until it was closed `closes`
-// times.
-auto lends(Pattern written, int closes = 1) {
-  return [=](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(written);
-    me.send("handle", buffer.legacy_handle());
-    me.wait("closed", closes);
-  };
-}
-
 std::string to_hexadecimal(const std::string& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -64,13 +53,8 @@ TEST(LegacyMemory, KernelOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter")));
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", borrows(pattern("exporter"), kBytes, kernel_reads));
   scenario.run(20s);
 }
 
@@ -78,13 +62,8 @@ TEST(LegacyMemory, CopyOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter")));
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", borrows(pattern("exporter"), kBytes, copy_reads));
   scenario.run(20s);
 }
 
@@ -231,7 +210,7 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   static_assert(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS == 1);
   needs(gpus(1), legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter")));
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
     void* opened = nullptr;

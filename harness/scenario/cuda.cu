@@ -252,6 +252,26 @@ void LegacyMapping::close() {
   data = nullptr;
 }
 
+std::function<void(Role&)> lends(Pattern written, size_t bytes, int closes) {
+  return [=](Role& me) {
+    const DeviceBuffer buffer(bytes);
+    buffer.fill(written);
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed", closes);
+  };
+}
+
+std::function<void(Role&)> borrows(
+    Pattern expected, size_t bytes,
+    testing::AssertionResult (*reads)(const Words&, Pattern)) {
+  return [=](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
+    EXPECT_TRUE(reads(mapping, expected));
+    mapping.close();
+    me.signal("closed");
+  };
+}
+
 Latch::Latch() {
   void* flag = nullptr;
   CALL(cudaHostAlloc(&flag, sizeof *flag_, cudaHostAllocMapped));

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -136,6 +137,16 @@ class LegacyMapping : public Words {
   /// Closes now, where closing is the step that matters.
   void close();
 };
+
+/// The body of an exporter that lends a buffer of cudaMalloc, filled with
+/// `written`, and frees it once it was closed `closes` times.
+std::function<void(Role&)> lends(Pattern written, size_t bytes, int closes = 1);
+
+/// The body of an importer that opens what `lends` lent, checks it with
+/// kernel_reads or copy_reads, and closes it.
+std::function<void(Role&)> borrows(
+    Pattern expected, size_t bytes,
+    testing::AssertionResult (*reads)(const Words&, Pattern) = kernel_reads);
 
 /// Holds a stream until it is released, so that nothing behind it can pass by
 /// luck. Gives up by itself after `kLimitSeconds`.
