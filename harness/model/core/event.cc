@@ -73,7 +73,8 @@ CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state) {
 CUresult event_destroy(CUevent event) {
   const std::shared_ptr<CUevent_st> removed = handles().remove(event);
   if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (removed->imported && mutant("import-destroy-leaks")) {
+  if (removed->imported &&
+      (mutant("import-destroy-leaks") || mutant("event-destroy-global"))) {
     static auto& leaked = *new Registry<CUevent_st>;
     leaked.add(removed);
   }

@@ -135,6 +135,7 @@ ROLE(few_descriptors) {
     code = cudaMalloc(&pointer, 2 << 20);
   }
   EXPECT_EQ(code, cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);  // gives the descriptors back
 }
 
 TEST(Environment, NoDescriptorsIsAnErrorCode) {
