@@ -646,6 +646,10 @@ TEST(Half, Arithmetic) {
       "setp.lt.f16 p, a, b; selp.b32 d, 1, 0, p;", {0x3c00, 0x7e00},
       {0x4000, 0x4000});
   EXPECT_EQ(less, (std::vector<uint32_t>{1, 0}));
+  const auto both = evaluate<uint32_t, uint16_t, uint16_t>(
+      "setp.lt.f16 p|q, a, b; selp.b32 d, 1, 0, p; @q or.b32 d, d, 2;",
+      {0x3c00, 0x7e00}, {0x4000, 0x4000});
+  EXPECT_EQ(both, (std::vector<uint32_t>{1, 2}));
 }
 
 TEST(Move, PacksAndUnpacks) {

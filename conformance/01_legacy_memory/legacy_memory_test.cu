@@ -1,0 +1,454 @@
+// Memory of cudaMalloc, lent to another process by a handle.
+// Mirror of samples/01_legacy_memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kReopens = 100;
+constexpr unsigned kAdders = 2;           // exporter and one importer each
+constexpr unsigned kAddsPerThread = 100;  // by 256 threads
+
+__global__ void add(unsigned* counter, unsigned times) {
+  for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
+}
+
+__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
+// An exporter that lends one buffer and waits until it was closed `closes`
+// times.
+auto lends(Pattern written, int closes = 1) {
+  return [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(written);
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed", closes);
+  };
+}
+
+std::string to_hexadecimal(const std::string& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char c : bytes) {
+    text += kDigits[c >> 4];
+    text += kDigits[c & 15];
+  }
+  return text;
+}
+
+std::string from_hexadecimal(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+}  // namespace
+
+TEST(LegacyMemory, KernelOfTheImporterReadsWhatTheExporterWrote) {
+  covers("LMEM-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, CopyOfTheImporterReadsWhatTheExporterWrote) {
+  covers("LMEM-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
+  covers("LMEM-02");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("A"));
+    me.send("handle", buffer.legacy_handle());
+
+    me.wait("B written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("B")));
+    buffer.fill(pattern("C"));
+    me.signal("C written");
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
+    mapping.fill(pattern("B"));
+    me.signal("B written");
+
+    me.wait("C written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
+  covers("LMEM-04");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    const cudaIpcMemHandle_t handle = buffer.legacy_handle();
+    const std::string bytes(reinterpret_cast<const char*>(&handle),
+                            sizeof handle);
+
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const Descriptor reads(ends[0]), writes(ends[1]);
+    ASSERT_EQ(write(writes.get(), bytes.data(), bytes.size()), 64);
+    me.send_descriptor("pipe", reads.get());
+
+    char path[] = "/tmp/ipclab-handle-XXXXXX";
+    const Descriptor file(mkstemp(path));
+    ASSERT_EQ(write(file.get(), bytes.data(), bytes.size()), 64);
+    me.send_bytes("file", path);
+
+    const Descriptor memory(memfd_create("handle", MFD_CLOEXEC));
+    ASSERT_EQ(ftruncate(memory.get(), 64), 0);
+    void* shared =
+        mmap(nullptr, 64, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    std::memcpy(shared, &handle, sizeof handle);
+    munmap(shared, 64);
+    me.send_descriptor("shared memory", memory.get());
+
+    me.send_bytes("text", to_hexadecimal(bytes));
+
+    me.wait("closed", 4);
+    EXPECT_EQ(unlink(path), 0);
+  });
+
+  const auto importer = [&](const char* name, auto receive) {
+    scenario.role(name, [receive](Role& me) {
+      cudaIpcMemHandle_t handle;
+      std::memset(&handle, 0xEE, sizeof handle);
+      receive(me, &handle);
+      LegacyMapping mapping(handle, kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      mapping.close();
+      me.signal("closed");
+    });
+  };
+  importer("importer by pipe", [](Role& me, cudaIpcMemHandle_t* handle) {
+    const Descriptor pipe = me.receive_descriptor("pipe");
+    ASSERT_EQ(read(pipe.get(), handle, sizeof *handle), 64);
+  });
+  importer("importer by file", [](Role& me, cudaIpcMemHandle_t* handle) {
+    std::ifstream file(me.receive_bytes("file"));
+    file.read(reinterpret_cast<char*>(handle), sizeof *handle);
+    ASSERT_TRUE(file);
+  });
+  importer("importer by shared memory",
+           [](Role& me, cudaIpcMemHandle_t* handle) {
+             const Descriptor memory = me.receive_descriptor("shared memory");
+             const void* shared =
+                 mmap(nullptr, 64, PROT_READ, MAP_SHARED, memory.get(), 0);
+             ASSERT_NE(shared, MAP_FAILED);
+             std::memcpy(handle, shared, sizeof *handle);
+             munmap(const_cast<void*>(shared), 64);
+           });
+  importer("importer by text", [](Role& me, cudaIpcMemHandle_t* handle) {
+    const std::string bytes = from_hexadecimal(me.receive_bytes("text"));
+    ASSERT_EQ(bytes.size(), sizeof *handle);
+    std::memcpy(handle, bytes.data(), sizeof *handle);
+  });
+
+  scenario.run(30s);
+}
+
+TEST(LegacyMemory, AClosedHandleOpensAfresh) {
+  covers("LMEM-14");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    for (int round = 0; round < kReopens; ++round) {
+      SCOPED_TRACE("round " + std::to_string(round));
+      LegacyMapping mapping(handle, kBytes);
+      ASSERT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      mapping.close();
+    }
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
+  covers("LMEM-19");
+  static_assert(cudaIpcMemLazyEnablePeerAccess == 1);
+  static_assert(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS == 1);
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    void* opened = nullptr;
+    EXPECT_SUCCESS(
+        cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+    ASSERT_NE(opened, nullptr);
+    int device = -1;
+    CALL(cudaGetDevice(&device));
+    cudaPointerAttributes attributes;
+    CALL(cudaPointerGetAttributes(&attributes, opened));
+    EXPECT_EQ(attributes.device, device);
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    CALL(cudaIpcCloseMemHandle(opened));
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// Every way in which a local pointer can be used, each with a value of its own
+// that the exporter then finds, or finds copied from.
+TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
+  covers("LMEM-35");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    const auto expect = [&](const char* step) {
+      me.wait(step);
+      EXPECT_TRUE(kernel_reads(buffer, pattern(step))) << step;
+      buffer.poison();
+      me.signal(std::string("seen: ") + step);
+    };
+    me.send("handle", buffer.legacy_handle());
+    expect("kernel store");
+    expect("copy from the host");
+    expect("copy from the host, async");
+    expect("copy from the device");
+    expect("copy from the device, async");
+
+    me.wait("memset");
+    std::vector<unsigned char> bytes(kBytes, 0);
+    CALL(cudaMemcpy(bytes.data(), buffer.data, kBytes, cudaMemcpyDefault));
+    EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x3C));
+
+    buffer.fill(pattern("to read"));
+    me.signal("written");
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const DeviceBuffer own(kBytes);
+    std::vector<uint32_t> host(mapping.count);
+    const auto on_host = [&](Pattern written) {
+      for (size_t i = 0; i < host.size(); ++i) host[i] = written.at(i);
+    };
+    const auto done = [&](const char* step) {
+      CALL(cudaDeviceSynchronize());
+      me.signal(step);
+      me.wait(std::string("seen: ") + step);
+    };
+
+    mapping.fill(pattern("kernel store"));
+    done("kernel store");
+
+    on_host(pattern("copy from the host"));
+    CALL(cudaMemcpy(mapping.data, host.data(), kBytes, cudaMemcpyHostToDevice));
+    done("copy from the host");
+
+    on_host(pattern("copy from the host, async"));
+    CALL(cudaMemcpyAsync(mapping.data, host.data(), kBytes,
+                         cudaMemcpyHostToDevice, nullptr));
+    done("copy from the host, async");
+
+    own.fill(pattern("copy from the device"));
+    CALL(cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice));
+    done("copy from the device");
+
+    own.fill(pattern("copy from the device, async"));
+    CALL(cudaMemcpyAsync(mapping.data, own.data, kBytes,
+                         cudaMemcpyDeviceToDevice, nullptr));
+    done("copy from the device, async");
+
+    CALL(cudaMemset(mapping.data, 0x3C, kBytes));
+    CALL(cudaDeviceSynchronize());
+    me.signal("memset");
+
+    me.wait("written");
+    const Pattern written = pattern("to read");
+    EXPECT_TRUE(kernel_reads(mapping, written));
+    EXPECT_TRUE(copy_reads(mapping, written));
+    own.poison();
+    CALL(cudaMemcpy(own.data, mapping.data, kBytes, cudaMemcpyDeviceToDevice));
+    EXPECT_TRUE(kernel_reads(own, written));
+    own.poison();
+    CALL(cudaMemcpyAsync(own.data, mapping.data, kBytes,
+                         cudaMemcpyDeviceToDevice, nullptr));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(own, written));
+    own.poison();
+    note_call("copy_words<<<>>>");
+    copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256>>>(
+        own.data, mapping.data, own.count);
+    CALL(cudaGetLastError());
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(own, written));
+    std::vector<uint32_t> seen(mapping.count, 0);
+    CALL(cudaMemcpyAsync(seen.data(), mapping.data, kBytes,
+                         cudaMemcpyDeviceToHost, nullptr));
+    CALL(cudaDeviceSynchronize());
+    on_host(written);
+    EXPECT_TRUE(seen == host) << "cudaMemcpyAsync to the host";
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
+  covers("LMEM-35");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    CALL(cudaMemset(buffer.data, 0, kBytes));
+    CALL(cudaDeviceSynchronize());
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened", kAdders);
+    me.signal("add");
+    note_call("add<<<>>>");
+    add<<<1, 256>>>(buffer.data, kAddsPerThread);
+    CALL(cudaGetLastError());
+    CALL(cudaDeviceSynchronize());
+    me.wait("closed", kAdders);
+    unsigned sum = 0;
+    CALL(cudaMemcpy(&sum, buffer.data, sizeof sum, cudaMemcpyDeviceToHost));
+    const unsigned wanted = (1 + kAdders) * 256 * kAddsPerThread;
+    expected_but_saw(std::to_string(wanted), std::to_string(sum));
+    EXPECT_EQ(sum, wanted);
+  });
+
+  scenario.roles("importer", kAdders, [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    me.signal("opened");
+    me.wait("add");
+    note_call("add<<<>>>");
+    add<<<1, 256>>>(mapping.data, kAddsPerThread);
+    CALL(cudaGetLastError());
+    CALL(cudaDeviceSynchronize());
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
+  covers("LMEM-41");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    me.send("address", buffer.data);
+    me.wait("asked");
+  });
+  scenario.role("importer", [](Role& me) {
+    void* address = me.receive<uint32_t*>("address");
+    CALL(cudaFree(nullptr));
+    cudaPointerAttributes attributes{};
+    const cudaError_t code =
+        NOTED(cudaPointerGetAttributes(&attributes, address));
+    // Only asked about, never used.
+    me.observe("the exporter's address in the importer: " + name_of(code) +
+               ", memory type " + std::to_string(attributes.type) +
+               " (0 is unregistered)");
+    me.signal("asked");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
+  covers("LMEM-43");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("before"));
+    cudaStream_t stream = nullptr;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.send("handle", buffer.legacy_handle());
+
+    me.wait("opened");
+    // The handle travelled and was opened while this stream was held.
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    CALL(cudaStreamSynchronize(stream));
+    buffer.fill(pattern("after"), stream);
+    me.signal("written");
+    me.wait("closed");
+    CALL(cudaStreamDestroy(stream));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    me.signal("opened");
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}

@@ -1,0 +1,46 @@
+# Read by CTest itself, once for each program of scenarios: asks `program` for
+# its tests (a line "Suite.Name<TAB>requirement<TAB>gpus" each) and adds them.
+# SPDX-License-Identifier: Apache-2.0
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.25)
+
+if(EXISTS ${program})
+  execute_process(
+    COMMAND ${program} --ipclab_list
+    OUTPUT_VARIABLE tests
+    ERROR_VARIABLE errors
+    RESULT_VARIABLE result
+    TIMEOUT 60)
+else()
+  set(result "not built yet")
+endif()
+
+if(NOT result EQUAL 0)
+  # One test that fails and says why; a program that lists nothing is no pass.
+  string(REPLACE ";" "," errors "${errors}")
+  add_test(${prefix}LIST ${CMAKE_COMMAND} -E cat "${program}: ${result} ${errors}")
+  set_tests_properties(${prefix}LIST PROPERTIES LABELS "${labels};gpu0" TIMEOUT 10)
+else()
+  string(REGEX MATCHALL "[^\n]+" tests "${tests}")
+  foreach(test IN LISTS tests)
+    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)$")
+      continue()  # something that the program printed besides
+    endif()
+    set(name ${CMAKE_MATCH_1})
+    set(requirement ${CMAKE_MATCH_2})
+    set(gpus ${CMAKE_MATCH_3})
+    set(all ${labels} gpu${gpus})
+    if(requirement)
+      list(APPEND all ${requirement})
+    endif()
+    add_test(${prefix}${name} ${program} --gtest_filter=${name} --gtest_brief=1)
+    set_tests_properties(${prefix}${name} PROPERTIES
+      LABELS "${all}"
+      TIMEOUT ${timeout}
+      SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+    if(gpus GREATER 0)
+      set_tests_properties(${prefix}${name} PROPERTIES RESOURCE_GROUPS "${gpus},gpus:1")
+    endif()
+  endforeach()
+endif()
+cmake_policy(POP)

@@ -1,0 +1,129 @@
+# One call for each lesson and for its mirror. It makes the target and carries
+# the facts to CTest; ctest --show-only=json-v1 is then the one list that the
+# runner reads, lessons.json the one that the documentation reads.
+# SPDX-License-Identifier: Apache-2.0
+
+set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
+
+set(IPCLAB_PYTHON "" CACHE FILEPATH "Python for the tests, with what ci/setup installs")
+if(NOT IPCLAB_PYTHON)
+  set(IPCLAB_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  if(NOT EXISTS ${IPCLAB_PYTHON})
+    find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
+  endif()
+endif()
+
+# The name of the folder that is being read: 01_legacy_memory. A lesson's
+# target has its name without the number.
+function(ipc_lesson folder target)
+  get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(NOT name MATCHES "^[0-9][0-9]_([a-z0-9_]+)$")
+    message(FATAL_ERROR "${name}: a lesson's folder is called NN_topic")
+  endif()
+  set(${folder} ${name} PARENT_SCOPE)
+  set(${target} ${CMAKE_MATCH_1} PARENT_SCOPE)
+endfunction()
+
+# ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...] [TIMEOUT seconds])
+#
+# The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
+#   TITLE      what the reader will see in the list of lessons
+#   GPUS       how many it needs (1)
+#   BUILDS_ON  lessons to read before
+#   TIMEOUT    seconds after which it counts as hung (30)
+function(ipc_add_sample)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
+  ipc_lesson(folder topic)
+  if(NOT arg_TITLE OR arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "${folder}: ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...])")
+  endif()
+  if(NOT arg_GPUS)
+    set(arg_GPUS 1)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 30)
+  endif()
+  foreach(before IN LISTS arg_BUILDS_ON)
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../${before} OR NOT "${before}" STRLESS "${folder}")
+      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is no earlier lesson")
+    endif()
+  endforeach()
+
+  add_executable(${topic} ${topic}.cu)
+  add_test(NAME sample.${folder} COMMAND ${topic})
+  set_tests_properties(
+    sample.${folder}
+    PROPERTIES LABELS "sample;${folder};gpu${arg_GPUS}"
+               TIMEOUT ${arg_TIMEOUT}
+               SKIP_RETURN_CODE 77
+               RESOURCE_GROUPS "${arg_GPUS},gpus:1")
+
+  list(TRANSFORM arg_BUILDS_ON REPLACE "(.+)" "\"\\1\"")
+  list(JOIN arg_BUILDS_ON ", " before)
+  set_property(GLOBAL APPEND PROPERTY IPCLAB_LESSONS
+    "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"builds_on\": [${before}]}")
+endfunction()
+
+# ipc_add_conformance([TIMEOUT seconds])
+#
+# The mirror of the lesson of the same folder: target topic_test from
+# topic_test.cu, one CTest conformance.NN_topic.Suite.Name for each TEST.
+#   TIMEOUT  seconds after which CTest ends a TEST (120); the referee has
+#            shorter deadlines of its own
+function(ipc_add_conformance)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TIMEOUT" "")
+  ipc_lesson(folder topic)
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "${folder}: ipc_add_conformance([TIMEOUT seconds])")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${topic}_test ${topic}_test.cu)
+  target_link_libraries(${topic}_test PRIVATE ipclab_cuda)
+  target_compile_definitions(
+    ${topic}_test PRIVATE IPCLAB_CUDA_HEADER="${IPCLAB_CUDA_HEADER}")
+  ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
+endfunction()
+
+# ipc_add_tests(target prefix timeout): the harness's own tests of a program of
+# scenarios, one CTest harness.<prefix>.Suite.Name for each TEST.
+function(ipc_add_tests target prefix timeout)
+  ipc_discover(${target} harness.${prefix}. "harness" ${timeout})
+endfunction()
+
+# Fills CTest's list when CTest reads it: the program is asked for its tests,
+# their requirements and how many GPUs they want. (gtest_discover_tests() knows
+# neither, and drops all labels but the first.)
+function(ipc_discover target prefix labels timeout)
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
+  file(GENERATE OUTPUT ${file} CONTENT
+"set(program [==[$<TARGET_FILE:${target}>]==])
+set(prefix [==[${prefix}]==])
+set(labels [==[${labels}]==])
+set(timeout ${timeout})
+include([==[${CMAKE_SOURCE_DIR}/harness/cmake/discover.cmake]==])
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
+endfunction()
+
+# Writes what the documentation needs to know of all lessons.
+function(ipc_finish)
+  get_property(lessons GLOBAL PROPERTY IPCLAB_LESSONS)
+  list(JOIN lessons ",\n  " lessons)
+  file(WRITE ${CMAKE_BINARY_DIR}/lessons.json "[\n  ${lessons}\n]\n")
+endfunction()
+
+# ipc_add_pytest(name file [TIMEOUT seconds] [ENVIRONMENT var=value...]): CTest
+# harness.<name> runs that file of pytest tests. Python is the virtual
+# environment that ci/setup makes, or IPCLAB_PYTHON.
+function(ipc_add_pytest name file)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "ENVIRONMENT")
+  add_test(NAME harness.${name}
+           COMMAND ${IPCLAB_PYTHON} -m pytest -q -p no:cacheprovider ${file}
+           WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  set_tests_properties(harness.${name} PROPERTIES
+    LABELS harness
+    TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;${arg_ENVIRONMENT}")
+endfunction()

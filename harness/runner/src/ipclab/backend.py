@@ -1,0 +1,72 @@
+"""Which CUDA the programs meet: the machine's own, or the reference model."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipclab import probe
+from ipclab.ctest import Case
+from ipclab.errors import HarnessError, UsageError
+from ipclab.probe import Probe
+
+CHOICES = ("auto", "cuda", "model")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What the probe said, and the variables that lead each program there."""
+
+    probe: Probe
+    environment: dict[str, str]
+
+
+def choose(
+    build: Path, cases: Sequence[Case], wanted: str = "auto", profile: str | None = None
+) -> Backend:
+    """The backend of a run: a GPU if there is one, or else the reference model.
+
+    `wanted` is one of CHOICES; a `profile` (which machine the model plays) asks
+    for the model. Raises UsageError if the model was asked for and is not
+    built, and HarnessError if the programs do not load it.
+    """
+    asked_for_model = wanted == "model" or profile is not None
+    if not asked_for_model:
+        native = probe.ask(cases)
+        if wanted == "cuda" or native["backend"] != "none":
+            return Backend(native, {})
+    folder = (build / "model").resolve()
+    if not (folder / "libcudart.so.13").is_file():
+        if asked_for_model:
+            raise UsageError(
+                f"{folder}: no reference model here; "
+                f"build it with: cmake --build {build}"
+            )
+        return Backend(native, {})
+
+    before = os.environ.get("LD_LIBRARY_PATH")
+    environment = {"LD_LIBRARY_PATH": f"{folder}:{before}" if before else str(folder)}
+    if profile is not None:
+        environment["IPCLAB_PROFILE"] = profile
+    document = probe.ask(cases, environment)
+    _require_model(folder, document)
+    # A profile may have no GPU at all; it is the model all the same.
+    return Backend({**document, "backend": "model"}, environment)
+
+
+def _require_model(folder: Path, document: Probe) -> None:
+    """Raise HarnessError, with the cause, unless the model was loaded."""
+    loaded = str(document.get("runtime_library") or "")
+    if loaded and Path(loaded).resolve().parent == folder:
+        return
+    if "libcudart" not in Path(loaded).name:
+        cause = "the programs carry the CUDA runtime inside; link with -cudart shared"
+    else:
+        cause = (
+            f"{loaded} was loaded instead; an RPATH or LD_PRELOAD goes before "
+            "LD_LIBRARY_PATH"
+        )
+    raise HarnessError(f"the reference model was not loaded: {cause}")

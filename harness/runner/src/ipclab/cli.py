@@ -1,0 +1,285 @@
+"""The command `ipclab`."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from rich.console import Console
+
+from ipclab import backend, doctor, mutants, report, results, sample, terminal
+from ipclab.errors import HarnessError, UsageError
+from ipclab.plugin import Plugin
+from ipclab.run import Run, Settings
+
+BUILD = Path("build/run")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code (see `ipclab run --help`)."""
+    options = _parser().parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        return _command(options)
+    except UsageError as error:
+        return _say(error, 2)
+    except HarnessError as error:
+        return _say(error, 3)
+    except KeyboardInterrupt:
+        return _say("interrupted", 3)
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _command(options: argparse.Namespace) -> int:
+    build = options.build if "build" in options else BUILD
+    if options.command == "run":
+        return _run(options)
+    if options.command == "sample":
+        return sample.run(build, options.lesson, options.backend, options.profile)
+    if options.command == "mutants":
+        return mutants.run(
+            terminal.console(),
+            mutants.Request(
+                build=build,
+                names=tuple(options.names),
+                jobs=options.jobs,
+                matrix=options.matrix,
+            ),
+        )
+    if options.command == "doctor":
+        return doctor.run(terminal.console(), build)
+    return _report(options.results)
+
+
+def _run(options: argparse.Namespace) -> int:
+    out = terminal.console()
+    run = Run(
+        Settings(
+            build=options.build,
+            results=options.results or results.default_folder(),
+            expression=options.expression,
+            jobs=options.jobs,
+            gpus=options.gpus,
+            repeat=options.repeat,
+            seed=options.seed,
+            strict=options.strict,
+            require=options.require,
+            requirements=options.requirements,
+            deviations=options.deviations,
+            backend=options.backend,
+            profile=options.profile,
+        )
+    )
+    assert run.results is not None
+    try:
+        terminal.first_line(out, run)
+        code = _pytest(run, out)
+    finally:
+        if run.state == "running":  # what ended it came before pytest's session
+            run.close("interrupted")
+    try:
+        if options.results is None:
+            run.results.link_latest()
+        _write_page(run.results)
+    except HarnessError as error:
+        run.error = run.error or str(error)
+    terminal.final(out, run)
+    return code or run.exit_code
+
+
+def _pytest(run: Run, out: Console) -> int:
+    """Let pytest run it; not 0 only where the run itself does not know why."""
+    assert run.results is not None
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    arguments = [
+        f"-c{os.devnull}",  # no pytest.ini of the folder we happen to be in
+        f"--rootdir={run.settings.build}",
+        "--noconftest",
+        f"--junitxml={run.results.folder / 'junit.xml'}",
+        "--override-ini=junit_family=xunit1",  # the one that has properties
+        "--override-ini=junit_suite_name=ipclab",
+        f"-k={run.settings.expression}",
+        "-s",
+        *(f"-pno:{name}" for name in ("terminal", "cacheprovider", "faulthandler")),
+    ]
+    try:
+        code = pytest.main(arguments, plugins=[Plugin(run, terminal.Live(out))])
+    except OSError as error:  # junit.xml, on a full disk
+        run.error = run.error or f"{run.results.folder}: {error.strerror}"
+        run.close("broken")
+        return 3
+    if run.state == "running":  # pytest gave up before its session
+        run.close("broken")
+        return 2 if code == pytest.ExitCode.USAGE_ERROR else 3
+    return 2 if code == pytest.ExitCode.USAGE_ERROR else 0
+
+
+def _report(folder: Path) -> int:
+    run, found, wrong = results.read(folder)
+    path = folder / "report.html"
+    try:
+        path.write_text(report.page(run, found, wrong), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    if run["state"] != "finished":
+        print(f"{folder}: the run is {run['state']}, {len(found)} records", flush=True)
+    if wrong:
+        print(f"{folder}: {wrong}", flush=True)
+    print(path, flush=True)
+    return 0
+
+
+def _write_page(folder: results.Results) -> None:
+    run, found, wrong = results.read(folder.folder)
+    folder.write("report.html", report.page(run, found, wrong))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ipclab",
+        description="CUDA interprocess communication: run, judge, report.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser(
+        "run",
+        help="the suite: samples and conformance",
+        epilog="exit code: 0 nothing fails the run, 1 something does, 2 usage, "
+        "3 the harness is broken or the run was interrupted",
+    )
+    run.add_argument(
+        "-k",
+        dest="expression",
+        metavar="EXPR",
+        default="",
+        help="tests whose name, lesson or requirement matches (as in pytest)",
+    )
+    run.add_argument(
+        "-j",
+        dest="jobs",
+        metavar="N",
+        type=_positive,
+        default=1,
+        help="tests at once; each gets its own GPUs while there are enough",
+    )
+    run.add_argument(
+        "--gpus",
+        metavar="N",
+        type=_natural,
+        default=None,
+        help="only tests that need at most N GPUs",
+    )
+    run.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="where to write (default: results/<UTC time>, and results/latest)",
+    )
+    run.add_argument(
+        "--repeat",
+        metavar="N",
+        type=_positive,
+        default=1,
+        help="run each test N times; disagreement is flaky",
+    )
+    run.add_argument("--seed", metavar="N", type=_natural, default=1)
+    run.add_argument(
+        "--strict", action="store_true", help="deviations fail the run too"
+    )
+    run.add_argument(
+        "--require",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="rows, one a line, that must be judged here: 'not applicable' fails",
+    )
+    for name in ("requirements", "deviations"):
+        run.add_argument(
+            f"--{name}",
+            metavar="FILE",
+            type=Path,
+            default=None,
+            help=f"instead of conformance/{name}.json of the source tree",
+        )
+    one = commands.add_parser("sample", help="one lesson, narrated")
+    one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
+    for command in (run, one):
+        command.add_argument(
+            "--backend",
+            choices=backend.CHOICES,
+            default="auto",
+            help="a GPU or the reference model; auto: a GPU if there is one",
+        )
+        command.add_argument(
+            "--profile",
+            metavar="NAME",
+            default=None,
+            help="which machine the reference model plays, for example two-gpus",
+        )
+    kill = commands.add_parser(
+        "mutants",
+        help="break the reference model on purpose: does the suite notice?",
+        epilog="exit code: 0 every mutant is noticed by its rows and every ok-* "
+        "passes, 1 one is not, 2 usage, 3 the harness is broken",
+    )
+    kill.add_argument("names", metavar="MUTANT", nargs="*", help="these alone")
+    kill.add_argument(
+        "-j",
+        dest="jobs",
+        metavar="N",
+        type=_positive,
+        default=os.cpu_count() or 1,
+        help="tests at once (default: as many as there are cores)",
+    )
+    kill.add_argument(
+        "--matrix",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write the kill matrix there, as JSON",
+    )
+    look = commands.add_parser("doctor", help="what this machine can share")
+    for command in (run, one, kill, look):
+        command.add_argument(
+            "--build",
+            metavar="DIR",
+            type=Path,
+            default=BUILD,
+            help=f"build folder (default: {BUILD})",
+        )
+    again = commands.add_parser("report", help="write the page of a run again")
+    again.add_argument("results", metavar="RESULTS", type=Path)
+    return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
+def _natural(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return number
+
+
+def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(error: object, code: int) -> int:
+    print(f"ipclab: {error}", file=sys.stderr, flush=True)
+    return code

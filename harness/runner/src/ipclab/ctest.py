@@ -1,0 +1,112 @@
+"""Read CTest's list, the one list of tests (harness/README.md, section 1)."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipclab.errors import HarnessError, UsageError
+
+SUITES = ("sample", "conformance", "probe", "harness")
+REQUIREMENT = re.compile(r"[A-Z][A-Z0-9]*-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test of CTest's list."""
+
+    name: str
+    command: tuple[str, ...]
+    labels: tuple[str, ...]
+    timeout: float  # seconds
+    folder: str  # working directory
+    skip_code: int
+    suite: str
+    lesson: str | None
+    gpus: int
+    requirement: str | None
+
+    @property
+    def test(self) -> str:
+        """The name without suite and lesson: `Suite.Name`, or the lesson."""
+        if self.suite == "conformance" and self.lesson:
+            return self.name.removeprefix(f"conformance.{self.lesson}.")
+        return self.name.removeprefix(f"{self.suite}.")
+
+
+def read(build: Path) -> list[Case]:
+    """All tests of the build folder.
+
+    Raises UsageError if there is no build or no ctest, and HarnessError, with
+    the test's name, if a test does not keep to the contract.
+    """
+    if not (build / "CTestTestfile.cmake").is_file():
+        raise UsageError(
+            f"{build}: no build here; make one with: "
+            f"cmake -S . -B {build} -G Ninja && cmake --build {build}"
+        )
+    if shutil.which("ctest") is None:
+        raise UsageError("ctest is not in PATH; install CMake 3.25 or newer")
+    listing = subprocess.run(
+        ["ctest", "--show-only=json-v1"],
+        cwd=build,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=300,
+    )
+    try:
+        tests = json.loads(listing.stdout)["tests"]
+    except (ValueError, KeyError, TypeError):
+        said = (listing.stderr or listing.stdout).strip().splitlines()
+        raise HarnessError(
+            f"{build}: ctest --show-only printed no list: "
+            f"{said[0] if said else 'nothing at all'}"
+        ) from None
+    return [_case(build, test) for test in tests]
+
+
+def source_folder(build: Path) -> Path:
+    """The source tree that the build folder was made from (CMakeCache.txt)."""
+    cache = build / "CMakeCache.txt"
+    if cache.is_file():
+        for line in cache.read_text(errors="replace").splitlines():
+            if line.startswith("CMAKE_HOME_DIRECTORY:"):
+                return Path(line.partition("=")[2])
+    raise HarnessError(f"{cache}: does not say where the source tree is")
+
+
+def _case(build: Path, test: dict[str, Any]) -> Case:
+    name = str(test.get("name", "?"))
+    properties = {p["name"]: p["value"] for p in test.get("properties", [])}
+    labels = tuple(str(label) for label in properties.get("LABELS", []))
+    suites = [label for label in labels if label in SUITES]
+    if len(suites) != 1:
+        raise HarnessError(f"{name}: needs one label of {', '.join(SUITES)}")
+    if "TIMEOUT" not in properties:
+        raise HarnessError(f"{name}: has no time limit (property TIMEOUT)")
+    lessons = [x for x in labels if re.fullmatch(r"[0-9][0-9]_\w+", x)]
+    gpus = [int(x[3:]) for x in labels if re.fullmatch(r"gpu[0-9]+", x)]
+    if suites[0] in ("sample", "conformance") and (len(lessons) != 1 or len(gpus) != 1):
+        raise HarnessError(f"{name}: needs its lesson's folder and gpuN as labels")
+    requirements = [x for x in labels if REQUIREMENT.fullmatch(x)]
+    if len(requirements) > 1:
+        raise HarnessError(f"{name}: has two requirements: {', '.join(requirements)}")
+    return Case(
+        name=name,
+        command=tuple(str(word) for word in test.get("command", [])),
+        labels=labels,
+        timeout=float(properties["TIMEOUT"]),
+        folder=str(properties.get("WORKING_DIRECTORY", build)),
+        skip_code=int(properties.get("SKIP_RETURN_CODE", 77)),
+        suite=suites[0],
+        lesson=lessons[0] if lessons else None,
+        gpus=gpus[0] if gpus else 0,
+        requirement=requirements[0] if requirements else None,
+    )

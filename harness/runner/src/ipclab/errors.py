@@ -1,0 +1,10 @@
+"""The two ways in which a command ends early: one line each, no traceback."""
+# SPDX-License-Identifier: Apache-2.0
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; exit code 2."""
+
+
+class HarnessError(Exception):
+    """The harness itself cannot go on; exit code 3."""

@@ -1,0 +1,121 @@
+"""What a result depends on besides the code: driver, machine, limits, variables."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import resource
+from pathlib import Path
+from typing import Any
+
+VARIABLES = (  # those that change what CUDA does; no others are recorded
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_MODULE_LOADING",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_CACHE_DISABLE",
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_FORCE_PTX_JIT",
+    "NVIDIA_VISIBLE_DEVICES",
+    "IPCLAB_PROFILE",
+    "IPCLAB_MUTANT",
+)
+IMEX = Path("/dev/nvidia-caps-imex-channels")
+
+
+def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
+    """The fingerprint; `id` is a short digest of all the rest."""
+    facts: dict[str, Any] = {
+        "backend": probe["backend"],
+        "driver_version": probe.get("driver_version"),
+        "runtime_version": probe.get("runtime_version"),
+        "driver": probe.get("driver") or kernel_module(),
+        "gpus": probe["gpus"],
+        "peers": probe.get("peers", []),
+        "mps": probe.get("mps", False),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "os": _os_name(),
+        "cpus": os.cpu_count(),
+        "container": container_hints(),
+        "wsl": "microsoft" in platform.release().lower(),
+        "namespaces": _namespaces(),
+        "ptrace_scope": _text("/proc/sys/kernel/yama/ptrace_scope"),
+        "limits": {
+            "nofile": _limit(resource.RLIMIT_NOFILE),
+            "memlock": _limit(resource.RLIMIT_MEMLOCK),
+            "as": _limit(resource.RLIMIT_AS),
+        },
+        "dev_shm_bytes": dev_shm_bytes(),
+        "imex_channels": imex_channels(),
+        "variables": {x: os.environ[x] for x in VARIABLES if x in os.environ},
+    }
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return {"id": hashlib.sha256(canonical.encode()).hexdigest()[:12], **facts}
+
+
+def kernel_module() -> str | None:
+    """Version of NVIDIA's kernel module, such as 580.65.06."""
+    found = re.search(
+        r"Kernel Module\D*([0-9]+(?:\.[0-9]+)+)",
+        _text("/proc/driver/nvidia/version") or "",
+    )
+    return found[1] if found else None
+
+
+def container_hints() -> list[str]:
+    """What says that this is a container; empty on a plain machine."""
+    hints = [x for x in ("/.dockerenv", "/run/.containerenv") if Path(x).exists()]
+    groups = _text("/proc/1/cgroup") or ""
+    hints += [x for x in ("docker", "kubepods", "lxc", "libpod") if x in groups]
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        hints.append("kubernetes")
+    return hints
+
+
+def imex_channels() -> list[str]:
+    """The IMEX channel nodes that a fabric handle needs."""
+    return sorted(x.name for x in IMEX.iterdir()) if IMEX.is_dir() else []
+
+
+def dev_shm_bytes() -> int | None:
+    """Size of /dev/shm; a container often has 64 MiB."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return status.f_frsize * status.f_blocks
+
+
+def _namespaces() -> dict[str, str]:
+    found = {}
+    for link in sorted(Path("/proc/self/ns").iterdir()):
+        try:
+            found[link.name] = str(link.readlink())
+        except OSError:
+            continue
+    return found
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    except OSError:
+        return platform.system()
+
+
+def _limit(which: int) -> int | None:
+    soft = resource.getrlimit(which)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,219 @@
+"""pytest plugin: collects CTest's list, runs it supervised, reports verdicts.
+
+`ipclab run` uses it; so does `python3 -m pytest -p ipclab.plugin --ctest-build DIR`.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from ipclab import records, schedule
+from ipclab.ctest import Case
+from ipclab.errors import HarnessError, UsageError
+from ipclab.records import Record, Row
+from ipclab.run import Run, Settings
+from ipclab.schedule import Job
+
+
+class View(Protocol):
+    """Who watches the run."""
+
+    def begin(self, total: int) -> None:
+        """So many attempts will be made."""
+
+    def started(self, name: str) -> None:
+        """A test has started."""
+
+    def finished(self, record: Record) -> None:
+        """A test has been judged."""
+
+    def end(self) -> None:
+        """Nothing runs any more."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the plugin on its own."""
+    group = parser.getgroup("ipclab", "CUDA IPC samples and conformance")
+    group.addoption("--ctest-build", metavar="DIR", help="run CTest's list of DIR")
+    group.addoption("--ctest-jobs", metavar="N", type=int, default=1)
+    group.addoption("--ctest-repeat", metavar="N", type=int, default=1)
+    group.addoption("--ctest-results", metavar="DIR", help="keep records in DIR")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without --ctest-build the plugin does nothing."""
+    build = config.getoption("--ctest-build", None)
+    if build is None:
+        return
+    results = config.getoption("--ctest-results")
+    try:
+        run = Run(
+            Settings(
+                build=Path(build),
+                results=Path(results) if results else None,
+                expression=config.getoption("-k") or "",
+                jobs=config.getoption("--ctest-jobs"),
+                repeat=config.getoption("--ctest-repeat"),
+            )
+        )
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    except HarnessError as error:
+        pytest.exit(str(error), returncode=3)
+    config.pluginmanager.register(Plugin(run, None), "ipclab.session")
+
+
+class CTestItem(pytest.Item):
+    """One test of CTest's list. The plugin's loop runs it, not pytest's."""
+
+    def __init__(self, *, case: Case, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.case = case
+
+    def runtest(self) -> None:
+        """Never called: see Plugin.pytest_runtestloop."""
+        raise NotImplementedError
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where pytest says the test is."""
+        return self.path, None, self.case.name
+
+
+class Plugin:
+    """The hooks of one run."""
+
+    def __init__(self, run: Run, view: View | None) -> None:
+        self.run = run
+        self.view = view
+        self._items: dict[str, CTestItem] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """CTest's list instead of files."""
+        for label in sorted({x for case in self.run.cases for x in case.labels}):
+            session.config.addinivalue_line("markers", f"{label}: label of CTest")
+        session.items = [_item(session, case) for case in self.run.cases]
+        session.config.hook.pytest_collection_modifyitems(
+            session=session, config=session.config, items=session.items
+        )
+        session.config.hook.pytest_collection_finish(session=session)
+        session.testscollected = len(session.items)
+        self.run.selected = len(session.items)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """All attempts at all tests, several at once if asked for."""
+        run, view = self.run, self.view
+        if session.config.option.collectonly:
+            return True
+        items = [item for item in session.items if isinstance(item, CTestItem)]
+        self._items = {item.case.name: item for item in items}
+        # Attempt by attempt: a repeated test meets other neighbours each time.
+        jobs = [
+            Job(item.case, attempt)
+            for attempt in range(1, run.settings.repeat + 1)
+            for item in items
+        ]
+        uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
+        if view:
+            view.begin(len(jobs))
+        try:
+            complete = schedule.run(
+                jobs,
+                run.settings.jobs,
+                schedule.Allocator(uuids, run.settings.jobs),
+                run.execute,
+                lambda job: view.started(job.case.name) if view else None,
+                self._finished,
+            )
+        except HarnessError as error:
+            run.error = str(error)
+            pytest.exit(str(error), returncode=3)
+        except BrokenPipeError:  # nobody watches any more
+            complete = False
+        finally:
+            if view:
+                view.end()
+        if not complete:
+            run.state = "interrupted"
+            raise KeyboardInterrupt
+        return True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """The run's own exit code is the session's, for pytest used alone."""
+        if session.config.option.collectonly:
+            self.run.close("interrupted")
+            return
+        stopped = self.run.state == "interrupted" or session.exitstatus in (
+            pytest.ExitCode.INTERRUPTED,
+            pytest.ExitCode.INTERNAL_ERROR,
+        )
+        self.run.close("interrupted" if stopped else "finished")
+        session.exitstatus = self.run.exit_code
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """What fails the run besides its tests."""
+        for problem in self.run.problems:
+            terminalreporter.write_line(f"ipclab: {problem}", red=True)
+
+    def _finished(self, job: Job, record: Record) -> None:
+        self.run.add(record)
+        if self.view:
+            self.view.finished(record)
+        attempts = [x for x in self.run.records if x["ctest"] == job.case.name]
+        if len(attempts) == self.run.settings.repeat:
+            self._report(self._items[job.case.name], records.rows(attempts)[0])
+
+    def _report(self, item: CTestItem, row: Row) -> None:
+        """Tell pytest, and through it JUnit, of one test."""
+        failed = records.fails(row.verdict, self.run.settings.strict)
+        skipped = row.verdict == "not applicable"
+        outcome = "failed" if failed else "skipped" if skipped else "passed"
+        text = f"{row.shown}: {row.reason}"
+        for role in row.record["roles"] if failed else []:
+            text += f"\n--- {role['name']}: {role['ended']}\n{role['output']}"
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for when in ("setup", "call", "teardown"):
+            call = when == "call"
+            report = pytest.TestReport(
+                nodeid=item.nodeid,
+                location=item.location,
+                keywords={},
+                outcome=outcome if call else "passed",  # type: ignore[arg-type]
+                longrepr=_longrepr(outcome, text, item) if call else None,
+                when=when,
+                duration=sum(x["duration_ms"] for x in row.attempts) / 1000
+                if call
+                else 0.0,
+                user_properties=[
+                    ("requirement", row.record["requirement"] or ""),
+                    ("verdict", row.shown),
+                ],
+            )
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _item(session: pytest.Session, case: Case) -> CTestItem:
+    item: CTestItem = CTestItem.from_parent(
+        session,
+        name=case.name,
+        nodeid=f"{case.name.removesuffix(case.test).rstrip('.')}::{case.test}",
+        case=case,
+    )
+    for label in case.labels:
+        item.add_marker(label)
+    return item
+
+
+def _longrepr(outcome: str, text: str, item: CTestItem) -> Any:
+    if outcome == "skipped":
+        return (str(item.path), 0, text)
+    return text if outcome == "failed" else None

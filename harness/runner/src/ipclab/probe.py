@@ -1,0 +1,101 @@
+"""Ask the probe what this machine can share (harness/README.md, section 3)."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipclab import supervise
+from ipclab.ctest import Case
+from ipclab.errors import HarnessError
+from ipclab.fingerprint import kernel_module
+
+Probe = dict[str, Any]
+
+
+def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
+    """The probe's document; HarnessError, in one line, if it gives none.
+
+    `environment` goes on top of our own. A mutant never reaches the probe: what
+    the machine can share is asked of the sound one.
+    """
+    probes = [case for case in cases if case.suite == "probe"]
+    if len(probes) != 1:
+        raise HarnessError(f"CTest's list has {len(probes)} tests 'probe', not one")
+    case = probes[0]
+    try:
+        ended = supervise.run(
+            case.command,
+            timeout=case.timeout,
+            folder=case.folder,
+            environment={
+                **{x: y for x, y in os.environ.items() if x != "IPCLAB_MUTANT"},
+                **(environment or {}),
+            },
+        )
+    except (OSError, IndexError):
+        raise HarnessError("probe: cannot be started; is the build complete?") from None
+    if ended.code != 0:
+        raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")
+    try:
+        start = max(ended.output.find("{"), 0)
+        document = json.JSONDecoder().raw_decode(ended.output, start)[0]
+    except ValueError:
+        raise HarnessError(
+            f"probe: printed no JSON but: {_last_line(ended.output)}"
+        ) from None
+    if wrong := _wrong(document):
+        raise HarnessError(f"probe: its document has no good '{wrong}'")
+    good: Probe = document
+    return good
+
+
+def driver(probe: Probe) -> str | None:
+    """The driver's version, such as 580.65.06."""
+    return probe.get("driver") or kernel_module()
+
+
+def first_line(probe: Probe) -> str:
+    """Which backend this is, in the line with which every run begins."""
+    gpus = [str(gpu["name"]) for gpu in probe["gpus"]]
+    names = ", ".join(
+        name if gpus.count(name) == 1 else f"{gpus.count(name)} x {name}"
+        for name in dict.fromkeys(gpus)
+    )
+    if probe["backend"] == "model":
+        count = len(gpus)
+        shown = f"{count} simulated GPU{'' if count == 1 else 's'}"
+        return f"reference model, {shown}; says nothing about a driver"
+    if probe["backend"] == "none":
+        reasons = [x["reason"] for x in probe["capabilities"] if x["reason"]]
+        return f"no GPU: {reasons[0] if reasons else 'CUDA sees none'}"
+    cuda = int(probe.get("driver_version") or 0)
+    version = driver(probe) or "of unknown version"
+    return f"{names}, driver {version} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
+
+
+def _wrong(document: Any) -> str | None:
+    if not isinstance(document, dict):
+        return "object"
+    if document.get("backend") not in ("cuda", "model", "none"):
+        return "backend"
+    for field, needed in (
+        ("gpus", {"name": str, "uuid": str}),
+        ("capabilities", {"name": str, "available": bool, "reason": str}),
+    ):
+        entries = document.get(field)
+        if not isinstance(entries, list):
+            return field
+        for entry in entries:
+            for name, kind in needed.items():
+                if not isinstance(entry, dict) or not isinstance(entry.get(name), kind):
+                    return f"{field}[].{name}"
+    return None
+
+
+def _last_line(output: str) -> str:
+    lines = output.strip().splitlines()
+    return lines[-1] if lines else "nothing"

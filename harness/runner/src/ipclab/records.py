@@ -1,0 +1,240 @@
+"""From what one test left to its verdict and record (DESIGN: words for results)."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ipclab import schema
+from ipclab.ctest import Case
+from ipclab.supervise import Ended
+
+Record = dict[str, Any]
+
+UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
+FAILING = ("violates", "crashed", "hung", "broken", "flaky")
+ORDER = (  # of the columns and counts everywhere
+    "conforms",
+    "violates",
+    "deviates",
+    "lifted",
+    "observed",
+    "not applicable",
+    "crashed",
+    "hung",
+    "flaky",
+    "broken",
+)
+JUDGED = ("conforms", "violates", "deviates", "lifted")
+
+
+def fails(verdict: str, strict: bool) -> bool:
+    """Whether a verdict fails the run."""
+    return verdict in FAILING or (strict and verdict == "deviates")
+
+
+def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
+    """The line of one test: the program's own, or one made up for it.
+
+    A conformance program that leaves no good line is broken, whatever it
+    printed. A sample never writes one; its exit code speaks for it.
+    """
+    if case.suite == "sample":
+        return _line(case, ended, seed, *_sample_outcome(case, ended))
+    line, wrong = _read_line(case, ended, written)
+    if line is not None and not wrong:
+        return line
+    made = _line(case, ended, seed, "broken", wrong)
+    if line is not None:  # what it said still helps to find out why
+        for field in ("failures", "roles", "timeline", "notes"):
+            made[field] = line[field]
+    return made
+
+
+def not_started(case: Case, why: str, seed: int) -> Record:
+    """The line of a program that the system would not start."""
+    ended = Ended(0, 127, False, "", (), 0.0)
+    reason = f"the program cannot be started; is it built? ({why})"
+    line = _line(case, ended, seed, "broken", reason)
+    line["roles"] = []
+    return line
+
+
+def verdict(line: Record, kind: str | None, deviates: bool) -> tuple[str, str]:
+    """Verdict and reason of a line, given its row's kind."""
+    outcome, reason = str(line["outcome"]), str(line["reason"])
+    if outcome == "lifted" and kind != "LIMIT":
+        return "broken", f"'lifted' is for rows of kind LIMIT, not {kind}: {reason}"
+    if kind in UNJUDGED_KINDS and outcome == "conforms":
+        return "observed", reason
+    if outcome == "violates" and deviates:
+        return "deviates", reason
+    return outcome, reason
+
+
+@dataclass
+class Row:
+    """All attempts of one test as a reader sees them."""
+
+    ctest: str
+    verdict: str
+    shown: str  # the verdict, with its counts if it is flaky
+    reason: str
+    record: Record  # of the attempt that is shown
+    attempts: list[Record]
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """One row for each test: by lesson, the lesson itself first, then by row."""
+    by_test: dict[str, list[Record]] = {}
+    for record in records:
+        by_test.setdefault(record["ctest"], []).append(record)
+    return sorted(
+        (_row(name, attempts) for name, attempts in by_test.items()),
+        key=lambda row: (
+            row.record["lesson"],
+            row.record["suite"] != "sample",
+            row.record["requirement"] or "",
+            row.ctest,
+        ),
+    )
+
+
+def counts(table: Iterable[Row]) -> dict[str, int]:
+    """How many rows have each verdict that occurs, in ORDER."""
+    found = Counter(row.verdict for row in table)
+    return {name: found[name] for name in ORDER if found[name]}
+
+
+def parse_lines(data: bytes) -> tuple[list[Record], str | None]:
+    """The good records of a records.jsonl, and what is wrong with it, if anything.
+
+    A last line without its newline was cut off: it is no result.
+    """
+    records: list[Record] = []
+    lines = data.split(b"\n")
+    cut = lines.pop()
+    for number, text in enumerate(lines, 1):
+        try:
+            record = json.loads(text)
+        except ValueError:
+            return records, f"line {number} is no JSON; it and the rest are left out"
+        if wrong := schema.error(record, schema.RECORD):
+            return records, f"line {number}: {wrong}; it and the rest are left out"
+        records.append(record)
+    return records, "the last line is cut off and is left out" if cut else None
+
+
+def _row(name: str, attempts: list[Record]) -> Row:
+    found = Counter(str(record["verdict"]) for record in attempts)
+    if len(found) == 1:
+        record = attempts[0]
+        return Row(
+            name,
+            record["verdict"],
+            record["verdict"],
+            record["reason"],
+            record,
+            attempts,
+        )
+    commonest = found.most_common(1)[0][0]
+    odd = [record for record in attempts if record["verdict"] != commonest]
+    shown = f"flaky ({len(odd)} of {len(attempts)})"
+    told = ", ".join(f"{count} x {verdict}" for verdict, count in found.most_common())
+    why = next((record["reason"] for record in attempts if record["reason"]), "")
+    record = next((r for r in attempts if r["verdict"] in FAILING), odd[0])
+    return Row(
+        name, "flaky", shown, f"{told}{': ' if why else ''}{why}", record, attempts
+    )
+
+
+def _read_line(case: Case, ended: Ended, written: bytes) -> tuple[Record | None, str]:
+    if ended.timed_out:
+        return None, f"the program reached CTest's time limit, {case.timeout:g} s"
+    if not written:
+        return None, f"the program wrote no record ({ended.how})"
+    lines = written.split(b"\n")
+    if lines.pop():
+        return None, f"the program's record is cut off ({ended.how})"
+    if len(lines) != 1:
+        return None, f"the program wrote {len(lines)} records for one test"
+    try:
+        line = json.loads(lines[0])
+    except ValueError:
+        return None, f"the program's record is no JSON ({ended.how})"
+    if wrong := schema.error(line, schema.LINE):
+        return None, f"the program's record: {wrong}"
+    return line, _contradiction(case, ended, line)
+
+
+def _contradiction(case: Case, ended: Ended, line: Record) -> str:
+    if line["test"] != case.test:
+        return f"the record is of another test: {line['test']}"
+    if line["requirement"] != case.requirement:
+        return (
+            f"the record is of row {line['requirement']}, "
+            f"CTest's list says {case.requirement}"
+        )
+    if ended.signal:
+        return f"the program was {ended.how} after its record"
+    if ended.code not in (0, case.skip_code) and line["outcome"] in (
+        "conforms",
+        "lifted",
+        "not applicable",
+    ):
+        return f"the record says '{line['outcome']}', but the program {ended.how}"
+    if ended.survivors:
+        return f"left behind: {', '.join(ended.survivors)}"
+    return ""
+
+
+def _sample_outcome(case: Case, ended: Ended) -> tuple[str, str]:
+    if ended.timed_out:
+        return "hung", f"still running at its time limit, {case.timeout:g} s"
+    if ended.survivors:
+        return "broken", f"left behind: {', '.join(ended.survivors)}"
+    if ended.signal:
+        return "crashed", ended.how
+    if ended.code == 0:
+        return "conforms", ""
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    if ended.code == case.skip_code:
+        skips = [line for line in lines if line.startswith("SKIP: ")]
+        if not skips:
+            return "broken", f"exit {ended.code} without a line 'SKIP: <reason>'"
+        return "not applicable", skips[-1].removeprefix("SKIP: ")
+    said = [x.strip() for x in lines if x.strip().startswith("->")] or lines[-1:]
+    return "violates", f"{ended.how}: {said[0].strip()}" if said else ended.how
+
+
+def _line(case: Case, ended: Ended, seed: int, outcome: str, reason: str) -> Record:
+    return {
+        "test": case.test,
+        "requirement": case.requirement,
+        "outcome": outcome,
+        "reason": reason,
+        "role": None,
+        "step": None,
+        "call": None,
+        "expected": None,
+        "seen": None,
+        "notes": [],
+        "failures": [],
+        "roles": [
+            {
+                "name": "lesson" if case.suite == "sample" else "referee",
+                "pid": ended.pid,
+                "ended": ended.how,
+                "last_step": None,
+                "last_call": None,
+                "output": ended.output,
+            }
+        ],
+        "timeline": [],
+        "duration_ms": round(ended.seconds * 1000, 3),
+        "seed": seed,
+    }

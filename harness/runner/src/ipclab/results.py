@@ -1,0 +1,124 @@
+"""The results folder: whole files by rename, records line by line.
+
+A reader, or the next run after a power cut, never takes half of something for
+all of it.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ipclab import records
+from ipclab.errors import HarnessError, UsageError
+
+
+def default_folder() -> Path:
+    """results/<UTC timestamp>, a name that is not taken yet."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder, number = Path("results") / stamp, 1
+    while folder.exists():
+        number += 1
+        folder = Path("results") / f"{stamp}-{number}"
+    return folder
+
+
+class Results:
+    """The folder of one run, open for writing."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes the folder. UsageError if it already holds something."""
+        self.folder = folder
+        self.lines = folder / "records.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(f"{folder}: holds results already; name another")
+            self.lines.touch()
+        except OSError as error:
+            raise UsageError(f"{folder}: {error.strerror}") from None
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file: a temporary one, fsync, rename."""
+        path = self.folder / name
+        draft = path.with_name(f".{name}.draft")
+        try:
+            with draft.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise _cannot(path, error) from None
+
+    def append(self, record: records.Record) -> None:
+        """Add one record; what could be written of a failed one is cut off again."""
+        data = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        try:
+            with self.lines.open("ab", buffering=0) as stream:
+                end = stream.tell()
+                try:
+                    if stream.write(data) != len(data):
+                        raise OSError(28, os.strerror(28))  # a short write: full
+                    os.fsync(stream.fileno())
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        stream.truncate(end)
+                    raise
+        except OSError as error:
+            raise _cannot(self.lines, error) from None
+
+    def link_latest(self) -> None:
+        """Let results/latest lead to this folder."""
+        draft = self.folder.with_name(f".latest.{os.getpid()}")
+        try:
+            draft.symlink_to(self.folder.name)
+            draft.replace(self.folder.with_name("latest"))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise _cannot(self.folder.with_name("latest"), error) from None
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[records.Record], str | None]:
+    """run.json, the records, and what is wrong with the records, if anything.
+
+    Raises UsageError if this is no results folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    path = folder / "run.json"
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; no results here") from None
+    except ValueError:
+        raise UsageError(f"{path}: is no JSON") from None
+    for field, kind in (
+        ("state", str),
+        ("fingerprint", dict),
+        ("requirements", dict),
+        ("settings", dict),
+        ("problems", list),
+    ):
+        if not isinstance(run, dict) or not isinstance(run.get(field), kind):
+            raise UsageError(f"{path}: has no good '{field}'")
+    try:
+        data = (folder / "records.jsonl").read_bytes()
+    except OSError as error:
+        raise UsageError(f"{folder / 'records.jsonl'}: {error.strerror}") from None
+    found, wrong = records.parse_lines(data)
+    return run, found, wrong and f"records.jsonl: {wrong}"
+
+
+def _cannot(path: Path, error: OSError) -> HarnessError:
+    return HarnessError(
+        f"{path}: {error.strerror or error}; nothing half-written is kept"
+    )

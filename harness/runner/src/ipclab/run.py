@@ -1,0 +1,283 @@
+"""One run of the suite: what it needs, what it found, whether it failed."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ipclab import backend, ctest, deviations, fingerprint, probe, records, supervise
+from ipclab.ctest import Case
+from ipclab.errors import HarnessError, UsageError
+from ipclab.records import Record, Row
+from ipclab.results import Results
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a person asked for."""
+
+    build: Path
+    results: Path | None = None  # None: keep nothing
+    expression: str = ""
+    jobs: int = 1
+    gpus: int | None = None
+    repeat: int = 1
+    seed: int = 1
+    strict: bool = False
+    require: Path | None = None
+    requirements: Path | None = None  # instead of the source tree's
+    deviations: Path | None = None
+    backend: str = "auto"  # one of backend.CHOICES
+    profile: str | None = None  # which machine the model plays
+
+
+class Run:
+    """The state of a run. Only `execute` may be called from several threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the list, asks the probe, opens the results.
+
+        Raises UsageError and HarnessError.
+        """
+        self.settings = settings
+        everything = ctest.read(settings.build)
+        self.cases = [
+            case
+            for case in everything
+            if case.suite in ("sample", "conformance")
+            and (settings.gpus is None or case.gpus <= settings.gpus)
+        ]
+        self.catalogue, self._entries = self._read_data()
+        self.required = _read_required(settings.require, set(self.catalogue))
+        chosen = backend.choose(
+            settings.build, everything, settings.backend, settings.profile
+        )
+        self.probe = chosen.probe
+        self._environment = chosen.environment
+        self.fingerprint = fingerprint.of_machine(self.probe)
+        self.deviations = deviations.Deviations(
+            self._entries,
+            self.probe["backend"],
+            probe.driver(self.probe),
+            [str(gpu["name"]) for gpu in self.probe["gpus"]],
+            datetime.datetime.now(datetime.UTC).date(),
+        )
+        self.state = "running"
+        self.records: list[Record] = []
+        self.selected = len(self.cases)
+        self.error: str | None = None  # why the harness could not go on
+        self._started = _now()
+        self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-")
+        self._capabilities = Path(self._temporary.name) / "capabilities.json"
+        try:
+            self._capabilities.write_text(json.dumps(self.probe), encoding="utf-8")
+            self.results = Results(settings.results) if settings.results else None
+            self.save()
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+
+    def execute(
+        self,
+        case: Case,
+        attempt: int,
+        visible: str | None,
+        exclusive: bool,
+        mutant: str | None = None,
+    ) -> Record:
+        """Run one test once, judge it and return its record.
+
+        `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
+        `mutant` is the fault that the model shall have.
+        """
+        name = case.name.replace("/", "_")
+        path = Path(self._temporary.name) / f"{name}.{attempt}.{mutant}.jsonl"
+        environment = {
+            **os.environ,
+            **self._environment,
+            "IPCLAB_RECORD": str(path),
+            "IPCLAB_CAPABILITIES": str(self._capabilities),
+            "IPCLAB_SEED": str(self.settings.seed),
+        }
+        environment.pop("IPCLAB_EXCLUSIVE", None)
+        if exclusive:
+            environment["IPCLAB_EXCLUSIVE"] = "1"
+        if visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible
+        if mutant is not None:
+            environment["IPCLAB_MUTANT"] = mutant
+        try:
+            ended = supervise.run(
+                case.command,
+                timeout=case.timeout,
+                folder=case.folder,
+                environment=environment,
+            )
+        except (OSError, IndexError) as error:
+            line = records.not_started(case, str(error), self.settings.seed)
+            return self.judge(case, attempt, line)
+        written = path.read_bytes() if path.exists() else b""
+        path.unlink(missing_ok=True)
+        return self.judge(
+            case, attempt, records.of_test(case, ended, written, self.settings.seed)
+        )
+
+    def judge(self, case: Case, attempt: int, line: Record) -> Record:
+        """The record of the run from the line of one test."""
+        row = self.catalogue.get(case.requirement or "")
+        kind = row["kind"] if row else None
+        entry = self.deviations.entry_for(case.requirement)
+        verdict, reason = records.verdict(line, kind, entry is not None)
+        if case.suite == "conformance" and row is None and verdict != "broken":
+            verdict = "broken"
+            reason = (
+                f"{case.requirement} is no row of requirements.json"
+                if case.requirement
+                else "judges no row: CTest's list gives no requirement"
+            )
+        return {
+            "version": 1,
+            "ctest": case.name,
+            "suite": case.suite,
+            "lesson": case.lesson,
+            "kind": kind,
+            "verdict": verdict,
+            "backend": self.probe["backend"],
+            "fingerprint": self.fingerprint["id"],
+            "deviation": entry if verdict in ("deviates", "conforms") else None,
+            "attempt": attempt,
+            **line,
+            "reason": reason,
+        }
+
+    def add(self, record: Record) -> None:
+        """Keep a record, on disk first."""
+        if self.results:
+            self.results.append(record)
+        self.records.append(record)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The tests that were judged so far."""
+        return records.rows(self.records)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether less than the whole suite was asked for."""
+        return bool(self.settings.expression) or self.settings.gpus is not None
+
+    @property
+    def problems(self) -> list[str]:
+        """What fails the run besides the verdicts of its tests."""
+        found = self.deviations.problems(set(self.catalogue))
+        if self.error:
+            found.append(self.error)
+        table = self.rows
+        for row in table:
+            if row.verdict == "conforms" and row.record["deviation"]:
+                found.append(
+                    f"deviations.json: {row.record['requirement']} conforms after all"
+                )
+        judged = {
+            row.record["requirement"] for row in table if row.verdict in records.JUDGED
+        }
+        found += [
+            f"{name} had to be judged here and was not"
+            for name in self.required
+            if name not in judged
+        ]
+        if self.state != "running" and not any(
+            row.verdict in records.JUDGED + records.FAILING for row in table
+        ):
+            found.append(
+                "this run judged nothing: a run without a verdict is not green"
+            )
+        return found
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing fails the run, 1 something does, 3 the harness is broken."""
+        if self.error or self.state in ("interrupted", "broken"):
+            return 3
+        strict = self.settings.strict
+        failed = any(records.fails(row.verdict, strict) for row in self.rows)
+        return 1 if failed or self.problems else 0
+
+    def close(self, state: str) -> None:
+        """The run is over, as `finished`, `interrupted` or `broken`."""
+        self.state = "broken" if self.error else state
+        self._temporary.cleanup()
+        try:
+            self.save()
+        except HarnessError as error:
+            self.error = self.error or str(error)
+            self.state = "broken"
+
+    def save(self) -> None:
+        """Write run.json, if results are kept."""
+        if self.results:
+            self.results.write("run.json", json.dumps(self.document(), indent=1) + "\n")
+
+    def document(self) -> dict[str, Any]:
+        """What run.json holds."""
+        over = self.state != "running"
+        settings = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(self.settings).items()
+        }
+        used = {case.requirement for case in self.cases}
+        return {
+            "version": 1,
+            "state": self.state,
+            "started": self._started,
+            "finished": _now() if over else None,
+            "backend": self.probe["backend"],
+            "machine": probe.first_line(self.probe),
+            "settings": settings,
+            "filtered": self.filtered,
+            "selected": self.selected,
+            "counts": records.counts(self.rows),
+            "problems": self.problems,
+            "exit_code": self.exit_code if over else None,
+            "fingerprint": self.fingerprint,
+            "probe": self.probe,
+            "requirements": {
+                name: {"statement": row["statement"], "kind": row["kind"]}
+                for name, row in self.catalogue.items()
+                if name in used
+            },
+        }
+
+    def _read_data(self) -> tuple[dict[str, Any], list[deviations.Entry]]:
+        settings = self.settings
+        rows, entries = settings.requirements, settings.deviations
+        if rows is None or entries is None:
+            source = ctest.source_folder(settings.build) / "conformance"
+            rows = rows or source / "requirements.json"
+            entries = entries or source / "deviations.json"
+        return deviations.read_requirements(rows), deviations.read_deviations(entries)
+
+
+def _read_required(path: Path | None, known: set[str]) -> list[str]:
+    """Ids, one a line, `#` begins a comment: rows that must be judged here."""
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{path}: {name} is no row of requirements.json")
+    return names
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

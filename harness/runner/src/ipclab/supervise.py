@@ -1,0 +1,235 @@
+"""Run one program so that nothing of it outlives the call.
+
+The program leads a session of its own. This process is a subreaper: whatever
+the program leaves behind becomes its child, is found, named and ended.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARK = "IPCLAB_SUPERVISED"  # inherited even by those who leave the session
+HEAD = TAIL = 64 * 1024  # bytes of output kept at either end
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+LINGER = 0.3  # seconds in which a last child may still end by itself
+
+_PR_SET_CHILD_SUBREAPER = 36
+_lock = threading.Lock()
+_leaders: set[int] = set()
+_marks = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a supervised program ended."""
+
+    pid: int
+    code: int  # exit code, or minus the signal's number
+    timed_out: bool
+    output: str
+    survivors: tuple[str, ...]  # "name (pid)" of each process left behind
+    seconds: float
+
+    @property
+    def signal(self) -> str | None:
+        """The signal's name if one ended the program."""
+        if self.code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
+
+    @property
+    def how(self) -> str:
+        """A sentence for the report."""
+        if self.timed_out:
+            return "ended at the time limit"
+        return f"killed by {self.signal}" if self.signal else f"exit {self.code}"
+
+
+class Capture:
+    """Output with a cap: the first HEAD bytes and the last TAIL bytes."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Append output as it comes."""
+        room = HEAD - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > TAIL:
+            self._dropped += len(self._tail) - TAIL
+            del self._tail[:-TAIL]
+
+    def text(self) -> str:
+        """What was kept; bytes that are no UTF-8 are replaced."""
+        cut = f"\n[… {self._dropped} bytes left out …]\n" if self._dropped else ""
+        kept = self._head + cut.encode() + self._tail
+        return kept.decode(errors="replace").replace("\0", "�")
+
+
+def adopt_orphans() -> None:
+    """Make this process the one to whom orphans of its programs fall."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float,
+    folder: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    live: Callable[[bytes], None] | None = None,
+) -> Ended:
+    """Run `command` to its end or for `timeout` seconds.
+
+    Raises OSError if it cannot be started. `live` gets the output as it comes.
+    """
+    global _marks
+    adopt_orphans()
+    with _lock:
+        _marks += 1
+        mark = f"{os.getpid()}.{_marks}"
+    start = time.monotonic()
+    capture = Capture()
+    with _lock:  # or another thread could reap it before it is known
+        program = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**(os.environ if environment is None else environment), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        _leaders.add(program.pid)
+    reader = threading.Thread(target=_read, args=(program, capture, live), daemon=True)
+    reader.start()
+    timed_out = False
+    survivors: list[psutil.Process] = []
+    try:
+        try:
+            program.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _signal_group(program.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(GRACE)
+        else:
+            survivors = _wait_for(program.pid, mark, LINGER)
+        names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
+    finally:
+        # Also the way out of a KeyboardInterrupt: end all, reap all.
+        _signal_group(program.pid, signal.SIGKILL)
+        for process in _family(program.pid, mark):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        program.wait()
+        _wait_for(program.pid, mark, GRACE)
+        with _lock:
+            _leaders.discard(program.pid)
+        reader.join(GRACE)
+        _remove_driver_names(program.pid)
+    return Ended(
+        pid=program.pid,
+        code=program.returncode,
+        timed_out=timed_out,
+        output=capture.text(),
+        survivors=names,
+        seconds=time.monotonic() - start,
+    )
+
+
+def stop_all() -> None:
+    """End every program that is running now; their `run` then returns."""
+    with _lock:
+        leaders = list(_leaders)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in leaders:
+            _signal_group(pid, number)
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline:
+            with _lock:
+                if not _leaders.intersection(leaders):
+                    return
+            time.sleep(0.01)
+
+
+def _read(
+    program: subprocess.Popen[bytes],
+    capture: Capture,
+    live: Callable[[bytes], None] | None,
+) -> None:
+    assert program.stdout is not None
+    with program.stdout as stream:
+        while data := os.read(stream.fileno(), 64 * 1024):
+            capture.add(data)
+            if live is not None:
+                live(data)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _family(leader: int, mark: str) -> list[psutil.Process]:
+    """The leader's living descendants, whoever their parent is by now."""
+    family = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                _reap(process.pid)
+            elif process.pid != leader and (
+                os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
+            ):
+                family.append(process)
+    return family
+
+
+def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
+    """The family, once it is empty or `seconds` have passed."""
+    deadline = time.monotonic() + seconds
+    while (family := _family(leader, mark)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return family
+
+
+def _remove_driver_names(pid: int) -> None:
+    """Remove what NVIDIA's driver leaves in /dev/shm of a process that has ended.
+
+    It makes a name for interprocess events and never unlinks it.
+    """
+    for name in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"):
+        with contextlib.suppress(OSError):
+            name.unlink()
+
+
+def _reap(pid: int) -> None:
+    with _lock, contextlib.suppress(ChildProcessError):
+        if pid not in _leaders:  # a leader's own thread waits for it
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return "?"

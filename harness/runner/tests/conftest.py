@@ -1,0 +1,262 @@
+"""A build folder without a build: CTest's list of small Python programs."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipclab.cli import main
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+LINE: dict[str, Any] = {
+    "test": "Suite.Name",
+    "requirement": "LMEM-01",
+    "outcome": "conforms",
+    "reason": "",
+    "role": None,
+    "step": None,
+    "call": None,
+    "expected": None,
+    "seen": None,
+    "notes": [],
+    "failures": [],
+    "roles": [],
+    "timeline": [],
+    "duration_ms": 1.5,
+    "seed": 1,
+}
+
+PROBE: dict[str, Any] = {
+    "backend": "cuda",
+    "driver_version": 13000,
+    "runtime_version": 13000,
+    "gpus": [
+        {
+            "index": i,
+            "name": "NVIDIA H200",
+            "uuid": f"GPU-{i}",
+            "pci": f"0000:0{i}:00.0",
+            "compute_capability": "9.0",
+            "memory_bytes": 150754820096,
+            "compute_mode": "default",
+            "mig": False,
+        }
+        for i in range(2)
+    ],
+    "peers": [[0, 1], [1, 0]],
+    "mps": False,
+    "capabilities": [
+        {
+            "name": "legacy_memory",
+            "available": True,
+            "attribute": "cudaDevAttrIpcEventSupport = 1",
+            "attempt": "cudaIpcGetMemHandle: cudaSuccess",
+            "reason": "",
+            "meaning": "lend memory of cudaMalloc to another process",
+        },
+        {
+            "name": "fabric",
+            "available": False,
+            "attribute": "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 0",
+            "attempt": "none",
+            "reason": "no IMEX channel",
+            "meaning": "share between nodes",
+        },
+    ],
+}
+
+ROWS = {
+    "LMEM-01": "MUST",
+    "LMEM-02": "ERROR",
+    "LIM-01": "LIMIT",
+    "OBS-01": "OBSERVE",
+    "UND-01": "UNDEF",
+}
+
+PRELUDE = """\
+import json, os, signal, subprocess, sys, time
+LINE = json.loads({line!r})
+def record(**changes):
+    data = json.dumps({{**LINE, **changes}}) + "\\n"
+    with open(os.environ["IPCLAB_RECORD"], "ab", buffering=0) as stream:
+        stream.write(data.encode())
+"""
+
+
+class Build:
+    """A folder that CTest and the runner take for a build."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "build"
+        self.source = root / "source"
+        (self.source / "conformance").mkdir(parents=True)
+        self.folder.mkdir()
+        self._tests: list[str] = []
+        self.rows(ROWS)
+        (self.folder / "CMakeCache.txt").write_text(
+            f"CMAKE_HOME_DIRECTORY:INTERNAL={self.source}\n"
+        )
+        self.probe(PROBE)
+
+    def rows(self, kinds: dict[str, str]) -> None:
+        """Write the catalogue."""
+        rows = [
+            {"id": name, "statement": f"The sentence of {name}.", "kind": kind}
+            for name, kind in kinds.items()
+        ]
+        path = self.source / "conformance" / "requirements.json"
+        path.write_text(json.dumps({"rows": rows}))
+
+    def deviation(self, **changes: Any) -> None:
+        """Write deviations.json with one entry, by default for any driver."""
+        entry = {
+            "requirement": "LMEM-01",
+            "vendor": "nvidia",
+            "driver": None,
+            "gpu": "H200",
+            "evidence": "seen on two machines",
+            "owner": "platform",
+            "expires": "2999-12-31",
+            **changes,
+        }
+        path = self.source / "conformance" / "deviations.json"
+        path.write_text(json.dumps({"deviations": [entry]}))
+
+    def probe(self, document: dict[str, Any] | str) -> None:
+        """Let the probe print this document, or run this Python."""
+        if isinstance(document, dict):
+            document = f"print({json.dumps(json.dumps(document))})"
+        self._tests = [x for x in self._tests if "add_test(probe " not in x]
+        self.add("probe", document, "probe")
+
+    def conformance(
+        self,
+        program: str,
+        name: str = "Suite.Name",
+        row: str | None = "LMEM-01",
+        gpus: int = 1,
+        timeout: float = 20,
+    ) -> None:
+        """One TEST of lesson 01; `record(...)` in it writes its line."""
+        line = json.dumps({**LINE, "test": name, "requirement": row})
+        labels = [
+            "conformance",
+            "01_legacy_memory",
+            f"gpu{gpus}",
+            *([row] if row else []),
+        ]
+        self.add(
+            f"conformance.01_legacy_memory.{name}",
+            PRELUDE.format(line=line) + textwrap.dedent(program),
+            *labels,
+            timeout=timeout,
+        )
+
+    def sample(
+        self, program: str, lesson: str = "01_legacy_memory", timeout: float = 20
+    ) -> None:
+        """One lesson."""
+        program = "import os, signal, sys, time\n" + textwrap.dedent(program)
+        self.add(f"sample.{lesson}", program, "sample", lesson, "gpu1", timeout=timeout)
+
+    def add(self, name: str, program: str, *labels: str, timeout: float = 20) -> None:
+        """One test of CTest's list."""
+        path = self.folder / f"{name}.py"
+        path.write_text(program)
+        self.raw(
+            f"add_test({name} {sys.executable} -IS {path})\n"
+            f'set_tests_properties({name} PROPERTIES LABELS "{";".join(labels)}" '
+            f"TIMEOUT {timeout} SKIP_RETURN_CODE 77)\n"
+        )
+
+    def raw(self, text: str) -> None:
+        """Lines of CTestTestfile.cmake as they are."""
+        self._tests.append(text)
+        (self.folder / "CTestTestfile.cmake").write_text("".join(self._tests))
+
+    def environment(self) -> dict[str, str]:
+        """Of the command under test."""
+        return {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.root),  # a run that is killed leaves its files there
+        }
+
+    def ipclab(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command in this process, from the root of the fake tree."""
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with (
+            contextlib.chdir(self.root),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+        ):
+            try:
+                code = main(arguments)
+            except SystemExit as exit:  # of argparse
+                code = int(exit.code or 0)
+        out.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), "")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command as a person starts it, in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "ipclab", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> Outcome:
+        """`ipclab run` into the folder `out`."""
+        return Outcome(
+            self.ipclab("run", "--build", "build", "--results", "out", *arguments),
+            self.root / "out",
+        )
+
+
+class Outcome:
+    """What a run left."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str], folder: Path) -> None:
+        self.code = done.returncode
+        self.text = done.stdout + done.stderr
+        self.folder = folder
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """run.json"""
+        document: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
+        return document
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """records.jsonl"""
+        lines = (self.folder / "records.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
+    def only(self) -> dict[str, Any]:
+        """The one record."""
+        [record] = self.records
+        return record
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """An empty fake build with a probe of two GPUs."""
+    return Build(tmp_path)

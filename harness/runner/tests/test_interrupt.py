@@ -1,0 +1,154 @@
+"""Runs that do not reach their end, and disks that are full."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import LINE, Build, Outcome
+from ipclab import records
+from ipclab.errors import HarnessError
+from ipclab.results import Results
+
+
+@contextmanager
+def half_way(
+    build: Build, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A run with one verdict whose second test hangs; that test's process."""
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    build.conformance(
+        f"""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("{fifo}", "w").write(str(os.getpid()))
+        time.sleep(60)
+        """,
+        "Suite.B",
+        "LMEM-02",
+        timeout=60,
+    )
+    build.conformance("record()", "Suite.C", "LIM-01")
+    process = build.start("run", "--build", "build", "--results", "out")
+    try:
+        yield process, int(fifo.read_text())
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_keeps_what_was_judged(
+    build: Build, tmp_path: Path, number: int
+) -> None:
+    with half_way(build, tmp_path) as (process, hanging):
+        process.send_signal(number)
+        text, _ = process.communicate(timeout=20)
+        assert process.returncode == 3, text
+        assert not psutil.pid_exists(hanging)
+    folder = tmp_path / "out"
+    outcome = Outcome(subprocess.CompletedProcess([], 3, text, ""), folder)
+    assert outcome.only["test"] == "Suite.A"
+    assert outcome.json["state"] == "interrupted"
+    assert outcome.json["exit_code"] == 3
+    assert "interrupted: 2 of 3 tests have no verdict" in text
+    assert text.splitlines()[-1] == "1 conforms"
+    assert "Traceback" not in text
+    assert "This run is interrupted: 1 of 3" in (folder / "report.html").read_text()
+    assert (folder / "junit.xml").exists()
+
+
+def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
+    with half_way(build, tmp_path) as (process, hanging):
+        process.kill()
+        process.wait(10)
+        os.kill(hanging, signal.SIGKILL)  # nobody was left to end it
+    folder = tmp_path / "out"
+    with (folder / "records.jsonl").open("a") as stream:
+        stream.write('{"version": 1, "ctest": "conf')
+    report = build.ipclab("report", "out")
+    assert report.returncode == 0
+    assert "the run is running, 1 records" in report.stdout
+    assert "the last line is cut off and is left out" in report.stdout
+    page = (folder / "report.html").read_text()
+    assert "has not ended, or was killed: 1 of 3 tests" in page
+    assert "the last line is cut off" in page
+
+
+def test_a_cut_or_foreign_line_is_no_result(build: Build) -> None:
+    build.conformance("record()")
+    good = (build.run().folder / "records.jsonl").read_bytes()
+    assert records.parse_lines(good)[1] is None
+    assert records.parse_lines(good[:-1]) == (
+        [],
+        "the last line is cut off and is left out",
+    )
+    found, wrong = records.parse_lines(good + b"{}\n" + good)
+    assert len(found) == 1
+    assert wrong == "line 2: record.version: is missing; it and the rest are left out"
+
+
+def test_full_device_is_one_line_and_no_record(tmp_path: Path) -> None:
+    results = Results(tmp_path / "out")
+    results.lines = Path("/dev/full")
+    with pytest.raises(HarnessError, match=r"/dev/full: No space left on device"):
+        results.append(LINE)
+
+
+def test_failed_append_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results(tmp_path / "out")
+    results.append(LINE)
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(HarnessError, match="No space left"):
+        results.append(LINE)
+    with pytest.raises(HarnessError, match="No space left"):
+        results.write("run.json", "{}")
+    assert json.loads(results.lines.read_text()) == LINE
+    assert sorted(x.name for x in results.folder.iterdir()) == ["records.jsonl"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """64 KiB; skipped where only root could mount it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    if mount.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {mount.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    build.conformance("record(notes=['x' * 100000])", "Suite.B", "LMEM-02")
+    build.conformance("record()", "Suite.C", "LIM-01")
+    out = str(tiny_disk / "out")
+    done = build.ipclab("run", "--build", "build", "--results", out)
+    assert done.returncode == 3
+    told = [x for x in done.stdout.splitlines() if "No space left on device" in x]
+    assert len(told) == 1
+    assert "Traceback" not in done.stdout
+    found, wrong = records.parse_lines((tiny_disk / "out/records.jsonl").read_bytes())
+    assert wrong is None
+    assert [x["test"] for x in found] == ["Suite.A"]

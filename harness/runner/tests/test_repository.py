@@ -1,0 +1,165 @@
+"""The rules of the house: names, sizes, pairs, rows, and lessons that build.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[3]
+LESSONS = sorted(p.name for p in (TOP / "samples").glob("[0-9][0-9]_*"))
+REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
+ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
+COVERS = re.compile(r'covers\("([^"]+)"\)')
+
+
+def topic(lesson: str) -> str:
+    return lesson[3:]
+
+
+def source(lesson: str) -> Path:
+    return TOP / "samples" / lesson / f"{topic(lesson)}.cu"
+
+
+def mirror(lesson: str) -> Path:
+    return TOP / "conformance" / lesson / f"{topic(lesson)}_test.cu"
+
+
+def build_line(lesson: str) -> str:
+    """The nvcc line of the lesson's header, joined if it is broken."""
+    text = source(lesson).read_text().split("\n#include", 1)[0]
+    found = re.search(r"^// (nvcc (?:.*\\\n//\s+)*.*)$", text, re.MULTILINE)
+    assert found, f"{lesson}: no nvcc line in the header"
+    return re.sub(r"\\\n//\s+", "", found[1])
+
+
+def masked(text: str) -> str:
+    """What a lesson printed, without what differs from run to run."""
+    text = re.sub(r"0x[0-9a-f]+", "ADDRESS", text)
+    text = re.sub(r"(?<=GPU 0: ).*", "NAME", text)
+    return text
+
+
+def test_there_are_lessons() -> None:
+    assert LESSONS
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
+    name = topic(lesson)
+    files = sorted(p.name for p in (TOP / "samples" / lesson).iterdir())
+    assert files == sorted(
+        ["CMakeLists.txt", f"{name}.cu", f"{name}.dox", f"{name}.out"]
+    )
+    files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
+    assert files == ["CMakeLists.txt", f"{name}_test.cu"]
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_fits_a_screen(lesson: str) -> None:
+    lines = source(lesson).read_text().splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 72
+    assert lines[0].startswith(f"// Lesson {lesson[:2]}: ")
+    assert "// SPDX-License-Identifier: Apache-2.0" in lines
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
+    """A statement that begins with a CUDA call throws its answer away."""
+    allowed = {"cudaGetLastError"}  # clears an error on purpose
+    text = re.sub(r"//.*", "", source(lesson).read_text())
+    for statement in re.split(r"[;{}]", text):
+        found = re.match(r"\s*(?:DRIVER\()?(cu[A-Z]\w+|cuda[A-Z]\w+)\)?\(", statement)
+        assert not found or found[1] in allowed, statement
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_list_of_lessons_has_it(lesson: str) -> None:
+    link = f"[{lesson}]({lesson}/{topic(lesson)}.cu)"
+    assert link in (TOP / "samples/README.md").read_text()
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
+    line = build_line(lesson)
+    assert f"samples/{lesson}/{topic(lesson)}.cu" in line
+    program = tmp_path / "a.out"
+    built = subprocess.run(
+        [*shlex.split(line), "-o", str(program)],
+        cwd=TOP,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    if ran.returncode == 77:  # this machine cannot; it must say why
+        assert re.fullmatch(r"SKIP: .+\n", ran.stdout)
+        model = os.environ.get("IPCLAB_MODEL")
+        if model is None:  # pytest was started by hand, without a build
+            return
+        ran = subprocess.run(
+            [program],
+            env={**os.environ, "LD_LIBRARY_PATH": model},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    expected = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
+    if lesson == "00_query_support":
+        # What it finds is the machine's; what it asks is the lesson's.
+        def asked(text: str) -> list[str]:
+            return [line[:14] for line in text.splitlines()[1:]]
+
+        assert asked(ran.stdout) == asked(expected)
+    else:
+        assert masked(ran.stdout) == masked(expected)
+
+
+def test_common_headers_stay_small() -> None:
+    headers = sorted((TOP / "samples/common").iterdir())
+    assert [h.name for h in headers] == ["channel.h", "check.h", "require.h", "roles.h"]
+    assert sum(len(h.read_text().splitlines()) for h in headers) <= 400
+
+
+def test_every_test_judges_a_row() -> None:
+    for lesson in LESSONS:
+        text = mirror(lesson).read_text()
+        tests = re.split(r"^TEST\(", text, flags=re.MULTILINE)[1:]
+        assert tests
+        for test in tests:
+            rows = COVERS.findall(test)
+            assert len(rows) == 1, f"{lesson}: {test.splitlines()[0]} covers {rows}"
+            assert rows[0] in ROWS, (
+                f"{lesson}: {rows[0]} is no row of requirements.json"
+            )
+            assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
+
+
+def test_every_row_has_a_test() -> None:
+    covered = {
+        row for lesson in LESSONS for row in COVERS.findall(mirror(lesson).read_text())
+    }
+    assert covered == set(ROWS)
+
+
+def test_rows_are_whole() -> None:
+    assert len(ROWS) == len(REQUIREMENTS["rows"]), "an id stands twice"
+    for row in ROWS.values():
+        assert row["kind"] in REQUIREMENTS["kinds"]
+        assert row["statement"] and row["source"] and row["check"]
+
+
+def test_nobody_synchronises_by_sleeping() -> None:
+    pattern = re.compile(r"\b(usleep|nanosleep|sleep_for|sleep)\s*\(")
+    for folder in ("samples", "conformance"):
+        for file in (TOP / folder).rglob("*.cu"):
+            assert not pattern.search(file.read_text()), file

@@ -1,0 +1,115 @@
+"""Several tests at once: who gets which GPU."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conftest import PROBE, Build
+from ipclab.schedule import Allocator
+
+HOLD = """
+# Each test holds a lock file for each of its GPUs: a second holder is seen.
+mine = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+try:
+    held = [os.open(f"{folder}/{{x}}", os.O_CREAT | os.O_EXCL) for x in mine]
+except FileExistsError:
+    record(outcome="violates", reason="another test has my GPU")
+    sys.exit(1)
+time.sleep(0.15)  # long enough to meet a neighbour
+for name in mine:
+    os.unlink(f"{folder}/{{name}}")
+record(notes=[",".join(mine), str(os.environ.get("IPCLAB_EXCLUSIVE"))])
+"""
+
+
+def test_no_gpu_is_given_to_two_tests_at_once(build: Build) -> None:
+    for i in range(6):
+        build.conformance(
+            HOLD.format(folder=build.root), f"Suite.T{i}", gpus=2 if i == 2 else 1
+        )
+    outcome = build.run("-j", "2")
+    assert outcome.code == 0, outcome.text
+    seen = {x["test"]: x["notes"] for x in outcome.records}
+    assert seen["Suite.T2"] == ["GPU-0,GPU-1", "1"]
+    assert {notes[0] for notes in seen.values()} == {"GPU-0", "GPU-1", "GPU-0,GPU-1"}
+    assert {notes[1] for notes in seen.values()} == {"1"}
+
+
+def test_more_jobs_than_gpus_share_and_say_so(build: Build) -> None:
+    for i in range(4):
+        build.conformance(
+            """
+            names = ["CUDA_VISIBLE_DEVICES", "IPCLAB_EXCLUSIVE"]
+            record(notes=[str(os.environ.get(x)) for x in names])
+            """,
+            f"Suite.T{i}",
+        )
+    outcome = build.run("-j", "4")
+    assert outcome.code == 0
+    assert sorted(x["notes"] for x in outcome.records) == [
+        ["GPU-0", "None"],
+        ["GPU-0", "None"],
+        ["GPU-1", "None"],
+        ["GPU-1", "None"],
+    ]
+
+
+def test_tests_really_run_side_by_side(build: Build, tmp_path: Path) -> None:
+    # Each waits for the other: alone, neither could end.
+    for mine, other in (("a", "b"), ("b", "a")):
+        build.conformance(
+            f"""
+            open("{tmp_path}/{mine}", "w").close()
+            until = time.monotonic() + 10
+            while not os.path.exists("{tmp_path}/{other}"):
+                if time.monotonic() > until:
+                    sys.exit(1)
+                time.sleep(0.01)
+            record()
+            """,
+            f"Suite.{mine}",
+        )
+    assert build.run("-j", "2").code == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_test_that_wants_more_gpus_than_there_are_still_runs(
+    build: Build, jobs: int
+) -> None:
+    build.conformance("record(outcome='not applicable', reason='2 of 4')", gpus=4)
+    assert build.run("-j", str(jobs)).only["verdict"] == "not applicable"
+
+
+def test_machine_without_gpus_runs_in_parallel(build: Build) -> None:
+    build.probe({**PROBE, "backend": "none", "gpus": []})
+    for i in range(3):
+        build.conformance("record()", f"Suite.T{i}")
+    outcome = build.run("-j", "3")
+    assert (outcome.code, len(outcome.records)) == (0, 3)
+
+
+def test_allocator_takes_the_least_loaded() -> None:
+    gpus = Allocator(["a", "b"], jobs=3)
+    assert not gpus.exclusive
+    first = gpus.take(1)
+    assert first == ["a"]
+    assert gpus.take(1) == ["b"]
+    gpus.give_back(first)
+    assert gpus.take(1) == ["a"]
+    assert gpus.take(0) == []
+    assert gpus.visible([]) is None
+
+
+def test_allocator_makes_tests_wait_for_their_own() -> None:
+    gpus = Allocator(["a", "b"], jobs=2)
+    assert gpus.exclusive
+    one = gpus.take(1)
+    assert one is not None
+    assert gpus.take(2) is None
+    gpus.give_back(one)
+    assert gpus.take(9) == ["a", "b"]
+    assert gpus.take(1) is None
+    assert gpus.visible(["b", "a"]) == "a,b"

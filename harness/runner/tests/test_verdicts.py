@@ -1,0 +1,402 @@
+"""Each verdict of DESIGN section 4, from a program that earns it."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import PROBE, Build
+from ipclab.deviations import Deviations
+
+
+@pytest.mark.parametrize(
+    ("row", "program", "verdict", "code"),
+    [
+        ("LMEM-01", "record()", "conforms", 0),
+        ("LMEM-02", "record()", "conforms", 0),
+        ("LMEM-01", "record(outcome='violates'); sys.exit(1)", "violates", 1),
+        ("LIM-01", "record()", "conforms", 0),
+        ("LIM-01", "record(outcome='lifted', reason='it worked')", "lifted", 0),
+        ("LMEM-01", "record(outcome='lifted')", "broken", 1),
+        ("OBS-01", "record(notes=['seen'])", "observed", 1),  # judged nothing
+        ("UND-01", "record()", "observed", 1),
+        ("OBS-01", "record(outcome='violates'); sys.exit(1)", "violates", 1),
+        ("LMEM-01", "record(outcome='not applicable')", "not applicable", 1),
+        ("LMEM-01", "record(outcome='crashed'); sys.exit(1)", "crashed", 1),
+        ("LMEM-01", "record(outcome='hung'); sys.exit(1)", "hung", 1),
+        ("LMEM-01", "record(outcome='broken'); sys.exit(1)", "broken", 1),
+    ],
+)
+def test_conformance(
+    build: Build, row: str, program: str, verdict: str, code: int
+) -> None:
+    build.conformance(program, row=row)
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == (verdict, code), outcome.text
+    assert outcome.only["requirement"] == row
+    assert outcome.json["counts"] == {verdict: 1}
+    assert outcome.text.splitlines()[-1] == f"1 {verdict}"
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict", "reason"),
+    [
+        ("pass", "conforms", ""),
+        ("print('SKIP: only one GPU'); sys.exit(77)", "not applicable", "only one GPU"),
+        ("sys.exit(77)", "broken", "exit 77 without a line 'SKIP: <reason>'"),
+        ("print('  -> cudaErrorX (1): x'); sys.exit(1)", "violates", "-> cudaErrorX"),
+        ("sys.exit(5)", "violates", "exit 5"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "killed by SIGSEGV"),
+    ],
+)
+def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
+    build.sample(program)
+    record = build.run().only
+    assert record["verdict"] == verdict
+    assert reason in record["reason"]
+    assert (record["suite"], record["kind"], record["requirement"]) == (
+        "sample",
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("pass", "wrote no record (exit 0)"),
+        ("sys.exit(1)", "wrote no record (exit 1)"),
+        ("os.kill(os.getpid(), 11)", "wrote no record (killed by SIGSEGV)"),
+        ("record(); os.kill(os.getpid(), 11)", "killed by SIGSEGV after its record"),
+        ("record(); sys.exit(1)", "says 'conforms', but the program exit 1"),
+        ("record(); record()", "wrote 2 records"),
+        ("record(test='Suite.Other')", "of another test: Suite.Other"),
+        ("record(requirement='LMEM-02')", "of row LMEM-02"),
+        ("record(outcome='fine')", "record.outcome"),
+        ("record(extra=1)", "record.extra"),
+        ("record(duration_ms='long')", "record.duration_ms"),
+        ("record(roles=[{'name': 'exporter'}])", "record.roles[0].pid"),
+        (
+            "open(os.environ['IPCLAB_RECORD'], 'w').write(json.dumps(LINE)[:40])",
+            "cut off",
+        ),
+        ("open(os.environ['IPCLAB_RECORD'], 'w').write('what\\n')", "no JSON"),
+        ("open(os.environ['IPCLAB_RECORD'], 'wb').write(b'\\xff\\n')", "no JSON"),
+    ],
+)
+def test_broken(build: Build, program: str, reason: str) -> None:
+    build.conformance(program)
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
+    assert reason in outcome.only["reason"]
+
+
+def test_time_limit_of_a_conformance_test_is_broken(build: Build) -> None:
+    build.conformance("record(); time.sleep(60)", timeout=0.5)
+    record = build.run().only
+    assert record["verdict"] == "broken"
+    assert "time limit, 0.5 s" in record["reason"]
+
+
+def test_sample_that_ignores_sigterm_is_hung_and_gone(build: Build) -> None:
+    build.sample(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+        """,
+        timeout=1,
+    )
+    record = build.run().only
+    assert record["verdict"] == "hung"
+    assert not psutil.pid_exists(int(record["roles"][0]["output"]))
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["group", "own-session"])
+def test_process_left_behind_is_named_and_gone(build: Build, session: bool) -> None:
+    build.conformance(
+        f"""
+        left = subprocess.Popen(["sleep", "61"], start_new_session={session})
+        record(notes=[str(left.pid)])
+        """
+    )
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
+    pid = outcome.only["notes"][0]
+    assert outcome.only["reason"] == f"left behind: sleep ({pid})"
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_flood_of_output_is_capped_and_keeps_both_ends(build: Build) -> None:
+    build.sample(
+        "print('first'); print('x' * (8 << 20)); print('SKIP: last'); sys.exit(77)"
+    )
+    record = build.run().only
+    output = record["roles"][0]["output"]
+    assert output.startswith("first")
+    assert "bytes left out" in output
+    assert len(output) < 200_000
+    assert record["reason"] == "last"
+
+
+def test_output_that_is_no_text(build: Build) -> None:
+    build.sample(r"os.write(1, b'\xff\0<b>\x1b[31m'); sys.exit(1)")
+    outcome = build.run()
+    assert outcome.only["verdict"] == "violates"
+    assert (outcome.folder / "junit.xml").exists()
+    xml.parse(outcome.folder / "junit.xml")
+
+
+def test_program_that_is_not_there(build: Build) -> None:
+    build.conformance("record()")
+    build.raw(
+        "add_test(sample.02_gone /nowhere/gone)\n"
+        "set_tests_properties(sample.02_gone PROPERTIES "
+        'LABELS "sample;02_gone;gpu1" TIMEOUT 5)\n'
+    )
+    outcome = build.run()
+    gone = next(x for x in outcome.records if x["ctest"] == "sample.02_gone")
+    assert gone["verdict"] == "broken"
+    assert "is it built?" in gone["reason"]
+
+
+def test_unknown_row_fails_the_run(build: Build) -> None:
+    build.conformance("record()", row="NEW-01")
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
+    assert outcome.only["reason"] == "NEW-01 is no row of requirements.json"
+
+
+def test_conformance_test_without_a_row_is_broken(build: Build) -> None:
+    build.conformance("record()", row=None)
+    assert build.run().only["verdict"] == "broken"
+
+
+def test_environment_of_a_test(build: Build) -> None:
+    build.conformance(
+        """
+        document = json.load(open(os.environ["IPCLAB_CAPABILITIES"]))
+        names = ["IPCLAB_SEED", "IPCLAB_EXCLUSIVE", "CUDA_VISIBLE_DEVICES"]
+        record(notes=[document["backend"], *(str(os.environ.get(x)) for x in names)])
+        """
+    )
+    assert build.run("--seed", "7").only["notes"] == ["cuda", "7", "1", "None"]
+
+
+def test_nothing_of_a_run_stays_in_tmp(build: Build, tmp_path: Path) -> None:
+    build.conformance("record(notes=[os.environ['IPCLAB_RECORD']])")
+    assert not Path(build.run().only["notes"][0]).parent.exists()
+
+
+# --- deviations ---------------------------------------------------------------
+
+VIOLATES = "record(outcome='violates', reason='zeros'); sys.exit(1)"
+
+
+def test_deviation_is_shown_and_fails_only_if_strict(build: Build) -> None:
+    build.conformance(VIOLATES)
+    build.deviation()
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("deviates", 0)
+    assert outcome.only["deviation"]["evidence"] == "seen on two machines"
+    assert build.ipclab("run", "--build", "build", "--strict").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpu": "B200"},
+        {"vendor": "model"},
+        {"driver": {"from": "1.0", "to": "2.0"}},
+        {"requirement": "LMEM-02"},
+        {"expires": "2020-01-01"},
+    ],
+)
+def test_deviation_of_something_else_excuses_nothing(
+    build: Build, changes: dict[str, object]
+) -> None:
+    build.conformance(VIOLATES)
+    build.deviation(**changes)
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, "LMEM-01 conforms after all"),
+        ({"requirement": "GONE-01"}, "GONE-01 is no row of requirements.json"),
+        ({"expires": "2020-01-01"}, "LMEM-01 expired on 2020-01-01; ask platform"),
+    ],
+)
+def test_stale_deviation_fails_the_run(
+    build: Build, changes: dict[str, object], problem: str
+) -> None:
+    build.conformance("record()")
+    build.deviation(**changes)
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("conforms", 1)
+    assert problem in outcome.text
+    assert any(problem in x for x in outcome.json["problems"])
+
+
+@pytest.mark.parametrize(
+    ("driver", "applies"),
+    [
+        ("580.65.06", True),
+        ("580.0", True),
+        ("580.1000", False),
+        ("579.99", False),
+        ("1000.1", False),
+        (None, False),
+    ],
+)
+def test_deviation_of_a_range_of_drivers(driver: str | None, applies: bool) -> None:
+    entry = {
+        "requirement": "LMEM-01",
+        "vendor": "nvidia",
+        "driver": {"from": "580.0", "to": "580.999"},
+        "gpu": None,
+        "evidence": "seen",
+        "owner": "platform",
+        "expires": "2026-06-30",
+    }
+    last_day = datetime.date(2026, 6, 30)
+    here = Deviations([entry], "cuda", driver, ["NVIDIA H200"], last_day)
+    assert here.entry_for("LMEM-01") == (entry if applies else None)
+    assert here.problems({"LMEM-01"}) == []
+
+
+# --- repetition and requirement lists -------------------------------------------
+
+EVERY_OTHER = """
+seen = "{folder}/seen"
+count = len(open(seen).read()) if os.path.exists(seen) else 0
+open(seen, "a").write("x")
+if count % 2:
+    record(outcome="violates", reason="zeros")
+    sys.exit(1)
+record()
+"""
+
+
+def test_repeated_disagreement_is_flaky(build: Build, tmp_path: Path) -> None:
+    build.conformance(EVERY_OTHER.format(folder=tmp_path))
+    outcome = build.run("--repeat", "5")
+    assert outcome.code == 1
+    assert [x["attempt"] for x in outcome.records] == [1, 2, 3, 4, 5]
+    assert "flaky (2 of 5)" in outcome.text
+    assert outcome.text.splitlines()[-1] == "1 flaky"
+    assert outcome.json["counts"] == {"flaky": 1}
+    assert "flaky (2 of 5)" in (outcome.folder / "report.html").read_text()
+
+
+def test_repeated_agreement_is_one_row(build: Build) -> None:
+    build.conformance("record()")
+    outcome = build.run("--repeat", "3")
+    assert (outcome.code, len(outcome.records)) == (0, 3)
+    assert outcome.text.splitlines()[-1] == "1 conforms"
+
+
+def test_required_rows(build: Build, tmp_path: Path) -> None:
+    build.conformance("record()")
+    build.conformance("record(outcome='not applicable')", "Suite.Two", "LMEM-02")
+    needed = tmp_path / "needed"
+    needed.write_text("LMEM-01  # the first\n\n")
+    assert build.run("--require", str(needed)).code == 0
+    needed.write_text("LMEM-02\n")
+    again = build.ipclab("run", "--build", "build", "--require", str(needed))
+    assert again.returncode == 1
+    assert "LMEM-02 had to be judged here and was not" in again.stdout
+
+
+# --- selection ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["-k", "LMEM-01"], {"One"}),
+        (["-k", "lmem-02"], {"Two"}),
+        (["-k", "01_legacy_memory"], {"One", "Two"}),
+        (["-k", "sample"], {"02_other"}),
+        (["-k", "Suite.One or 02_other"], {"One", "02_other"}),
+        (["-k", "not sample"], {"One", "Two"}),
+        (["--gpus", "1"], {"One", "02_other"}),
+    ],
+)
+def test_selection(build: Build, arguments: list[str], names: set[str]) -> None:
+    build.conformance("record()", "Suite.One", "LMEM-01")
+    build.conformance("record()", "Suite.Two", "LMEM-02", gpus=2)
+    build.sample("pass", "02_other")
+    outcome = build.run(*arguments)
+    assert {x["test"].removeprefix("Suite.") for x in outcome.records} == names
+    assert outcome.json["filtered"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["-k", "nothing_at_all"], 1), (["-k", "and and"], 2)]
+)
+def test_selection_of_nothing_is_not_green(
+    build: Build, arguments: list[str], code: int
+) -> None:
+    build.conformance("record()")
+    outcome = build.run(*arguments)
+    assert outcome.code == code
+    assert "Traceback" not in outcome.text
+    assert code == 2 or "judged nothing" in outcome.text
+
+
+def test_junit_says_row_and_verdict(build: Build) -> None:
+    build.conformance("record()", "Suite.One", "LMEM-01")
+    build.conformance(VIOLATES, "Suite.Two", "LMEM-02")
+    build.sample("print('SKIP: no'); sys.exit(77)")
+    tree = xml.parse(build.run().folder / "junit.xml")
+    found = {}
+    for case in tree.iter("testcase"):
+        said = {x.get("name"): x.get("value") for x in case.iter("property")}
+        found[case.get("name")] = (
+            said["requirement"],
+            said["verdict"],
+            [x.tag for x in case if x.tag != "properties"],
+        )
+    assert found == {
+        "Suite.One": ("LMEM-01", "conforms", []),
+        "Suite.Two": ("LMEM-02", "violates", ["failure"]),
+        "01_legacy_memory": ("", "not applicable", ["skipped"]),
+    }
+
+
+def test_fingerprint_and_capabilities_are_in_run_json(build: Build) -> None:
+    build.conformance("record()")
+    outcome = build.run()
+    fingerprint = outcome.json["fingerprint"]
+    assert outcome.only["fingerprint"] == fingerprint["id"]
+    assert [gpu["uuid"] for gpu in fingerprint["gpus"]] == ["GPU-0", "GPU-1"]
+    assert json.dumps(outcome.json["probe"]["capabilities"][1]["reason"])
+    assert fingerprint["limits"]["nofile"]
+
+
+def test_the_drivers_own_names_are_removed(build: Build) -> None:
+    build.sample(
+        "open(f'/dev/shm/cuda.shm.{os.geteuid()}.{os.getpid():x}.1', 'w').close()"
+    )
+    record = build.run().only
+    assert record["verdict"] == "conforms"
+    pid = record["roles"][0]["pid"]
+    assert not list(Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"))
+
+
+def test_the_probe_tells_the_driver(build: Build) -> None:
+    build.probe({**PROBE, "driver": "580.159.04"})
+    build.sample("pass")
+    outcome = build.run()
+    assert "driver 580.159.04 (CUDA" in outcome.text.splitlines()[0]
+    assert outcome.json["fingerprint"]["driver"] == "580.159.04"

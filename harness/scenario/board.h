@@ -1,0 +1,47 @@
+// What a role has done so far, kept where it survives the role: a page shared
+// with the referee. A role that crashes or hangs leaves its last call here.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+#include <string>
+
+namespace ipclab {
+
+/// Nanoseconds of CLOCK_MONOTONIC, the same clock in every process.
+inline int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/// The last `kEntries` things that one role did.
+struct Board {
+  static constexpr uint64_t kEntries = 1024;
+
+  enum Kind : int32_t { kCall, kSend, kWait, kReceive, kFailure, kEnd };
+
+  struct Entry {
+    int64_t time_ns;
+    int64_t bytes;
+    Kind kind;
+    char text[108];  // the call or the step, cut if it is longer
+  };
+
+  std::atomic<uint64_t> written;  // entries so far, also those overwritten
+  Entry entries[kEntries];
+
+  /// Adds an entry; any thread may.
+  void note(Kind kind, const char* text, int64_t bytes = 0);
+
+  /// The text of the last entry of that kind, empty if there is none.
+  std::string last(Kind kind) const;
+};
+static_assert(sizeof(Board::Entry) == 128);
+
+/// The board of this process, null unless it is a role.
+Board*& this_board();
+
+}  // namespace ipclab

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capabilities.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "board.h"
+#include "leaks.h"
+#include "wire.h"
+
+namespace ipclab {
+namespace {
+
+constexpr int kProbeMilliseconds = 60000;
+
+// Runs this program with --ipclab_probe: the referee itself must not touch
+// CUDA, and a driver that crashes must not take the referee along.
+std::string ask_own_probe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  const Descriptor input(ends[0]);
+  Descriptor output(ends[1]);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, output.get(), 1);
+  char program[] = "/proc/self/exe", flag[] = "--ipclab_probe";
+  char* arguments[] = {program, flag, nullptr};
+  pid_t pid = -1;
+  const int error =
+      posix_spawn(&pid, program, &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  output.close();
+  if (error != 0) throw std::runtime_error("the probe does not start");
+
+  std::string document;
+  const int64_t until = now_ns() + kProbeMilliseconds * 1000000LL;
+  for (;;) {
+    pollfd ready{input.get(), POLLIN, 0};
+    const int64_t left = (until - now_ns()) / 1000000;
+    if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) break;
+    char bytes[4096];
+    const ssize_t n = read(input.get(), bytes, sizeof bytes);
+    if (n <= 0) break;
+    document.append(bytes, static_cast<size_t>(n));
+  }
+  // At the end of its output it ends by itself; at the deadline, by us.
+  if (now_ns() >= until) kill(pid, SIGKILL);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  remove_driver_names({pid});
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw std::runtime_error("the probe of this machine failed");
+  return document;
+}
+
+const std::string& document() {
+  static const std::string text = [] {
+    const char* path = std::getenv("IPCLAB_CAPABILITIES");
+    if (path == nullptr) return ask_own_probe();
+    std::ifstream file(path);
+    std::ostringstream content;
+    content << file.rdbuf();
+    if (!file) throw std::runtime_error(std::string("cannot read ") + path);
+    return content.str();
+  }();
+  return text;
+}
+
+size_t gpu_count() {
+  size_t count = 0;
+  for (size_t at = 0;
+       (at = document().find("\"uuid\"", at)) != std::string::npos; ++at)
+    ++count;
+  return count;
+}
+
+// The value behind the next `key` of the document from `at` on; strings
+// without their quotes. Moves `at` behind it; empty if there is none.
+std::string next_value(const std::string& key, size_t& at) {
+  at = document().find("\"" + key + "\"", at);
+  if (at == std::string::npos) return "";
+  at = document().find_first_not_of(": \t\n", at + key.size() + 2);
+  std::string value;
+  const bool quoted = at < document().size() && document()[at] == '"';
+  for (at += quoted; at < document().size(); ++at) {
+    const char c = document()[at];
+    if (quoted ? c == '"' : std::strchr(",}] \n", c) != nullptr) break;
+    if (c == '\\') ++at;
+    value += document()[at];
+  }
+  return value;
+}
+
+struct Answer {
+  bool available;
+  std::string reason;
+};
+
+// Each capability is one flat object with its members in a fixed order.
+std::optional<Answer> answer_for(const std::string& capability) {
+  size_t at = std::min(document().find("\"capabilities\""), document().size());
+  for (;;) {
+    const std::string name = next_value("name", at);
+    if (at == std::string::npos) return std::nullopt;
+    if (name != capability) continue;
+    const std::string available = next_value("available", at);
+    return Answer{available == "true", next_value("reason", at)};
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> missing(const Need& need) {
+  if (need.gpus > 0) {
+    const size_t found = gpu_count();
+    if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;
+    std::string reason = "needs " + std::to_string(need.gpus) + " GPU" +
+                         (need.gpus == 1 ? "" : "s") + ", found " +
+                         std::to_string(found);
+    if (const auto answer = answer_for("gpus"); found == 0 && answer)
+      reason += ": " + answer->reason;
+    return reason;
+  }
+  const auto answer = answer_for(need.capability);
+  if (!answer)
+    throw std::runtime_error("the probe says nothing of " + need.capability);
+  if (answer->available) return std::nullopt;
+  return need.capability + ": " + answer->reason;
+}
+
+}  // namespace ipclab

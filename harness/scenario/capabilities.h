@@ -1,0 +1,32 @@
+// What this machine can share: the answers of the probe, and the words with
+// which a test is skipped where the answer is no.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <optional>
+#include <string>
+
+#include "scenario.h"
+
+namespace ipclab {
+
+/// The capabilities that a test may need. Each is an attribute plus a small
+/// real attempt (probe.cu); the names are those of the probe's document.
+inline const Need legacy_memory{"legacy_memory"};  ///< cudaIpcGetMemHandle
+inline const Need legacy_events{"legacy_events"};  ///< cudaIpcGetEventHandle
+inline const Need vmm{"vmm"};                      ///< cuMemCreate
+inline const Need vmm_fd{"vmm_fd"};    ///< … exported to a descriptor
+inline const Need fabric{"fabric"};    ///< … created as fabric memory
+inline const Need pools{"pools"};      ///< cudaMallocAsync
+inline const Need pool_fd{"pool_fd"};  ///< a pool exported to a descriptor
+inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1
+inline const Need managed{"managed"};          ///< cudaMallocManaged
+inline const Need tegra{"tegra"};              ///< an integrated GPU
+inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
+
+/// Why `need` is not met, in one line; nothing if it is. Reads the document
+/// that IPCLAB_CAPABILITIES names, or asks this program's own probe in a
+/// process of its own. Throws std::runtime_error if neither gives an answer.
+std::optional<std::string> missing(const Need& need);
+
+}  // namespace ipclab

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <vector>
+
+#include "harness/scenario/board.h"
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/process.h"
+#include "harness/scenario/record.h"
+
+namespace ipclab {
+namespace {
+
+constexpr unsigned kBlock = 256;
+
+struct Mismatches {
+  unsigned long long count;
+  unsigned long long first;
+};
+
+// A variable of the module, so that looking allocates nothing.
+__device__ Mismatches mismatches;
+
+unsigned blocks_for(size_t count) {
+  const size_t blocks = (count + kBlock - 1) / kBlock;
+  return static_cast<unsigned>(blocks < 65536 ? blocks : 65536);
+}
+
+__global__ void write_pattern(uint32_t* data, size_t count, Pattern pattern) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step)
+    data[i] = pattern.at(i);
+}
+
+// volatile: every word is read from memory, whatever was read before.
+__global__ void count_mismatches(const volatile uint32_t* data, size_t count,
+                                 Pattern pattern) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step) {
+    if (data[i] == pattern.at(i)) continue;
+    atomicAdd(&mismatches.count, 1ull);
+    atomicMin(&mismatches.first, static_cast<unsigned long long>(i));
+  }
+}
+
+__global__ void wait_for_flag(const volatile unsigned* flag,
+                              unsigned long long limit_ns) {
+  unsigned long long began, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (*flag == 0 && now - began < limit_ns);
+}
+
+std::string hexadecimal(uint32_t value) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08x", value);
+  return text;
+}
+
+testing::AssertionResult wrong_word(const char* path, size_t index,
+                                    uint32_t expected, uint32_t seen,
+                                    size_t wrong, size_t count) {
+  expected_but_saw(hexadecimal(expected), hexadecimal(seen));
+  return testing::AssertionFailure()
+         << path << " reads " << hexadecimal(seen) << " in word " << index
+         << ", expected " << hexadecimal(expected) << " (" << wrong << " of "
+         << count << " words are wrong)";
+}
+
+// Codes that speak of the machine, not of the call.
+bool cannot_judge(int code) {
+  switch (code) {
+    case cudaErrorMemoryAllocation:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorNoDevice:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <class Code>
+void require_success_of(Code code, const char* call, const char* file,
+                        int line) {
+  if (code == Code{}) return;
+  throw CallFailed{call, name_of(Code{}),   name_of(code), file,
+                   line, cannot_judge(code)};
+}
+
+// A refused runtime call leaves its code behind; the next check must not find
+// it.
+void clear(cudaError_t) { cudaGetLastError(); }
+void clear(CUresult) {}
+
+}  // namespace
+
+std::string name_of(cudaError_t code) { return cudaGetErrorName(code); }
+
+std::string name_of(CUresult code) {
+  if (code == CUDA_SUCCESS) return "CUDA_SUCCESS";
+  const std::string name = driver_error(code);
+  return name == "?" ? "CUresult " + std::to_string(code) : name;
+}
+
+void note_call(const char* call) {
+  if (this_board() != nullptr) this_board()->note(Board::kCall, call);
+}
+
+void require_success(cudaError_t code, const char* call, const char* file,
+                     int line) {
+  require_success_of(code, call, file, line);
+}
+
+void require_success(CUresult code, const char* call, const char* file,
+                     int line) {
+  require_success_of(code, call, file, line);
+}
+
+template <class Code>
+testing::AssertionResult gives(Code code, const char* call, Code wanted) {
+  clear(code);
+  if (code == wanted) return testing::AssertionSuccess();
+  expected_but_saw(name_of(wanted), name_of(code));
+  return testing::AssertionFailure() << call << " gives " << name_of(code)
+                                     << ", expected " << name_of(wanted);
+}
+template testing::AssertionResult gives(cudaError_t, const char*, cudaError_t);
+template testing::AssertionResult gives(CUresult, const char*, CUresult);
+
+template <class Code>
+testing::AssertionResult refused(Code code, const char* call,
+                                 std::initializer_list<Code> documented) {
+  clear(code);
+  const Code expected = *documented.begin();
+  if (code == expected) return testing::AssertionSuccess();
+  for (const Code also : documented)
+    if (code == also) {
+      if (Role* role = Process::self().role)
+        role->observe(std::string(call) + ": refused with " + name_of(code) +
+                      ", documented as well as the expected " +
+                      name_of(expected));
+      return testing::AssertionSuccess();
+    }
+  expected_but_saw(name_of(expected), name_of(code));
+  return testing::AssertionFailure()
+         << call << (code == Code{} ? " succeeds" : " is refused with ")
+         << (code == Code{} ? "" : name_of(code)) << ", expected "
+         << name_of(expected) << " or another code of its documented list";
+}
+template testing::AssertionResult refused(cudaError_t, const char*,
+                                          std::initializer_list<cudaError_t>);
+template testing::AssertionResult refused(CUresult, const char*,
+                                          std::initializer_list<CUresult>);
+
+testing::AssertionResult context_is_usable() {
+  try {
+    const DeviceBuffer buffer(4096);
+    const Pattern proof = pattern("usable");
+    buffer.fill(proof);
+    const testing::AssertionResult by_kernel = kernel_reads(buffer, proof);
+    return by_kernel ? copy_reads(buffer, proof) : by_kernel;
+  } catch (const CallFailed& failed) {
+    expected_but_saw(failed.expected, failed.seen);
+    return testing::AssertionFailure()
+           << "the context is not usable any more: " << failed.call << " gives "
+           << failed.seen;
+  }
+}
+
+Pattern pattern(const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325u + seed();
+  for (const char c : name)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return {static_cast<uint32_t>(hash ^ (hash >> 32))};
+}
+
+void Words::fill(Pattern pattern, cudaStream_t stream) const {
+  note_call("write_pattern<<<>>>");
+  write_pattern<<<blocks_for(count), kBlock, 0, stream>>>(data, count, pattern);
+  CALL(cudaGetLastError());
+  CALL(cudaStreamSynchronize(stream));
+}
+
+void Words::poison() const {
+  CALL(cudaMemset(data, 0xEE, bytes()));
+  CALL(cudaDeviceSynchronize());
+}
+
+testing::AssertionResult kernel_reads(const Words& words, Pattern pattern) {
+  Mismatches found{0, ~0ull};
+  CALL(cudaMemcpyToSymbol(mismatches, &found, sizeof found));
+  note_call("count_mismatches<<<>>>");
+  count_mismatches<<<blocks_for(words.count), kBlock>>>(words.data, words.count,
+                                                        pattern);
+  CALL(cudaGetLastError());
+  CALL(cudaDeviceSynchronize());
+  CALL(cudaMemcpyFromSymbol(&found, mismatches, sizeof found));
+  if (found.count == 0) return testing::AssertionSuccess();
+  uint32_t seen = 0;
+  CALL(cudaMemcpy(&seen, words.data + found.first, sizeof seen,
+                  cudaMemcpyDefault));
+  return wrong_word("a kernel", found.first, pattern.at(found.first), seen,
+                    found.count, words.count);
+}
+
+testing::AssertionResult copy_reads(const Words& words, Pattern pattern) {
+  std::vector<uint32_t> seen(words.count, 0xA5A5A5A5);
+  CALL(cudaMemcpy(seen.data(), words.data, words.bytes(), cudaMemcpyDefault));
+  size_t wrong = 0, first = 0;
+  for (size_t i = words.count; i-- > 0;)
+    if (seen[i] != pattern.at(i)) {
+      ++wrong;
+      first = i;
+    }
+  if (wrong == 0) return testing::AssertionSuccess();
+  return wrong_word("cudaMemcpy", first, pattern.at(first), seen[first], wrong,
+                    words.count);
+}
+
+DeviceBuffer::DeviceBuffer(size_t bytes) {
+  void* memory = nullptr;
+  CALL(cudaMalloc(&memory, bytes));
+  static_cast<Words&>(*this) = Words(memory, bytes);
+  poison();
+}
+
+cudaIpcMemHandle_t DeviceBuffer::legacy_handle() const {
+  cudaIpcMemHandle_t handle;
+  CALL(cudaIpcGetMemHandle(&handle, data));
+  return handle;
+}
+
+void DeviceBuffer::free() {
+  CALL(cudaFree(data));
+  data = nullptr;
+}
+
+LegacyMapping::LegacyMapping(const cudaIpcMemHandle_t& handle, size_t bytes) {
+  void* memory = nullptr;
+  CALL(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
+  static_cast<Words&>(*this) = Words(memory, bytes);
+}
+
+void LegacyMapping::close() {
+  CALL(cudaIpcCloseMemHandle(data));
+  data = nullptr;
+}
+
+Latch::Latch() {
+  void* flag = nullptr;
+  CALL(cudaHostAlloc(&flag, sizeof *flag_, cudaHostAllocMapped));
+  flag_ = static_cast<unsigned*>(flag);
+  *flag_ = 0;
+}
+
+Latch::~Latch() {
+  release();
+  cudaFreeHost(flag_);  // waits for kernels that still look at it
+}
+
+void Latch::hold(cudaStream_t stream) {
+  note_call("wait_for_flag<<<>>>");
+  wait_for_flag<<<1, 1, 0, stream>>>(
+      flag_, static_cast<unsigned long long>(kLimitSeconds * 1e9));
+  CALL(cudaGetLastError());
+}
+
+void Latch::release() { *static_cast<volatile unsigned*>(flag_) = 1; }
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  CALL(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+int attribute(CUdevice_attribute which, int device) {
+  CUdevice gpu = 0;
+  int value = 0;
+  CALL(cudaFree(nullptr));  // the driver API wants to be initialised
+  CALL(DRIVER(cuDeviceGet)(&gpu, device));
+  CALL(DRIVER(cuDeviceGetAttribute)(&value, which, gpu));
+  return value;
+}
+
+}  // namespace ipclab

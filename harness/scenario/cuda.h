@@ -1,0 +1,166 @@
+// What tests of CUDA share: calls that leave a trace, refusals told apart,
+// memory that is proved by a kernel and by a copy, owners of CUDA objects.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "harness/scenario/capabilities.h"
+#include "harness/scenario/scenario.h"
+#include "samples/common/check.h"
+
+namespace ipclab {
+
+// --- calls ------------------------------------------------------------------
+
+/// The name of a code: cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE.
+std::string name_of(cudaError_t code);
+std::string name_of(CUresult code);
+
+/// Puts a call onto the board of this role; it is there even if the call never
+/// returns.
+void note_call(const char* call);
+#define NOTED(call) (::ipclab::note_call(#call), (call))
+
+/// Ends the role unless the code is success. A machine without memory, device
+/// or permission makes the test `broken`, not a violation.
+void require_success(cudaError_t code, const char* call, const char* file,
+                     int line);
+void require_success(CUresult code, const char* call, const char* file,
+                     int line);
+
+/// A call that has to succeed so that the test can go on.
+#define CALL(call) \
+  ::ipclab::require_success(NOTED(call), #call, __FILE__, __LINE__)
+
+/// The call gives exactly this code. Clears the runtime's last error.
+template <class Code>
+testing::AssertionResult gives(Code code, const char* call, Code wanted);
+#define EXPECT_CODE(wanted, call) \
+  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, wanted))
+#define EXPECT_SUCCESS(call) \
+  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, {}))
+
+/// The call is refused. The first code is the expected one; another code of
+/// the documented list passes and is noted; success or any other code fails.
+/// Clears the runtime's last error.
+template <class Code>
+testing::AssertionResult refused(Code code, const char* call,
+                                 std::initializer_list<Code> documented);
+#define EXPECT_REFUSED(call, ...) \
+  EXPECT_TRUE(::ipclab::refused(NOTED(call), #call, {__VA_ARGS__}))
+
+/// Allocation, kernel, synchronise and copy work in the current context: no
+/// earlier refusal has left a sticky error.
+testing::AssertionResult context_is_usable();
+
+/// An out-parameter that shows whether a refused call has written to it.
+template <class T>
+struct Sentinel {
+  T value;
+  Sentinel() { std::memset(static_cast<void*>(&value), 0x5a, sizeof value); }
+  T* out() { return &value; }
+  bool touched() const {
+    const Sentinel fresh;
+    return std::memcmp(&value, &fresh.value, sizeof value) != 0;
+  }
+};
+
+// --- memory -----------------------------------------------------------------
+
+/// A sequence of 32-bit words that no other pattern, offset or poison matches.
+struct Pattern {
+  uint32_t key;
+
+  __host__ __device__ uint32_t at(size_t index) const {
+    uint32_t x = key ^ (static_cast<uint32_t>(index) * 0x9e3779b9u);
+    x ^= x >> 16;
+    x *= 0x85ebca6bu;
+    return x ^ (x >> 13);
+  }
+};
+
+/// The two sides of a test never write the same; all follow the seed.
+Pattern pattern(const std::string& name);
+
+/// Some words of device memory, owned by somebody else.
+struct Words {
+  uint32_t* data = nullptr;
+  size_t count = 0;
+
+  Words() = default;
+  Words(void* memory, size_t bytes)
+      : data(static_cast<uint32_t*>(memory)), count(bytes / sizeof(uint32_t)) {}
+  size_t bytes() const { return count * sizeof(uint32_t); }
+
+  /// Writes the pattern with a kernel and waits for it.
+  void fill(Pattern pattern, cudaStream_t stream = nullptr) const;
+  /// Every byte 0xEE.
+  void poison() const;
+};
+
+/// A kernel reads the pattern from all words. The failure names the first
+/// wrong word, what was expected there and what was seen.
+testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
+
+/// cudaMemcpy to the host reads the pattern: another path than a kernel's.
+testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
+
+/// Memory of cudaMalloc, poisoned at first.
+class DeviceBuffer : public Words {
+ public:
+  explicit DeviceBuffer(size_t bytes);
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() { cudaFree(data); }
+
+  cudaIpcMemHandle_t legacy_handle() const;
+  /// Frees now, where freeing is the step that matters.
+  void free();
+};
+
+/// A handle of cudaIpcGetMemHandle, opened with the documented flag.
+class LegacyMapping : public Words {
+ public:
+  LegacyMapping(const cudaIpcMemHandle_t& handle, size_t bytes);
+  LegacyMapping(const LegacyMapping&) = delete;
+  ~LegacyMapping() {
+    if (data != nullptr) cudaIpcCloseMemHandle(data);
+  }
+
+  /// Closes now, where closing is the step that matters.
+  void close();
+};
+
+/// Holds a stream until it is released, so that nothing behind it can pass by
+/// luck. Gives up by itself after `kLimitSeconds`.
+class Latch {
+ public:
+  static constexpr double kLimitSeconds = 20;
+
+  Latch();
+  Latch(const Latch&) = delete;
+  ~Latch();
+
+  /// Everything queued in the stream from now on waits.
+  void hold(cudaStream_t stream);
+  void release();
+
+ private:
+  unsigned* flag_ = nullptr;  // pinned host memory, seen by the kernel
+};
+
+// --- the machine ------------------------------------------------------------
+
+int attribute(cudaDeviceAttr which, int device = 0);
+int attribute(CUdevice_attribute which, int device = 0);
+
+/// Prints the probe's document (harness/README.md, section 3) to stdout.
+void print_probe();
+
+}  // namespace ipclab

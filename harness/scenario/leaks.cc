@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "leaks.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "board.h"
+
+namespace ipclab {
+namespace {
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = readdir(dir))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(dir);
+  return names;
+}
+
+std::string link_target(const std::string& path) {
+  char target[4096];
+  const ssize_t n = readlink(path.c_str(), target, sizeof target);
+  return n < 0 ? "" : std::string(target, static_cast<size_t>(n));
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool starts_with(const std::string& text, const char* prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
+
+bool opened_by_driver(const std::string& target) {
+  return starts_with(target, "/dev/nvidia") ||
+         starts_with(target, "/dev/dri") || starts_with(target, "/proc/") ||
+         starts_with(target, "anon_inode:") || starts_with(target, "socket:") ||
+         starts_with(target, "pipe:") ||
+         starts_with(target, "/memfd:ipclab-model") ||
+         starts_with(target, "/dev/shm/cuda.shm.") ||
+         target.find(".nv/ComputeCache") != std::string::npos;
+}
+
+bool in_use(const std::string& path) {
+  for (const std::string& pid : names_in("/proc")) {
+    if (pid[0] < '0' || pid[0] > '9') continue;
+    const std::string process = "/proc/" + pid;
+    if (read_file(process + "/maps").find(path) != std::string::npos)
+      return true;
+    for (const std::string& fd : names_in(process + "/fd"))
+      if (link_target(process + "/fd/" + fd) == path) return true;
+  }
+  return false;
+}
+
+// The children of this process that have not been reaped.
+std::vector<pid_t> children() {
+  std::vector<pid_t> found;
+  for (const std::string& pid : names_in("/proc")) {
+    if (pid[0] < '0' || pid[0] > '9') continue;
+    const std::string stat = read_file("/proc/" + pid + "/stat");
+    const size_t end = stat.rfind(')');  // the name may hold anything
+    int parent = 0;
+    if (end != std::string::npos &&
+        std::sscanf(stat.c_str() + end + 1, " %*c %d", &parent) == 1 &&
+        parent == getpid())
+      found.push_back(std::atoi(pid.c_str()));
+  }
+  return found;
+}
+
+std::string command_of(pid_t pid) {
+  std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+  for (char& c : line)
+    if (c == '\0') c = ' ';
+  if (line.empty()) line = read_file("/proc/" + std::to_string(pid) + "/comm");
+  while (!line.empty() && (line.back() == ' ' || line.back() == '\n'))
+    line.pop_back();
+  return line.substr(0, 120);
+}
+
+// Does CUDA_VISIBLE_DEVICES leave this GPU to us? NVML shows all.
+bool is_visible(unsigned index, const std::string& uuid) {
+  const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (variable == nullptr) return true;
+  std::istringstream list(variable);
+  for (std::string entry; std::getline(list, entry, ',');)
+    if (entry == std::to_string(index) || (!entry.empty() && entry == uuid))
+      return true;
+  return false;
+}
+
+// Waits a little for something that announces itself in no other way.
+void pause_ms(int milliseconds) { poll(nullptr, 0, milliseconds); }
+
+}  // namespace
+
+std::map<int, std::string> open_descriptors() {
+  std::map<int, std::string> found;
+  for (const std::string& name : names_in("/proc/self/fd")) {
+    const std::string target = link_target("/proc/self/fd/" + name);
+    // The folder being listed is open only while it is listed.
+    if (!target.empty() && target.find("/proc/") == std::string::npos)
+      found[std::atoi(name.c_str())] = target;
+  }
+  return found;
+}
+
+std::vector<std::string> left_open(const std::map<int, std::string>& before,
+                                   const std::map<int, std::string>& after) {
+  const bool driver =
+      read_file("/proc/self/maps").find("/libcuda.so") != std::string::npos;
+  std::vector<std::string> left;
+  for (const auto& [number, target] : after) {
+    const auto old = before.find(number);
+    if (old != before.end() && old->second == target) continue;
+    if (driver && opened_by_driver(target)) continue;
+    left.push_back("descriptor " + std::to_string(number) + " (" + target +
+                   ")");
+  }
+  return left;
+}
+
+std::set<std::string> shared_memory_names() {
+  std::set<std::string> own;
+  for (const std::string& name : names_in("/dev/shm")) {
+    struct stat status;
+    if (stat(("/dev/shm/" + name).c_str(), &status) == 0 &&
+        status.st_uid == geteuid())
+      own.insert(name);
+  }
+  return own;
+}
+
+std::vector<std::string> left_in_shared_memory(
+    const std::set<std::string>& before) {
+  std::vector<std::string> left;
+  for (const std::string& name : shared_memory_names())
+    // The driver's own names are told by remove_driver_names().
+    if (before.count(name) == 0 && !starts_with(name, "cuda.shm.") &&
+        !in_use("/dev/shm/" + name) && shared_memory_names().count(name) != 0)
+      left.push_back("/dev/shm/" + name);
+  return left;
+}
+
+std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids) {
+  std::vector<std::string> removed;
+  for (const pid_t pid : pids) {
+    char prefix[64];
+    std::snprintf(prefix, sizeof prefix, "cuda.shm.%u.%x.", geteuid(), pid);
+    for (const std::string& name : names_in("/dev/shm"))
+      if (starts_with(name, prefix) &&
+          unlink(("/dev/shm/" + name).c_str()) == 0)
+        removed.push_back("/dev/shm/" + name);
+  }
+  return removed;
+}
+
+std::vector<std::string> end_children(std::chrono::milliseconds deadline) {
+  std::vector<std::string> ended;
+  const int64_t until = now_ns() + deadline.count() * 1000000;
+  std::set<pid_t> told;
+  for (;;) {
+    pid_t pid;
+    while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) {
+    }
+    if (pid == -1) return ended;  // ECHILD: nobody is left
+    for (const pid_t child : children()) {
+      if (told.insert(child).second)
+        ended.push_back(command_of(child) + " (pid " + std::to_string(child) +
+                        ")");
+      kill(child, SIGKILL);
+    }
+    if (now_ns() > until) {
+      ended.push_back("a process that SIGKILL does not end");
+      return ended;
+    }
+    pause_ms(1);
+  }
+}
+
+DeviceMemory& DeviceMemory::instance() {
+  static DeviceMemory memory;
+  return memory;
+}
+
+DeviceMemory::DeviceMemory() {
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (nvml == nullptr) return;
+  const auto find = [&](auto& function, const char* name) {
+    function =
+        reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(nvml, name));
+    return function != nullptr;
+  };
+  int (*init)();
+  int (*count)(unsigned*);
+  int (*device)(unsigned, void**);
+  if (!find(init, "nvmlInit_v2") || !find(count, "nvmlDeviceGetCount_v2") ||
+      !find(device, "nvmlDeviceGetHandleByIndex_v2") ||
+      !find(memory_, "nvmlDeviceGetMemoryInfo") || init() != 0)
+    return;
+  find(processes_, "nvmlDeviceGetComputeRunningProcesses_v3");
+  int (*version)(char*, unsigned);
+  char text[96] = "";
+  if (find(version, "nvmlSystemGetDriverVersion") &&
+      version(text, sizeof text) == 0)
+    driver_ = text;
+  int (*uuid)(void*, char*, unsigned);
+  find(uuid, "nvmlDeviceGetUUID");
+  unsigned gpus = 0;
+  if (count(&gpus) != 0) return;
+  for (unsigned i = 0; i < gpus; ++i) {
+    void* handle = nullptr;
+    char name[96] = "";
+    if (device(i, &handle) != 0) continue;
+    if (uuid != nullptr) uuid(handle, name, sizeof name);
+    if (is_visible(i, name)) devices_.push_back(handle);
+  }
+}
+
+std::vector<unsigned long long> DeviceMemory::used() const {
+  std::vector<unsigned long long> bytes;
+  for (void* device : devices_) {
+    unsigned long long total_free_used[3] = {};
+    memory_(device, total_free_used);
+    bytes.push_back(total_free_used[2]);
+  }
+  return bytes;
+}
+
+std::vector<std::string> DeviceMemory::left(
+    const std::vector<unsigned long long>& before,
+    const std::vector<pid_t>& pids, std::chrono::milliseconds deadline) const {
+  const char* exclusive = std::getenv("IPCLAB_EXCLUSIVE");
+  const bool alone = exclusive != nullptr && exclusive[0] == '1';
+  const int64_t until = now_ns() + deadline.count() * 1000000;
+  for (;;) {
+    std::vector<std::string> left;
+    const std::vector<unsigned long long> now = used();
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (alone && i < before.size() && now[i] > before[i])
+        left.push_back(std::to_string(now[i] - before[i]) +
+                       " bytes of device memory on GPU " + std::to_string(i));
+      if (alone || processes_ == nullptr) continue;
+      struct Process {
+        unsigned pid;
+        unsigned long long bytes;
+        unsigned instances[2];
+      } running[256];
+      unsigned count = 256;
+      if (processes_(devices_[i], &count, running) != 0) continue;
+      for (unsigned p = 0; p < count; ++p)
+        for (const pid_t pid : pids)
+          if (running[p].pid == static_cast<unsigned>(pid))
+            left.push_back("device memory of role " + std::to_string(pid) +
+                           ", which has ended, on GPU " + std::to_string(i));
+    }
+    if (left.empty() || now_ns() > until) return left;
+    pause_ms(1);
+  }
+}
+
+}  // namespace ipclab

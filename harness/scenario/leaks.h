@@ -1,0 +1,68 @@
+// What a scenario must not leave behind: descriptors, names in /dev/shm,
+// processes, device memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ipclab {
+
+/// Open descriptors of this process and what each stands for.
+std::map<int, std::string> open_descriptors();
+
+/// Descriptors of `after` that `before` did not have, as readable text. Where
+/// the CUDA driver is loaded its own (devices, sockets, pipes, anonymous
+/// inodes) do not count: it opens them when it likes.
+std::vector<std::string> left_open(const std::map<int, std::string>& before,
+                                   const std::map<int, std::string>& after);
+
+/// Names in /dev/shm that belong to this user.
+std::set<std::string> shared_memory_names();
+
+/// Names that are new since `before`, still there, and in use by no process.
+std::vector<std::string> left_in_shared_memory(
+    const std::set<std::string>& before);
+
+/// Removes what NVIDIA's driver leaves behind of processes that have ended: it
+/// makes /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and never
+/// unlinks it. Returns the names.
+std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
+
+/// Ends and reaps every child of this process; as a subreaper it has inherited
+/// those of its roles. Returns what they were ("sleep 30 (pid 4711)").
+std::vector<std::string> end_children(std::chrono::milliseconds deadline);
+
+/// Device memory in use, as NVML (which is not CUDA) reports it.
+class DeviceMemory {
+ public:
+  /// Finds libnvidia-ml.so.1; without it there is nothing to account for.
+  static DeviceMemory& instance();
+
+  /// The driver's version, such as 580.159.04; empty where NVML is not there.
+  const std::string& driver() const { return driver_; }
+
+  /// Bytes in use on each GPU; empty where NVML is not there.
+  std::vector<unsigned long long> used() const;
+
+  /// Waits until no GPU has more in use than `before`, or, where others use
+  /// the GPUs too, until none of `pids` is left on a GPU. Returns what is
+  /// still there at the deadline.
+  std::vector<std::string> left(const std::vector<unsigned long long>& before,
+                                const std::vector<pid_t>& pids,
+                                std::chrono::milliseconds deadline) const;
+
+ private:
+  DeviceMemory();
+  std::string driver_;
+  std::vector<void*> devices_;
+  int (*memory_)(void*, void*) = nullptr;
+  int (*processes_)(void*, unsigned*, void*) = nullptr;
+};
+
+}  // namespace ipclab

@@ -1,0 +1,8 @@
+// For programs of scenarios that do without CUDA.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "scenario.h"
+
+int main(int argc, char** argv) {
+  return ipclab::scenario_main(argc, argv, nullptr);
+}

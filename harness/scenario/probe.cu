@@ -1,0 +1,368 @@
+// Asks the machine what it can share: for each capability the attribute and a
+// small real attempt, because attributes promise what containers, WSL or a
+// missing IMEX channel then refuse.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/json.h"
+#include "harness/scenario/leaks.h"
+
+namespace ipclab {
+namespace {
+
+constexpr char kModelName[] = "ipclab reference model";
+
+// What came of an attempt.
+struct Attempt {
+  std::string call;
+  std::string code;
+  bool good;
+};
+
+Attempt tried(const char* call, cudaError_t code) {
+  cudaGetLastError();
+  return {call, name_of(code), code == cudaSuccess};
+}
+
+Attempt tried(const char* call, CUresult code) {
+  return {call, name_of(code), code == CUDA_SUCCESS};
+}
+
+struct Question {
+  const char* name;
+  const char* attribute;     // as the documentation writes it
+  std::function<int()> ask;  // its value on GPU 0, -1 if it is not known
+  std::function<Attempt()> attempt;
+  const char* meaning;  // what a reader can do with it
+};
+
+int ask(cudaDeviceAttr which) {
+  int value = -1;
+  if (cudaDeviceGetAttribute(&value, which, 0) != cudaSuccess) value = -1;
+  cudaGetLastError();
+  return value;
+}
+
+int ask(CUdevice_attribute which) {
+  const auto get = reinterpret_cast<decltype(&cuDeviceGetAttribute)>(
+      driver_entry("cuDeviceGetAttribute"));
+  int value = -1;
+  if (get == nullptr || get(&value, which, 0) != CUDA_SUCCESS) value = -1;
+  return value;
+}
+
+Attempt try_legacy_memory() {
+  void* memory = nullptr;
+  cudaError_t code = cudaMalloc(&memory, 1);
+  if (code != cudaSuccess) return tried("cudaMalloc", code);
+  cudaIpcMemHandle_t handle;
+  code = cudaIpcGetMemHandle(&handle, memory);
+  cudaFree(memory);
+  return tried("cudaIpcGetMemHandle", code);
+}
+
+Attempt try_legacy_events() {
+  cudaEvent_t event = nullptr;
+  cudaError_t code = cudaEventCreateWithFlags(
+      &event, cudaEventInterprocess | cudaEventDisableTiming);
+  if (code != cudaSuccess) return tried("cudaEventCreateWithFlags", code);
+  cudaIpcEventHandle_t handle;
+  code = cudaIpcGetEventHandle(&handle, event);
+  cudaEventDestroy(event);
+  return tried("cudaIpcGetEventHandle", code);
+}
+
+Attempt try_vmm(CUmemAllocationHandleType type) {
+  const auto granularity =
+      reinterpret_cast<decltype(&cuMemGetAllocationGranularity)>(
+          driver_entry("cuMemGetAllocationGranularity"));
+  const auto create =
+      reinterpret_cast<decltype(&cuMemCreate)>(driver_entry("cuMemCreate"));
+  const auto release =
+      reinterpret_cast<decltype(&cuMemRelease)>(driver_entry("cuMemRelease"));
+  const auto export_to =
+      reinterpret_cast<decltype(&cuMemExportToShareableHandle)>(
+          driver_entry("cuMemExportToShareableHandle"));
+  if (granularity == nullptr || create == nullptr || release == nullptr ||
+      export_to == nullptr)
+    return {"cuMemCreate", "not in this driver", false};
+
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.requestedHandleTypes = type;
+  size_t size = 0;
+  CUresult code = granularity(&size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (code != CUDA_SUCCESS) return tried("cuMemGetAllocationGranularity", code);
+  CUmemGenericAllocationHandle memory;
+  code = create(&memory, size, &wanted, 0);
+  if (code != CUDA_SUCCESS) return tried("cuMemCreate", code);
+  Attempt result = tried("cuMemCreate", code);
+  if (type != CU_MEM_HANDLE_TYPE_NONE) {
+    union {
+      int descriptor;
+      CUmemFabricHandle fabric;
+    } handle;
+    code = export_to(&handle, memory, type, 0);
+    result = tried("cuMemExportToShareableHandle", code);
+    if (code == CUDA_SUCCESS &&
+        type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+      close(handle.descriptor);
+  }
+  release(memory);
+  return result;
+}
+
+Attempt try_pools() {
+  void* memory = nullptr;
+  const cudaError_t code = cudaMallocAsync(&memory, 1, nullptr);
+  if (code == cudaSuccess) {
+    cudaFreeAsync(memory, nullptr);
+    cudaStreamSynchronize(nullptr);
+  }
+  return tried("cudaMallocAsync", code);
+}
+
+Attempt try_pool_fd() {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.handleTypes = cudaMemHandleTypePosixFileDescriptor;
+  cudaMemPool_t pool = nullptr;
+  cudaError_t code = cudaMemPoolCreate(&pool, &wanted);
+  if (code != cudaSuccess) return tried("cudaMemPoolCreate", code);
+  int descriptor = -1;
+  code = cudaMemPoolExportToShareableHandle(
+      &descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
+  if (code == cudaSuccess) close(descriptor);
+  cudaMemPoolDestroy(pool);
+  return tried("cudaMemPoolExportToShareableHandle", code);
+}
+
+Attempt try_peer_access() {
+  int gpus = 0;
+  cudaGetDeviceCount(&gpus);
+  if (gpus < 2) return {"cudaGetDeviceCount", "only one GPU", false};
+  const cudaError_t code = cudaDeviceEnablePeerAccess(1, 0);
+  if (code == cudaSuccess) cudaDeviceDisablePeerAccess(1);
+  return tried("cudaDeviceEnablePeerAccess", code);
+}
+
+int ask_peer_access() {
+  int gpus = 0, can = 0;
+  if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus >= 2)
+    cudaDeviceCanAccessPeer(&can, 0, 1);
+  cudaGetLastError();
+  return can;
+}
+
+Attempt try_managed() {
+  void* memory = nullptr;
+  const cudaError_t code = cudaMallocManaged(&memory, 1);
+  if (code == cudaSuccess) cudaFree(memory);
+  return tried("cudaMallocManaged", code);
+}
+
+// An answer that no call has to confirm.
+Attempt attribute_alone() { return {"none needed", "cudaSuccess", true}; }
+
+bool has_mig_name() {
+  cudaDeviceProp properties;
+  return cudaGetDeviceProperties(&properties, 0) == cudaSuccess &&
+         std::strstr(properties.name, "MIG") != nullptr;
+}
+
+const std::vector<Question>& questions() {
+  static const std::vector<Question> all = {
+      {"legacy_memory", "cudaDevAttrIpcEventSupport",
+       [] { return ask(cudaDevAttrIpcEventSupport); }, try_legacy_memory,
+       "lend memory of cudaMalloc to another process"},
+      {"legacy_events", "cudaDevAttrIpcEventSupport",
+       [] { return ask(cudaDevAttrIpcEventSupport); }, try_legacy_events,
+       "order GPU work of two processes"},
+      {"vmm", "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+       [] {
+         return ask(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+       },
+       [] { return try_vmm(CU_MEM_HANDLE_TYPE_NONE); },
+       "map memory where and how you like"},
+      {"vmm_fd",
+       "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+       [] {
+         return ask(
+             CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+       },
+       [] { return try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); },
+       "share such memory as a descriptor"},
+      {"fabric", "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED",
+       [] { return ask(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED); },
+       [] { return try_vmm(CU_MEM_HANDLE_TYPE_FABRIC); },
+       "share such memory between nodes, by 64 bytes"},
+      {"pools", "cudaDevAttrMemoryPoolsSupported",
+       [] { return ask(cudaDevAttrMemoryPoolsSupported); }, try_pools,
+       "allocate in stream order"},
+      {"pool_fd", "cudaDevAttrMemoryPoolSupportedHandleTypes",
+       [] { return ask(cudaDevAttrMemoryPoolSupportedHandleTypes); },
+       try_pool_fd, "share a pool as a descriptor"},
+      {"peer_access", "cudaDeviceCanAccessPeer(0, 1)", ask_peer_access,
+       try_peer_access, "GPU 0 reaches the memory of GPU 1"},
+      {"managed", "cudaDevAttrManagedMemory",
+       [] { return ask(cudaDevAttrManagedMemory); }, try_managed,
+       "one address for host and device; legacy IPC refuses it"},
+      {"tegra", "cudaDevAttrIntegrated",
+       [] { return ask(cudaDevAttrIntegrated); }, attribute_alone,
+       "an integrated GPU shares events, not memory"},
+      {"mig", "MIG in the device's name", [] { return has_mig_name() ? 1 : 0; },
+       attribute_alone, "IPC works inside one GPU instance only"},
+  };
+  return all;
+}
+
+std::string uuid_of(const cudaDeviceProp& properties) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char byte[4];
+    std::snprintf(byte, sizeof byte, "%02x",
+                  static_cast<unsigned char>(properties.uuid.bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += byte;
+  }
+  return text;
+}
+
+const char* compute_mode() {
+  switch (ask(cudaDevAttrComputeMode)) {
+    case cudaComputeModeDefault:
+      return "default";
+    case cudaComputeModeExclusiveProcess:
+      return "exclusive process";
+    case cudaComputeModeProhibited:
+      return "prohibited";
+    default:
+      return "unknown";
+  }
+}
+
+Json capability(const Question& question, const std::string& no_gpu) {
+  if (!no_gpu.empty())
+    return Json::object()
+        .add("name", question.name)
+        .add("available", false)
+        .add("attribute", question.attribute)
+        .add("attempt", "none")
+        .add("reason", no_gpu)
+        .add("meaning", question.meaning);
+  const int value = question.ask();
+  const Attempt attempt = question.attempt();
+  const std::string attribute =
+      std::string(question.attribute) + " = " + std::to_string(value);
+  std::string reason;
+  if (value <= 0) reason = attribute;
+  if (!attempt.good)
+    reason += (reason.empty() ? attribute + ", and yet " : "; ") +
+              attempt.call + ": " + attempt.code;
+  return Json::object()
+      .add("name", question.name)
+      .add("available", value > 0 && attempt.good)
+      .add("attribute", attribute)
+      .add("attempt", attempt.call + ": " + attempt.code)
+      .add("reason", reason)
+      .add("meaning", question.meaning);
+}
+
+// The file that holds the CUDA runtime of this process; empty if the runtime
+// is linked into the program.
+std::string runtime_library() {
+  Dl_info info{};
+  const void* call = dlsym(RTLD_DEFAULT, "cudaGetDeviceCount");
+  return call != nullptr && dladdr(call, &info) != 0 ? info.dli_fname : "";
+}
+
+}  // namespace
+
+void print_probe() {
+  int gpus = 0, driver = 0, runtime = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  const cudaError_t code = cudaGetDeviceCount(&gpus);
+  std::string no_gpu;
+  if (code != cudaSuccess) {
+    gpus = 0;
+    no_gpu = name_of(code) + " (" + std::to_string(code) +
+             "): " + cudaGetErrorString(code);
+  } else if (gpus == 0) {
+    no_gpu = "CUDA sees no GPU";
+  } else if (const cudaError_t first = cudaFree(nullptr);
+             first != cudaSuccess) {
+    gpus = 0;
+    no_gpu = "no context on GPU 0: " + name_of(first);
+  }
+  cudaGetLastError();
+
+  bool model = false;
+  Json devices = Json::array();
+  for (int i = 0; i < gpus; ++i) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    model = model || std::strcmp(properties.name, kModelName) == 0;
+    char pci[32] = "";
+    cudaDeviceGetPCIBusId(pci, sizeof pci, i);
+    devices.append(
+        Json::object()
+            .add("index", i)
+            .add("name", properties.name)
+            .add("uuid", uuid_of(properties))
+            .add("pci", pci)
+            .add("compute_capability", std::to_string(properties.major) + "." +
+                                           std::to_string(properties.minor))
+            .add("memory_bytes", properties.totalGlobalMem)
+            .add("compute_mode", compute_mode())
+            .add("mig", std::strstr(properties.name, "MIG") != nullptr));
+  }
+  Json peers = Json::array();
+  for (int from = 0; from < gpus; ++from)
+    for (int to = 0; to < gpus; ++to) {
+      int can = 0;
+      if (from != to) cudaDeviceCanAccessPeer(&can, from, to);
+      if (can != 0)
+        peers.append_raw("[" + std::to_string(from) + "," + std::to_string(to) +
+                         "]");
+    }
+  Json capabilities = Json::array();
+  capabilities.append(
+      Json::object()
+          .add("name", "gpus")
+          .add("available", gpus > 0)
+          .add("attribute", "cudaGetDeviceCount = " + std::to_string(gpus))
+          .add("attempt", "cudaFree(nullptr)")
+          .add("reason", no_gpu)
+          .add("meaning", "run CUDA at all"));
+  for (const Question& question : questions())
+    capabilities.append(capability(question, no_gpu));
+
+  const Json document =
+      Json::object()
+          .add("backend", gpus == 0 ? "none"
+                          : model   ? "model"
+                                    : "cuda")
+          .add_or_null("driver", DeviceMemory::instance().driver())
+          .add("driver_version", driver)
+          .add_or_null("runtime_library", runtime_library())
+          .add("runtime_version", runtime)
+          .add("gpus", devices)
+          .add("peers", peers)
+          .add("mps", ask(cudaDevAttrMpsEnabled) == 1)
+          .add("capabilities", capabilities);
+  std::printf("%s\n", document.text().c_str());
+}
+
+}  // namespace ipclab

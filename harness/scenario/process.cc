@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "board.h"
+#include "leaks.h"
+#include "scenario.h"
+
+namespace ipclab {
+namespace {
+
+struct Values {
+  std::string expected, seen;
+};
+
+Values& next_failure() {
+  static Values values;
+  return values;
+}
+
+// Tells the referee about every check that fails in this role.
+class Forward : public testing::EmptyTestEventListener {
+ public:
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    failed_ = true;
+    const Values values = std::exchange(next_failure(), {});
+    const char* file = result.file_name();
+    Process::self().role->report_failure(file == nullptr ? "" : file,
+                                         result.line_number(), result.message(),
+                                         "", values.expected, values.seen);
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  bool failed_ = false;
+};
+
+void report(Role& me, const CallFailed& failed) {
+  if (failed.broken) me.broken(failed.call + " gave " + failed.seen);
+  me.report_failure(failed.file, failed.line, "this call has to succeed",
+                    failed.call, failed.expected, failed.seen);
+}
+
+}  // namespace
+
+std::string RolePlace::text() const {
+  return std::to_string(run) + " " + std::to_string(role) + " " +
+         std::to_string(socket) + " " + std::to_string(board) + " " +
+         std::to_string(referee);
+}
+
+RolePlace RolePlace::parse(const std::string& text) {
+  RolePlace place;
+  if (std::sscanf(text.c_str(), "%d %d %d %d %d", &place.run, &place.role,
+                  &place.socket, &place.board, &place.referee) != 5) {
+    std::fprintf(stderr, "%s is set by the referee, not by hand\n", kVariable);
+    std::exit(EXIT_FAILURE);
+  }
+  return place;
+}
+
+Process& Process::self() {
+  static Process process = [] {
+    Process self;
+    const char* text = std::getenv(RolePlace::kVariable);
+    if (text == nullptr) return self;
+    self.is_role = true;
+    self.place = RolePlace::parse(text);
+    unsetenv(RolePlace::kVariable);
+
+    // A role ends with its referee, whatever ends the referee.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != self.place.referee) std::_Exit(EXIT_FAILURE);
+
+    fcntl(self.place.socket, F_SETFD, FD_CLOEXEC);
+    self.socket = Descriptor(self.place.socket);
+    const Descriptor board(self.place.board);
+    void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                        MAP_SHARED, board.get(), 0);
+    if (shared == MAP_FAILED) std::_Exit(EXIT_FAILURE);
+    this_board() = static_cast<Board*>(shared);
+    return self;
+  }();
+  return process;
+}
+
+bool in_role() { return Process::self().is_role; }
+
+void expected_but_saw(const std::string& expected, const std::string& seen) {
+  next_failure() = {expected, seen};
+}
+
+void play_role(const std::string& name, int index,
+               const std::vector<std::string>& order,
+               const std::function<void(Role&)>& body) {
+  Process& self = Process::self();
+  Role me(name, index, std::move(self.socket), order);
+  self.role = &me;
+  auto* forward = new Forward;  // GoogleTest owns it
+  testing::UnitTest::GetInstance()->listeners().Append(forward);
+
+  const auto before = open_descriptors();
+  bool ended = false;
+  try {
+    body(me);
+    ended = true;
+  } catch (const CallFailed& failed) {
+    report(me, failed);
+  } catch (const std::exception& unexpected) {
+    me.broken(std::string("exception: ") + unexpected.what());
+  }
+  for (const std::string& left : left_open(before, open_descriptors()))
+    me.report_left(left);
+  if (ended) me.report_end();
+
+  std::exit(ended && !forward->failed() ? EXIT_SUCCESS : EXIT_FAILURE);
+}
+
+}  // namespace ipclab

@@ -1,0 +1,49 @@
+// What this process is: the referee, one role of one run, or a program that
+// only lists its tests.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "role.h"
+
+namespace ipclab {
+
+struct Board;
+
+/// The place of a role in its scenario, as the referee put it into the
+/// environment of the new process.
+struct RolePlace {
+  int run = 0;   // which run() of the TEST, from 0
+  int role = 0;  // which role of the scenario, from 0
+  int socket = -1;
+  int board = -1;
+  int referee = 0;  // its process id
+
+  static constexpr char kVariable[] = "IPCLAB_ROLE";
+
+  std::string text() const;
+  static RolePlace parse(const std::string& text);
+};
+
+struct Process {
+  bool listing = false;
+  bool is_role = false;
+  RolePlace place;       // if it is a role
+  Descriptor socket;     // likewise
+  int runs = 0;          // how many run() the TEST has seen so far
+  Role* role = nullptr;  // while its body runs
+
+  /// This process. The first call takes what the referee left in the
+  /// environment, so that no program started from here finds it.
+  static Process& self();
+};
+
+/// Runs a role's body, tells the referee how it went, and ends the process.
+[[noreturn]] void play_role(const std::string& name, int index,
+                            const std::vector<std::string>& order,
+                            const std::function<void(Role&)>& body);
+
+}  // namespace ipclab

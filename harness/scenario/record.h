@@ -1,0 +1,75 @@
+// What a test found out, and the one JSON line that tells it (the contract is
+// harness/README.md, section 2).
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ipclab {
+
+struct Failure {
+  std::string role, step, call, expected, seen, message, file;
+  int line = 0;
+};
+
+struct RoleReport {
+  std::string name;
+  pid_t pid = 0;
+  std::string ended;      // "reached its end", "killed by SIGSEGV" …
+  std::string last_step;  // empty: none
+  std::string last_call;
+  std::string output;
+};
+
+struct TimelineEntry {
+  int64_t time_us = 0;  // since the scenario began
+  std::string role, kind, text, from;
+  int64_t bytes = -1;  // -1: has none
+};
+
+/// Everything that one TEST will report. The worst outcome wins.
+class Record {
+ public:
+  /// The record of the running TEST.
+  static Record& current();
+
+  /// Ordered: a later one hides an earlier one.
+  enum Outcome {
+    kConforms,
+    kLifted,
+    kNotApplicable,
+    kViolates,
+    kHung,
+    kCrashed,
+    kBroken
+  };
+
+  void begin(const std::string& test);
+  /// `reason` of the outcome that wins is kept.
+  void outcome(Outcome outcome, const std::string& reason);
+  Outcome outcome() const { return outcome_; }
+  void fail(Failure failure) { failures.push_back(std::move(failure)); }
+
+  /// The JSON line; `seconds` is how long the TEST took.
+  std::string json(double milliseconds) const;
+
+  std::string test, requirement;
+  int gpus = 0;  // how many the test asks for
+  std::vector<std::string> notes;
+  std::vector<Failure> failures;
+  std::vector<RoleReport> roles;
+  std::vector<TimelineEntry> timeline;
+
+ private:
+  Outcome outcome_ = kConforms;
+  std::string reason_;
+};
+
+/// The seed that every random choice follows: IPCLAB_SEED, 1 without it.
+unsigned long long seed();
+
+}  // namespace ipclab

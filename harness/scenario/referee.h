@@ -1,0 +1,97 @@
+// Runs the roles of one scenario once: starts them, passes on their steps, sees
+// when none can go on, ends them at the deadline, and reports on each.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "board.h"
+#include "leaks.h"
+#include "record.h"
+#include "scenario.h"
+#include "wire.h"
+
+namespace ipclab {
+
+class Referee {
+ public:
+  using RoleSpecs = std::vector<std::unique_ptr<Scenario::RoleSpec>>;
+
+  /// `run` counts the runs of this TEST; `order` is empty unless the scenario
+  /// has an every_order().
+  Referee(const RoleSpecs& specs, int run, std::vector<std::string> order);
+  ~Referee();
+  Referee(const Referee&) = delete;
+
+  /// Runs until every role has ended; see Scenario::run().
+  std::map<std::string, Ended> run(std::chrono::milliseconds deadline);
+
+ private:
+  struct Post {
+    size_t from;
+    std::string data;
+    bool carries_descriptor;
+    Descriptor descriptor;
+  };
+
+  struct Player {
+    const Scenario::RoleSpec* spec = nullptr;
+    pid_t pid = -1;
+    Descriptor process;  // of pidfd_open(2)
+    Descriptor output;   // what the role prints
+    Wire wire;
+    Board* board = nullptr;
+    bool connected = true;
+    bool alive = true;
+    std::string waits_for;
+    bool waiting = false;
+    std::map<std::string, size_t> read;  // step -> posts already seen
+    std::vector<std::string> received_from;
+    std::string last_step;
+    std::string printed;
+    size_t dropped = 0;  // bytes of output in the middle
+    bool reached_end = false;
+    bool failed = false;
+    int dies_by = 0;
+    std::vector<std::string> steps_of_its_end;
+    int status = 0;
+    std::string ended = "was still there";
+  };
+
+  void start(size_t index);
+  void wait_for_events(int milliseconds);
+  bool read_output(Player& player);  // false: nothing there now
+  bool read_frames(Player& player);  // likewise
+  void take(Player& player, Frame frame);
+  void deliver(Player& player);
+  void conclude(Player& player);
+  bool stuck() const;
+  void end_all();
+  void report_leaks();
+  void collect();
+
+  bool anyone_alive() const;
+  std::string situation() const;
+  std::string where(const Player& player) const;
+  void fail(const Player* player, Record::Outcome outcome,
+            const std::string& message);
+  void fail_check(Player& player, const std::vector<std::string>& fields);
+
+  const RoleSpecs& specs_;
+  int run_;
+  std::vector<std::string> order_;
+  int64_t began_ns_;
+  std::vector<std::unique_ptr<Player>> players_;
+  std::map<std::string, std::vector<Post>> posts_;
+  bool failed_ = false;
+
+  std::map<int, std::string> descriptors_before_;
+  std::set<std::string> names_before_;
+  std::vector<unsigned long long> memory_before_;
+};
+
+}  // namespace ipclab

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "role.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "board.h"
+
+namespace ipclab {
+
+void Board::note(Kind kind, const char* text, int64_t bytes) {
+  Entry& entry = entries[written.fetch_add(1) % kEntries];
+  entry.time_ns = now_ns();
+  entry.bytes = bytes;
+  entry.kind = kind;
+  std::strncpy(entry.text, text, sizeof entry.text - 1);
+  entry.text[sizeof entry.text - 1] = '\0';
+}
+
+Board*& this_board() {
+  static Board* board = nullptr;
+  return board;
+}
+
+std::string Board::last(Kind kind) const {
+  const uint64_t kept = written < kEntries ? written.load() : kEntries;
+  for (uint64_t i = 1; i <= kept; ++i) {
+    const Entry& entry = entries[(written - i) % kEntries];
+    if (entry.kind == kind) return entry.text;
+  }
+  return "";
+}
+
+Role::Role(std::string name, int index, Descriptor socket,
+           std::vector<std::string> order)
+    : name_(std::move(name)),
+      index_(index),
+      wire_(std::move(socket)),
+      order_(std::move(order)) {}
+
+void Role::post(const Frame& frame) {
+  wire_.queue(frame);
+  if (!wire_.flush()) std::_Exit(EXIT_FAILURE);  // the referee has gone
+}
+
+void Role::post(Frame::Kind kind, const std::string& data) {
+  Frame frame;
+  frame.kind = kind;
+  frame.data = data;
+  post(frame);
+}
+
+Frame Role::receive(const std::string& step, bool with_descriptor) {
+  this_board()->note(Board::kWait, step.c_str());
+  Frame want;
+  want.kind = Frame::kWant;
+  want.step = step;
+  post(want);
+
+  for (;;) {
+    if (auto frame = wire_.next()) {
+      this_board()->note(Board::kReceive, step.c_str(),
+                         static_cast<int64_t>(frame->data.size()));
+      if (with_descriptor && !frame->descriptor)
+        throw CallFailed{"receive_descriptor(\"" + step + "\")",
+                         "a descriptor",
+                         "none came with it",
+                         "",
+                         0,
+                         false};
+      return std::move(*frame);
+    }
+    if (!wire_.read_some()) std::_Exit(EXIT_FAILURE);
+  }
+}
+
+void Role::send_bytes(const std::string& step, const std::string& bytes) {
+  this_board()->note(Board::kSend, step.c_str(),
+                     static_cast<int64_t>(bytes.size()));
+  Frame frame;
+  frame.kind = Frame::kPost;
+  frame.step = step;
+  frame.data = bytes;
+  post(frame);
+}
+
+std::string Role::receive_bytes(const std::string& step) {
+  return receive(step, false).data;
+}
+
+void Role::send_descriptor(const std::string& step, int descriptor) {
+  this_board()->note(Board::kSend, step.c_str());
+  Frame frame;
+  frame.kind = Frame::kPost;
+  frame.step = step;
+  frame.descriptor = Descriptor(descriptor);
+  post(frame);                 // what travels is a copy,
+  frame.descriptor.release();  // the caller's stays the caller's
+}
+
+Descriptor Role::receive_descriptor(const std::string& step) {
+  return std::move(receive(step, true).descriptor);
+}
+
+void Role::check_size(const std::string& step, size_t seen, size_t wanted) {
+  if (seen != wanted)
+    throw CallFailed{"receive(\"" + step + "\")",
+                     std::to_string(wanted) + " bytes",
+                     std::to_string(seen) + " bytes",
+                     "",
+                     0,
+                     false};
+}
+
+void Role::die(int signal) {
+  post(Frame::kDie, std::to_string(signal));
+  std::signal(signal, SIG_DFL);
+  raise(signal);
+  broken("signal " + std::to_string(signal) + " does not end a process");
+}
+
+void Role::in_order(
+    const std::vector<std::pair<std::string, std::function<void()>>>& mine) {
+  const auto find = [&](const std::string& step) {
+    return std::find_if(mine.begin(), mine.end(),
+                        [&](const auto& own) { return own.first == step; });
+  };
+  for (const auto& own : mine)
+    if (std::find(order_.begin(), order_.end(), own.first) == order_.end())
+      broken("'" + own.first + "' is no step of every_order()");
+
+  std::vector<std::string> ended;  // our end, and what it makes impossible
+  for (size_t i = 0; i < order_.size(); ++i) {
+    const auto own = find(order_[i]);
+    if (own == mine.end()) continue;
+    if (ended.empty() && i > 0 && find(order_[i - 1]) == mine.end())
+      wait("turn of " + order_[i - 1]);
+    if (ended.empty() && own->second) {
+      own->second();
+      signal("turn of " + own->first);
+    } else {
+      ended.push_back("turn of " + own->first);
+    }
+  }
+  if (ended.empty()) return;
+  post(Frame::kEndsInTurn, join(ended));
+}
+
+void Role::observe(const std::string& what) { post(Frame::kNote, what); }
+
+void Role::lifted(const std::string& what) { post(Frame::kLifted, what); }
+
+void Role::broken(const std::string& why) {
+  post(Frame::kBroken, why);
+  std::_Exit(EXIT_FAILURE);
+}
+
+void Role::report_failure(const std::string& file, int line,
+                          const std::string& message, const std::string& call,
+                          const std::string& expected,
+                          const std::string& seen) {
+  // The referee hears of it later, when this role has gone on.
+  const std::string where =
+      call.empty() ? this_board()->last(Board::kCall) : call;
+  this_board()->note(Board::kFailure, message.c_str());
+  post(Frame::kFailure,
+       join({file, std::to_string(line), message, where, expected, seen}));
+}
+
+void Role::report_left(const std::string& what) { post(Frame::kLeft, what); }
+
+void Role::report_end() {
+  this_board()->note(Board::kEnd, "reached its end");
+  post(Frame::kEnd, "");
+}
+
+}  // namespace ipclab

@@ -1,0 +1,117 @@
+// What a role can do besides CUDA: exchange named steps with the others, take
+// its turn, die when the story wants it, write down what it saw.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstring>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "wire.h"
+
+namespace ipclab {
+
+/// Thrown where a call that had to succeed did not. The role ends; the report
+/// shows call, expected and seen.
+struct CallFailed {
+  std::string call, expected, seen, file;
+  int line;
+  bool broken;  // no memory, no device …: the harness cannot judge
+};
+
+/// One role of a scenario, inside its own process. Only the thread that runs
+/// the role's body may use it.
+class Role {
+ public:
+  Role(std::string name, int index, Descriptor socket,
+       std::vector<std::string> order);
+
+  const std::string& name() const { return name_; }
+  /// Which one of several roles of one kind this is, from 0.
+  int index() const { return index_; }
+  /// The order of this run, if the scenario has an every_order().
+  const std::vector<std::string>& order() const { return order_; }
+
+  /// Says that `step` has happened. Every other role sees it.
+  void signal(const std::string& step) { send_bytes(step, {}); }
+
+  /// Waits until another role has said `step`; the n-th wait of a role waits
+  /// for the n-th time that others said it.
+  void wait(const std::string& step) { receive_bytes(step); }
+
+  /// Waits until others have said `step` `times` times.
+  void wait(const std::string& step, int times) {
+    for (int i = 0; i < times; ++i) wait(step);
+  }
+
+  /// Sends a value as it lies in memory to every role that receives `step`.
+  template <class T>
+  void send(const std::string& step, const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    send_bytes(
+        step, std::string(reinterpret_cast<const char*>(&value), sizeof value));
+  }
+
+  /// Receives a value. Another size than T's ends the role with a failure.
+  template <class T>
+  T receive(const std::string& step) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const std::string bytes = receive_bytes(step);
+    check_size(step, bytes.size(), sizeof(T));
+    T value;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+
+  /// Sends bytes of any number.
+  void send_bytes(const std::string& step, const std::string& bytes);
+  std::string receive_bytes(const std::string& step);
+
+  /// Sends a copy of a descriptor to the one role that receives it first; the
+  /// harness keeps no copy behind.
+  void send_descriptor(const std::string& step, int descriptor);
+  Descriptor receive_descriptor(const std::string& step);
+
+  /// Ends this process by `signal`, which is then its documented end.
+  [[noreturn]] void die(int signal);
+
+  /// Does these steps when their turn comes in the scenario's every_order().
+  /// A step without an action is the end of this process: the body returns
+  /// next, and steps of its own that would come later are left out.
+  void in_order(
+      const std::vector<std::pair<std::string, std::function<void()>>>& mine);
+
+  /// Writes down what was seen, without judging it.
+  void observe(const std::string& what);
+  /// A documented limit was not there.
+  void lifted(const std::string& what);
+  /// The harness cannot judge: no permission, no memory, a bug of its own.
+  [[noreturn]] void broken(const std::string& why);
+
+  /// For the harness itself: a check that failed, something left open, the
+  /// end of the body.
+  void report_failure(const std::string& file, int line,
+                      const std::string& message, const std::string& call,
+                      const std::string& expected, const std::string& seen);
+  void report_left(const std::string& what);
+  void report_end();
+
+ private:
+  void post(Frame::Kind kind, const std::string& data);
+  void post(const Frame& frame);
+  Frame receive(const std::string& step, bool with_descriptor);
+  void check_size(const std::string& step, size_t seen, size_t wanted);
+
+  std::string name_;
+  int index_;
+  Wire wire_;
+  std::vector<std::string> order_;
+};
+
+/// Is this process a role (and not the referee)?
+bool in_role();
+
+}  // namespace ipclab

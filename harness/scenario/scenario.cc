@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scenario.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "capabilities.h"
+#include "process.h"
+#include "record.h"
+#include "referee.h"
+
+namespace ipclab {
+namespace {
+
+// Leaves the TEST. GoogleTest takes this exception for a verdict that it knows
+// already.
+[[noreturn]] void leave_test() {
+  throw testing::AssertionException(
+      testing::TestPartResult(testing::TestPartResult::kSkip, nullptr, 0, ""));
+}
+
+void skip(const std::string& reason) { GTEST_SKIP() << reason; }
+
+}  // namespace
+
+void covers(const char* requirement) {
+  Record::current().requirement = requirement;
+}
+
+void observe(const std::string& what) {
+  Record::current().notes.push_back(what);
+}
+
+void lifted(const std::string& what) {
+  Record::current().outcome(Record::kLifted, what);
+}
+
+void needs(const std::vector<Need>& wanted) {
+  Record& record = Record::current();
+  for (const Need& need : wanted)
+    record.gpus = std::max(record.gpus, need.gpus);
+  if (Process::self().listing || in_role()) return;
+  for (const Need& need : wanted) {
+    std::optional<std::string> reason;
+    try {
+      reason = missing(need);
+    } catch (const std::exception& error) {
+      record.outcome(Record::kBroken, error.what());
+      ADD_FAILURE() << error.what();
+      leave_test();
+    }
+    if (!reason) continue;
+    record.outcome(Record::kNotApplicable, *reason);
+    skip(*reason);
+    leave_test();
+  }
+}
+
+Scenario::Scenario() = default;
+
+Scenario::RoleSpec& Scenario::role(const std::string& name,
+                                   std::function<void(Role&)> body) {
+  roles_.push_back(std::make_unique<RoleSpec>());
+  RoleSpec& spec = *roles_.back();
+  spec.name = name;
+  spec.body = std::move(body);
+  return spec;
+}
+
+void Scenario::roles(const std::string& name, int count,
+                     const std::function<void(Role&)>& body) {
+  for (int i = 0; i < count; ++i)
+    role(name + " " + std::to_string(i), body).index = i;
+}
+
+void Scenario::every_order(std::vector<std::string> steps) {
+  steps_ = std::move(steps);
+  std::sort(steps_.begin(), steps_.end());
+}
+
+void Scenario::run(std::chrono::milliseconds deadline) {
+  if (Process::self().listing) leave_test();
+  std::vector<std::string> order = steps_;
+  do {
+    run_once(deadline, order);
+    if (!in_role() && testing::Test::HasFailure()) return;
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+void Scenario::run_once(std::chrono::milliseconds deadline,
+                        const std::vector<std::string>& order) {
+  Process& self = Process::self();
+  const int run = self.runs++;
+  if (self.is_role) {
+    if (run < self.place.run) return;  // a later run of this TEST is ours
+    const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
+    play_role(spec.name, spec.index, order, spec.body);
+  }
+  ended_ = Referee(roles_, run, order).run(deadline);
+}
+
+const Ended& Scenario::ended(const std::string& role) const {
+  static const Ended kUnknown;
+  if (in_role()) return kUnknown;  // what follows a run is the referee's
+  const auto found = ended_.find(role);
+  if (found == ended_.end())
+    throw std::invalid_argument("no role '" + role + "' has run");
+  return found->second;
+}
+
+}  // namespace ipclab

@@ -1,0 +1,129 @@
+// A test whose roles are real processes. The test body is the referee: it
+// never touches CUDA, it starts each role as a fresh exec of this program that
+// runs one lambda, passes on their steps, and says what became of each.
+//
+//   TEST(LegacyMemory, ImporterSeesExporterWrites) {
+//     covers("LMEM-01");
+//     Scenario scenario;
+//     scenario.role("exporter", [](Role& me) { … me.send("handle", handle); });
+//     scenario.role("importer", [](Role& me) { me.receive<Handle>("handle");
+//     }); scenario.run(10s);
+//   }
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "role.h"
+
+namespace ipclab {
+
+using namespace std::chrono_literals;
+
+/// Names the row of requirements.json that this TEST judges. First statement
+/// of every conformance test.
+void covers(const char* requirement);
+
+/// Writes down, in the referee, what was seen and is not judged.
+void observe(const std::string& what);
+
+/// A documented limit was not there: the verdict is `lifted`.
+void lifted(const std::string& what);
+
+/// Something that a test needs of the machine: `gpus(2)`, or the name of a
+/// capability of capabilities.h.
+struct Need {
+  std::string capability;
+  int gpus = 0;
+};
+inline Need gpus(int count) { return {"", count}; }
+
+/// Skips the TEST, with the reason, unless the machine has all of these.
+void needs(const std::vector<Need>& wanted);
+template <class... Needs>
+void needs(const Need& first, const Needs&... more) {
+  needs(std::vector<Need>{first, more...});
+}
+
+/// How a role ended.
+struct Ended {
+  bool reached_end = false;
+  int signal = 0;         // 0: by no signal
+  int exit_code = -1;     // -1: by a signal
+  std::string last_step;  // empty: none
+  std::string output;     // what it printed, capped
+};
+
+class Scenario {
+ public:
+  /// One role, to be configured further: .env(…), .may_end_by(…).
+  class RoleSpec {
+   public:
+    /// Sets a variable of this role's environment.
+    RoleSpec& env(const std::string& name, const std::string& value) {
+      environment[name] = value;
+      return *this;
+    }
+    /// The role may be ended by this signal instead of reaching its end.
+    RoleSpec& may_end_by(int signal) {
+      signals.push_back(signal);
+      return *this;
+    }
+
+   private:
+    friend class Scenario;
+    friend class Referee;
+    friend class RoleProcess;
+    std::string name;
+    int index = 0;
+    std::function<void(Role&)> body;
+    std::map<std::string, std::string> environment;
+    std::vector<int> signals;
+  };
+
+  Scenario();
+
+  RoleSpec& role(const std::string& name, std::function<void(Role&)> body);
+
+  /// `count` roles of one kind, "importer 0" to "importer <count - 1>"; each
+  /// knows its Role::index().
+  void roles(const std::string& name, int count,
+             const std::function<void(Role&)>& body);
+
+  /// Runs the whole scenario once for each order of these steps, which roles
+  /// take with Role::in_order().
+  void every_order(std::vector<std::string> steps);
+
+  /// Runs all roles to their end. Reports what failed, crashed, hung or was
+  /// left behind as failures of this TEST.
+  void run(std::chrono::milliseconds deadline);
+
+  /// How the role of that name ended in the last run.
+  const Ended& ended(const std::string& role) const;
+
+ private:
+  void run_once(std::chrono::milliseconds deadline,
+                const std::vector<std::string>& order);
+
+  std::vector<std::unique_ptr<RoleSpec>> roles_;
+  std::vector<std::string> steps_;
+  std::map<std::string, Ended> ended_;
+};
+
+/// The expected and the seen value of the check that fails next in this role;
+/// both then stand in the record as fields of their own.
+void expected_but_saw(const std::string& expected, const std::string& seen);
+
+/// main() of a program of scenarios. `print_probe` prints the probe's document
+/// (harness/README.md, section 3) and is null in programs without CUDA.
+int scenario_main(int argc, char** argv, void (*print_probe)());
+
+}  // namespace ipclab

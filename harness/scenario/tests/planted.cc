@@ -1,0 +1,285 @@
+// Scenarios with one planted fault each. test_planted.py runs them one by one
+// and holds the harness to what it must say.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "harness/scenario/board.h"
+#include "harness/scenario/capabilities.h"
+#include "harness/scenario/process.h"
+#include "harness/scenario/scenario.h"
+
+using namespace ipclab;
+
+TEST(Planted, Nothing) {
+  covers("PLANTED-00");
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) { me.send("handle", 1); });
+  scenario.role("importer", [](Role& me) { me.receive<int>("handle"); });
+  scenario.run(10s);
+}
+
+TEST(Planted, WrongValue) {
+  covers("PLANTED-01");
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) { me.send("handle", 1); });
+  scenario.role("importer", [](Role& me) {
+    const int seen = me.receive<int>("handle");
+    this_board()->note(Board::kCall, "cudaSomething(&value)");
+    expected_but_saw("2", std::to_string(seen));
+    EXPECT_EQ(seen, 2);
+    this_board()->note(Board::kCall, "cudaLater()");
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, WrongSize) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) { me.send("handle", 1); });
+  scenario.role("importer", [](Role& me) { me.receive<double>("handle"); });
+  scenario.run(10s);
+}
+
+TEST(Planted, FailedCall) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    throw CallFailed{"cudaMalloc(&p, 1)",
+                     "cudaSuccess",
+                     "cudaErrorInvalidValue",
+                     "file.cu",
+                     7,
+                     false};
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, NoMemory) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    throw CallFailed{"cudaMalloc(&p, 1)",
+                     "cudaSuccess",
+                     "cudaErrorMemoryAllocation",
+                     "file.cu",
+                     7,
+                     true};
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, Exception) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { throw std::bad_alloc(); });
+  scenario.run(10s);
+}
+
+TEST(Planted, DeadPeer) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    me.send("handle", 1);
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    me.receive<int>("handle");
+    this_board()->note(Board::kCall, "cudaLastCall()");
+    raise(SIGSEGV);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, Deadlock) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    me.wait("importer done");
+    me.signal("exporter done");
+  });
+  scenario.role("importer", [](Role& me) {
+    me.wait("exporter done");
+    me.signal("importer done");
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, Endless) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    me.signal("begun");
+    for (volatile int i = 0;; i = i + 1) {
+    }
+  });
+  scenario.run(500ms);
+}
+
+TEST(Planted, Stopped) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { raise(SIGSTOP); });
+  scenario.role("importer", [](Role& me) { me.wait("handle"); });
+  scenario.run(500ms);
+}
+
+TEST(Planted, EndsBeforeItsEnd) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { std::_Exit(0); });
+  scenario.run(10s);
+}
+
+TEST(Planted, DiesOtherwiseThanSaid) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { raise(SIGABRT); }).may_end_by(SIGSEGV);
+  scenario.run(10s);
+}
+
+TEST(Planted, CrashAfterItsEnd) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { std::atexit([] { raise(SIGSEGV); }); });
+  scenario.run(10s);
+}
+
+TEST(Planted, Grandchild) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    if (fork() == 0) {
+      setsid();
+      execl("/bin/sleep", "sleep", "1000", nullptr);
+      _exit(1);
+    }
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, DescriptorLeftOpen) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    EXPECT_NE(open("/dev/null", O_RDONLY | O_CLOEXEC), -1);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, SharedMemoryName) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const std::string name = "/ipclab-planted-" + std::to_string(getpid());
+    const int memory = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+    EXPECT_NE(memory, -1);
+    close(memory);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, DeviceMemory) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    // The planted libnvidia-ml.so.1 counts this file's bytes as in use.
+    FILE* file = std::fopen(std::getenv("IPCLAB_FAKE_USED"), "w");
+    ASSERT_NE(file, nullptr);
+    std::fputs("4096", file);
+    std::fclose(file);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, Flood) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    std::printf("the first line\n");
+    for (int i = 0; i < 200000; ++i)
+      std::printf("line %d of a flood of output, long enough to count\n", i);
+    std::printf("the last line\n");
+    std::fflush(stdout);
+    me.signal("printed");
+    EXPECT_EQ(1, 2);
+  });
+  scenario.run(20s);
+}
+
+TEST(Planted, MessageCutShort) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const int socket = Process::self().place.socket;
+    const unsigned header[] = {0x49504331, Frame::kPost, 6, 0, 1000, 0, 0, 0};
+    send(socket, header, sizeof header, MSG_NOSIGNAL);
+    send(socket, "handle", 6, MSG_NOSIGNAL);
+    std::_Exit(0);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, NoMessage) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const std::string noise(64, 'x');
+    send(Process::self().place.socket, noise.data(), noise.size(),
+         MSG_NOSIGNAL);
+    std::_Exit(0);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, RefereeKilled) {
+  Scenario scenario;
+  scenario.roles("importer", 2, [](Role& me) {
+    me.signal("begun");
+    me.wait("never");
+  });
+  scenario.role("exporter", [](Role& me) {
+    me.wait("begun", 2);
+    FILE* file = std::fopen(std::getenv("IPCLAB_BEGUN"), "w");
+    ASSERT_NE(file, nullptr);
+    std::fprintf(file, "%d %d\n", getppid(), getpid());
+    std::fclose(file);
+    for (volatile int i = 0;; i = i + 1) {
+    }
+  });
+  scenario.run(60s);
+}
+
+TEST(Planted, OneOrderFails) {
+  Scenario scenario;
+  scenario.every_order({"close", "free"});
+  scenario.role("exporter", [](Role& me) {
+    me.in_order({{"free", [&] { me.signal("freed"); }}});
+  });
+  scenario.role("importer", [](Role& me) {
+    bool freed = false;
+    me.in_order({{"close", [&] {
+                    // In the second order the exporter has freed by now.
+                    freed = me.order().front() == "free";
+                  }}});
+    EXPECT_FALSE(freed);
+  });
+  scenario.run(10s);
+}
+
+TEST(Planted, Lifted) {
+  Scenario scenario;
+  scenario.role("exporter",
+                [](Role& me) { me.lifted("trim released 64 MiB"); });
+  scenario.run(10s);
+}
+
+TEST(Planted, Observed) {
+  observe("from the referee");
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) { me.observe("code 1"); });
+  scenario.run(10s);
+}
+
+TEST(Planted, NeedsTwoGpus) {
+  covers("PLANTED-02");
+  needs(gpus(2));
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) { FAIL() << "must not run"; });
+  scenario.run(10s);
+}
+
+TEST(Planted, NeedsFabric) {
+  needs(gpus(1), fabric);
+  FAIL() << "must not run";
+}

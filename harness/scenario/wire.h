@@ -1,0 +1,107 @@
+// How roles and referee talk: frames over a stream socket, of any length, with
+// at most one descriptor each.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ipclab {
+
+/// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept
+      : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const { return number_; }
+  explicit operator bool() const { return number_ != -1; }
+  int release() { return std::exchange(number_, -1); }
+  void close();
+
+ private:
+  int number_ = -1;
+};
+
+struct Frame {
+  enum Kind : uint32_t {
+    kPost = 1,    // role: here is a step, with data
+    kWant,        // role: I wait for this step
+    kDelivery,    // referee: here it is
+    kFailure,     // role: a check failed (fields separated by NUL)
+    kNote,        // role: observed, not judged
+    kLifted,      // role: a documented limit was not there
+    kBroken,      // role: I cannot judge
+    kLeft,        // role: something that I leave open
+    kDie,         // role: the signal that I am about to raise
+    kEndsInTurn,  // role: my end is these steps of the order
+    kEnd,         // role: I reached my end
+  };
+
+  Kind kind{};
+  std::string step;
+  std::string data;
+  std::string from;  // kDelivery: who posted it
+  Descriptor descriptor;
+};
+
+/// A socket that is read and written in frames. Throws std::system_error where
+/// the socket fails, and std::runtime_error on bytes that are no frame.
+class Wire {
+ public:
+  Wire() = default;
+  explicit Wire(Descriptor socket) : socket_(std::move(socket)) {}
+
+  int socket() const { return socket_.get(); }
+
+  /// Puts a frame into the queue to be sent.
+  void queue(const Frame& frame);
+  /// Sends what the socket takes (all of it, if the socket blocks). False if
+  /// the peer has gone.
+  bool flush();
+  bool has_output() const { return !output_.empty(); }
+
+  /// Reads once what has come (waits for it, if the socket blocks). False once
+  /// the peer has gone and all is read.
+  bool read_some();
+  /// The next whole frame that was read.
+  std::optional<Frame> next();
+  /// Bytes that came so far.
+  uint64_t received() const { return received_; }
+  /// Bytes of a frame that was begun and not finished.
+  size_t unfinished() const { return input_.size(); }
+  /// Bytes that are missing to the frame that was begun, 0 if not known.
+  size_t missing() const;
+
+  void close() { socket_.close(); }
+
+ private:
+  struct Output {
+    std::string bytes;
+    size_t sent = 0;
+    Descriptor descriptor;
+  };
+
+  Descriptor socket_;
+  std::deque<Output> output_;
+  std::string input_;
+  uint64_t received_ = 0;
+  std::deque<Descriptor> descriptors_;
+};
+
+/// Joins fields with NUL; split() takes them apart again.
+std::string join(const std::vector<std::string>& fields);
+std::vector<std::string> split(const std::string& joined);
+
+}  // namespace ipclab

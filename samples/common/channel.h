@@ -1,0 +1,143 @@
+// What the two roles of a lesson say to each other: named steps, with
+// bytes or a descriptor, over a socket pair. Every wait has a deadline,
+// and a peer that has ended is an error, not a hang.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "check.h"
+
+// Sends one packet, with a descriptor if `descriptor` is not -1.
+// Returns what sendmsg(2) returns; never raises SIGPIPE.
+inline ssize_t send_packet(int socket, const void* data, size_t size,
+                           int descriptor) {
+  iovec bytes{const_cast<void*>(data), size};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor != -1) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;  // the kernel copies the descriptor
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+// Receives one packet; *descriptor is -1 if none came with it. The new
+// descriptor is close-on-exec. Returns what recvmsg(2) returns.
+inline ssize_t receive_packet(int socket, void* data, size_t size,
+                              int* descriptor, int flags = 0) {
+  iovec bytes{data, size};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  *descriptor = -1;
+  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags);
+  const cmsghdr* header = n < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS)
+    std::memcpy(descriptor, CMSG_DATA(header), sizeof *descriptor);
+  return n;
+}
+
+class Channel {
+ public:
+  explicit Channel(int socket) : socket_(socket) {}
+  Channel(Channel&& other)
+      : socket_(std::exchange(other.socket_, -1)) {}
+  ~Channel() {
+    if (socket_ != -1) close(socket_);
+  }
+
+  // Says that `step` has happened.
+  void signal(const char* step) { send_bytes(step, nullptr, 0, -1); }
+
+  // Waits until the other role has said that `step` has happened.
+  void wait(const char* step) { receive_bytes(step, nullptr, 0); }
+
+  // Sends a value as it lies in memory, a handle for example.
+  template <class T>
+  void send(const char* step, const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    send_bytes(step, &value, sizeof value, -1);
+  }
+
+  // Receives a value that the other role sent at `step`.
+  template <class T>
+  T receive(const char* step) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    receive_bytes(step, &value, sizeof value);
+    return value;
+  }
+
+  // Sends a copy of a descriptor; ours stays open and stays ours.
+  void send_descriptor(const char* step, int descriptor) {
+    send_bytes(step, nullptr, 0, descriptor);
+  }
+
+  // Receives a descriptor; the caller closes it.
+  int receive_descriptor(const char* step) {
+    const int descriptor = receive_bytes(step, nullptr, 0);
+    if (descriptor == -1) broken(step, "came without a descriptor");
+    return descriptor;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kDeadline{10000};
+
+  [[noreturn]] static void broken(const char* step, const char* what) {
+    std::fflush(stdout);
+    print_role(stderr);
+    std::fprintf(stderr, "step '%s': %s\n", step, what);
+    std::exit(EXIT_FAILURE);
+  }
+
+  void send_bytes(const char* step, const void* data, size_t size,
+                  int descriptor) {
+    std::string packet(step, std::strlen(step) + 1);
+    if (size != 0) packet.append(static_cast<const char*>(data), size);
+    if (send_packet(socket_, packet.data(), packet.size(),
+                    descriptor) == -1)
+      broken(step, errno == EPIPE ? "the other role has ended"
+                                  : std::strerror(errno));
+  }
+
+  int receive_bytes(const char* step, void* data, size_t size) {
+    pollfd ready{socket_, POLLIN, 0};
+    if (poll(&ready, 1, static_cast<int>(kDeadline.count())) != 1)
+      broken(step, "still waiting after 10 s");
+    const size_t name = std::strlen(step) + 1;
+    std::string packet(name + size + 256, '\0');
+    int descriptor = -1;
+    const ssize_t n = receive_packet(socket_, packet.data(),
+                                     packet.size(), &descriptor);
+    if (n <= 0) broken(step, "the other role has ended");
+    if (packet.compare(0, name, step, name) != 0)
+      broken(step, ("the other role is at '" + packet + "'").c_str());
+    if (static_cast<size_t>(n) != name + size)
+      broken(step, "the other role sent another number of bytes");
+    if (size != 0) std::memcpy(data, packet.data() + name, size);
+    return descriptor;
+  }
+
+  int socket_;
+};

@@ -1,0 +1,45 @@
+// What a lesson needs of the machine. Where it is missing the lesson
+// says so in one line and exits with 77, which means "skipped".
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+
+#include "check.h"
+
+constexpr int kSkipped = 77;
+
+// Prints "SKIP: <reason>" and exits with 77.
+[[noreturn, gnu::format(printf, 1, 2)]] inline void skip(
+    const char* reason, ...) {
+  std::printf("SKIP: ");
+  va_list arguments;
+  va_start(arguments, reason);
+  std::vprintf(reason, arguments);
+  va_end(arguments);
+  std::printf("\n");
+  std::exit(kSkipped);
+}
+
+// Skips unless CUDA sees at least `wanted` GPUs.
+inline void require_gpus(int wanted) {
+  int found = 0;
+  const cudaError_t code = cudaGetDeviceCount(&found);
+  if (code != cudaSuccess && code != cudaErrorNoDevice)
+    skip("needs %d GPU%s: %s (%d): %s", wanted, wanted == 1 ? "" : "s",
+         cudaGetErrorName(code), code, cudaGetErrorString(code));
+  if (found < wanted)
+    skip("needs %d GPU%s, found %d", wanted, wanted == 1 ? "" : "s",
+         found);
+}
+
+// Skips unless device 0 has the attribute; `what` is its plain name.
+inline void require(cudaDeviceAttr attribute, const char* what) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
+  if (value == 0) skip("device 0 does not support %s", what);
+}

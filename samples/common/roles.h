@@ -1,0 +1,106 @@
+// The two roles of a lesson: the exporter is the program as it was
+// started, the importer is the same program started once more. It is
+// started by exec, because CUDA does not survive a fork.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "channel.h"
+#include "check.h"
+#include "require.h"
+
+using namespace std::chrono_literals;
+
+// The second argument of the second start: the number of its socket.
+constexpr char kImporterFlag[] = "--importer";
+
+// A line of the lesson's story, with the role that tells it.
+[[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
+  std::printf("%-8s  ", role_name());
+  va_list arguments;
+  va_start(arguments, text);
+  std::vprintf(text, arguments);
+  va_end(arguments);
+  std::printf("\n");
+  std::fflush(stdout);  // keeps the order when stdout is a pipe
+}
+
+// Is this the second start of the program?
+inline bool is_child(int argc, char** argv) {
+  const bool child =
+      argc == 3 && std::strcmp(argv[1], kImporterFlag) == 0;
+  role_name() = child ? "importer" : "exporter";
+  if (argc > 1 && !child) {
+    std::fprintf(stderr, "%s takes no arguments, but got '%s'\n",
+                 argv[0], argv[1]);
+    std::exit(2);
+  }
+  return child;
+}
+
+// The importer's end of the channel; `argv` is main's.
+inline Channel channel_from_parent(char** argv) {
+  return Channel(std::atoi(argv[2]));
+}
+
+struct Child {
+  Channel channel;
+  pid_t pid;
+
+  // The importer's exit code. One that a signal ended, or that is still
+  // there at the deadline (it is ended then), counts as 1, and a line
+  // says so.
+  int wait(std::chrono::milliseconds deadline) {
+    const int handle =
+        static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    SYS_CHECK(handle);
+    pollfd ended{handle, POLLIN, 0};
+    if (poll(&ended, 1, static_cast<int>(deadline.count())) == 0) {
+      std::fprintf(stderr, "importer %d has not ended after %lld ms\n",
+                   pid, static_cast<long long>(deadline.count()));
+      kill(pid, SIGKILL);
+    }
+    close(handle);
+    int status = 0;
+    SYS_CHECK(waitpid(pid, &status, 0));
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    std::fprintf(stderr, "importer %d was ended by signal %d (%s)\n",
+                 pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return EXIT_FAILURE;
+  }
+};
+
+// Starts the program again as the importer; `argv` is main's.
+inline Child start_again(char** argv) {
+  int ends[2];
+  SYS_CHECK(
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+  std::fflush(nullptr);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  SYS_CHECK(pid);
+  if (pid == 0) {
+    // An exporter that dies takes its importer with it.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILURE);
+    const int socket = dup(ends[1]);  // dup: this one survives exec
+    const std::string number = std::to_string(socket);
+    execl("/proc/self/exe", argv[0], kImporterFlag, number.c_str(),
+          nullptr);
+    _exit(EXIT_FAILURE);
+  }
+  close(ends[1]);
+  return {Channel(ends[0]), pid};
+}
