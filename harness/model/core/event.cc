@@ -8,7 +8,6 @@
 
 #include "core/device.h"
 #include "core/mutant.h"
-#include "core/profile.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -43,9 +42,6 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event) {
     if ((flags & CU_EVENT_BLOCKING_SYNC) != 0 &&
         mutant("blocking-ipc-refused")) {
       return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!profile().ipc_events && !mutant("unsupported-silent")) {
-      return CUDA_ERROR_NOT_SUPPORTED;
     }
   }
   auto made = std::make_shared<CUevent_st>();
