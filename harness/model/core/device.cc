@@ -202,7 +202,10 @@ CUresult add_peer(CUcontext context, int gpu, bool lazy) {
 }
 
 void remove_lazy_peer(CUcontext context, int gpu) {
-  if (mutant("peer-resource-leak")) return;
+  if (mutant("peer-resource-leak")) {
+    // Each import keeps a resource of its own.
+    context->lazy_peers[-1 - static_cast<int>(context->lazy_peers.size())] = 1;
+  }
   const auto peer = context->lazy_peers.find(gpu);
   if (peer == context->lazy_peers.end()) return;
   if (--peer->second == 0) context->lazy_peers.erase(peer);

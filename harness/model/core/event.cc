@@ -8,7 +8,6 @@
 
 #include "core/device.h"
 #include "core/mutant.h"
-#include "core/profile.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -44,9 +43,6 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event) {
         mutant("blocking-ipc-refused")) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!profile().ipc_events && !mutant("unsupported-silent")) {
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
   }
   auto made = std::make_shared<CUevent_st>();
   made->context = context;
@@ -73,7 +69,8 @@ CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state) {
 CUresult event_destroy(CUevent event) {
   const std::shared_ptr<CUevent_st> removed = handles().remove(event);
   if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (removed->imported && mutant("import-destroy-leaks")) {
+  if (removed->imported &&
+      (mutant("import-destroy-leaks") || mutant("event-destroy-global"))) {
     static auto& leaked = *new Registry<CUevent_st>;
     leaked.add(removed);
   }

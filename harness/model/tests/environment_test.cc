@@ -63,7 +63,7 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
        {Row{"one-gpu", 1, 0, 1, 0, 0}, Row{"two-gpus", 2, 1, 1, 0, 0},
         Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"few-peers", 4, 1, 1, 0, 0},
         Row{"no-peer", 2, 0, 1, 0, 0}, Row{"tegra", 1, 0, 1, kNone, 0},
-        Row{"no-ipc", 1, 0, 0, kNone, kNone}}) {
+        Row{"no-ipc", 1, 0, 0, kNone, 0}}) {
     SCOPED_TRACE(row.name);
     const Description seen = describe({{"IPCLAB_PROFILE", row.name}});
     EXPECT_EQ(seen.start, cudaSuccess);
@@ -135,6 +135,7 @@ ROLE(few_descriptors) {
     code = cudaMalloc(&pointer, 2 << 20);
   }
   EXPECT_EQ(code, cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);  // gives the descriptors back
 }
 
 TEST(Environment, NoDescriptorsIsAnErrorCode) {
