@@ -9,6 +9,7 @@ set(IPCLAB_PYTHON "" CACHE FILEPATH "Python for the tests, with what ci/setup in
 if(NOT IPCLAB_PYTHON)
   set(IPCLAB_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
   if(NOT EXISTS ${IPCLAB_PYTHON})
+    unset(IPCLAB_PYTHON)
     find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
   endif()
 endif()

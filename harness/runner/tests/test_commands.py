@@ -240,7 +240,7 @@ def test_report_of_a_model_run_says_so(build: Build) -> None:
     build.probe({**PROBE, "backend": "model"})
     build.conformance("record()")
     outcome = build.run()
-    assert outcome.text.startswith("reference model (2 x NVIDIA H200); says nothing")
+    assert outcome.text.startswith("reference model, 2 simulated GPUs; says nothing")
     page = (outcome.folder / "report.html").read_text()
     assert "Made on the reference model: it says nothing about a driver." in page
     assert outcome.only["backend"] == "model"
@@ -271,6 +271,7 @@ def test_sample_by_each_of_its_names(build: Build, name: str) -> None:
     assert done.returncode == 0
     assert done.stdout == (
         "01_legacy_memory\n\nLesson 01: lend memory.\n\n  a picture\n\n"
+        "on: 2 x NVIDIA H200, driver of unknown version (CUDA 13.0)\n\n"
         "the lesson speaks\n\n"
         "Exit code 0: it did what the lesson says, and the data proves it.\n"
     )
