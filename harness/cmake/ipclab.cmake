@@ -5,14 +5,9 @@
 
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
 
-set(IPCLAB_PYTHON "" CACHE FILEPATH "Python for the tests, with what ci/setup installs")
-if(NOT IPCLAB_PYTHON)
-  set(IPCLAB_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-  if(NOT EXISTS ${IPCLAB_PYTHON})
-    unset(IPCLAB_PYTHON)
-    find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
-  endif()
-endif()
+# Python for the tests, with what ci/setup installs: .venv's, or the system's.
+find_program(IPCLAB_PYTHON NAMES python3 PATHS ${CMAKE_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
+find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
 
 # The name of the folder that is being read: 01_legacy_memory. A lesson's
 # target has its name without the number.
