@@ -46,6 +46,7 @@ function(ipc_add_sample)
   endforeach()
 
   add_executable(${topic} ${topic}.cu)
+  set_property(GLOBAL APPEND PROPERTY IPCLAB_PROGRAMS $<TARGET_FILE:${topic}>)
   add_test(NAME sample.${folder} COMMAND ${topic})
   set_tests_properties(
     sample.${folder}
@@ -76,6 +77,7 @@ function(ipc_add_conformance)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${topic}_test ${topic}_test.cu)
+  set_property(GLOBAL APPEND PROPERTY IPCLAB_PROGRAMS $<TARGET_FILE:${topic}_test>)
   target_link_libraries(${topic}_test PRIVATE ipclab_cuda)
   target_compile_definitions(
     ${topic}_test PRIVATE IPCLAB_CUDA_HEADER="${IPCLAB_CUDA_HEADER}")
@@ -103,11 +105,18 @@ include([==[${CMAKE_SOURCE_DIR}/harness/cmake/discover.cmake]==])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
-# Writes what the documentation needs to know of all lessons.
+# After all lessons: writes what the documentation needs to know of them, and
+# has every kernel of theirs read by the model's interpreter.
 function(ipc_finish)
   get_property(lessons GLOBAL PROPERTY IPCLAB_LESSONS)
   list(JOIN lessons ",\n  " lessons)
   file(WRITE ${CMAKE_BINARY_DIR}/lessons.json "[\n  ${lessons}\n]\n")
+
+  get_property(programs GLOBAL PROPERTY IPCLAB_PROGRAMS)
+  if(TARGET ipclab_ptx_check AND programs)
+    add_test(NAME harness.ptx.every_kernel COMMAND ipclab_ptx_check ${programs})
+    set_tests_properties(harness.ptx.every_kernel PROPERTIES LABELS harness TIMEOUT 60)
+  endif()
 endfunction()
 
 # ipc_add_pytest(name file [TIMEOUT seconds] [ENVIRONMENT var=value...]): CTest

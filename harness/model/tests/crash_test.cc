@@ -2,7 +2,9 @@
 // A process may be killed at any moment: the other goes on and nothing is left.
 #include <dirent.h>
 
+#include <csignal>
 #include <ctime>
+#include <vector>
 
 #include "gpu.h"
 #include "peer.h"
@@ -66,6 +68,62 @@ TEST(Crash, KilledExporterLeavesNothing) {
     ASSERT_EQ(cudaEventDestroy(event), cudaSuccess);
   }
   EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+// Opens, writes, records and closes without end.
+ROLE(borrowing) {
+  const auto memory = test.receive<cudaIpcMemHandle_t>();
+  const auto handle = test.receive<cudaIpcEventHandle_t>();
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaIpcOpenEventHandle(&event, handle), cudaSuccess);
+  for (int round = 0;; ++round) {
+    void* data = nullptr;
+    EXPECT_EQ(
+        cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess),
+        cudaSuccess);
+    launch("fill", 12, 256, nullptr, static_cast<int*>(data), 3000, 7);
+    cudaEventRecord(event);
+    if (round == 0) test.send(true);
+    cudaIpcCloseMemHandle(data);
+  }
+}
+
+TEST(Crash, KilledImporterLeavesTheExporterWhole) {
+  constexpr int kCount = 1 << 20;
+  int* data = allocate<int>(kCount);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(
+                &event, cudaEventInterprocess | cudaEventDisableTiming),
+            cudaSuccess);
+  cudaIpcEventHandle_t handle;
+  ASSERT_EQ(cudaIpcGetEventHandle(&handle, event), cudaSuccess);
+  const cudaIpcMemHandle_t memory = memory_handle(data);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const int descriptors = open_descriptors();
+  unsigned random = 54321;
+  for (int round = 0; round < IPCLAB_CRASH_ROUNDS; ++round) {
+    Peer peer("borrowing");
+    peer.channel().send(memory);
+    peer.channel().send(handle);
+    ASSERT_TRUE(peer.channel().receive<bool>());
+    random = random * 1664525 + 1013904223;
+    const timespec pause{0, static_cast<long>(random % 3000000)};
+    nanosleep(&pause, nullptr);
+    peer.kill(SIGKILL);
+    ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
+    ASSERT_EQ(peer.wait(), "signal 9");
+    // What the importer had launched ends with it or has ended.
+    ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
+              CUDA_SUCCESS);
+    std::vector<int> seen(kCount);
+    ASSERT_EQ(cudaMemcpy(seen.data(), data, kCount * sizeof(int),
+                         cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    ASSERT_EQ(seen, std::vector<int>(kCount, round));
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
 }  // namespace
