@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,8 +56,11 @@ std::string ask_own_probe() {
     if (n <= 0) break;
     document.append(bytes, static_cast<size_t>(n));
   }
-  // At the end of its output it ends by itself; at the deadline, by us.
-  if (now_ns() >= until) kill(pid, SIGKILL);
+  // After its output it ends by itself; at the deadline, by us.
+  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  pollfd ended{process.get(), POLLIN, 0};
+  const int64_t left = std::max<int64_t>((until - now_ns()) / 1000000, 0);
+  if (poll(&ended, 1, static_cast<int>(left)) != 1) kill(pid, SIGKILL);
   int status = 0;
   waitpid(pid, &status, 0);
   remove_driver_names({pid});
