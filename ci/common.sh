@@ -31,7 +31,8 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# build PRESET: configures and builds it, quietly unless something is wrong.
+# build PRESET: configures and builds it; on a terminal with ninja's progress,
+# elsewhere quietly unless something is wrong.
 build() {
   local log=build/$1.log
   mkdir -p build
@@ -39,5 +40,7 @@ build() {
     cat "$log" >&2
     die "CMake failed"
   }
-  cmake --build --preset "$1" -- --quiet || die "the build failed"
+  local quiet=()
+  [[ -t 1 ]] || quiet=(-- --quiet)
+  cmake --build --preset "$1" "${quiet[@]}" || die "the build failed"
 }
