@@ -92,6 +92,23 @@ cudaIpcMemHandle_t handle_of(unsigned char byte) {
   return handle;
 }
 
+// Opens a handle with one byte inverted; whatever comes of it is written down.
+void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
+                  size_t at) {
+  const std::string input = "byte " + std::to_string(at) + " inverted";
+  me.signal(input);
+  handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
+  void* opened = nullptr;
+  const Outcome outcome = open_with(kRuntime, handle, kLazy, &opened);
+  me.tabulate(table, input, outcome);
+  if (outcome.kind != Outcome::kWrongSuccess) return;
+  uint32_t word = 0;
+  CALL(cudaMemcpy(&word, opened, sizeof word, cudaMemcpyDefault));
+  if (word != pattern("exporter").at(0))
+    me.observe(input + ": opens something else than the exporter's memory");
+  CALL(cudaIpcCloseMemHandle(opened));
+}
+
 // The table gets a line for what a role died of, or stood still at.
 void tabulate_end(const Scenario& scenario, const std::string& role,
                   const std::string& table) {
@@ -385,8 +402,8 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   scenario.run(20s);
 }
 
-// One bit of meaning: a handle that opens although a byte of it is wrong is
-// not checked by the driver, so the bytes are all that protects the memory.
+// Whether a wrong byte is noticed is not documented: a handle is no capability,
+// and what keeps others out is that they do not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
@@ -407,37 +424,17 @@ TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
 
   for (int i = 0; i < kDamagers; ++i)
     scenario
-        .role(
-            "importer " + std::to_string(i),
-            [i](Role& me) {
-              CALL(cudaFree(nullptr));
-              const auto good = me.receive<cudaIpcMemHandle_t>("handle");
-              const size_t first = static_cast<size_t>(i) * kShare;
-              int alike = 0;
-              for (size_t at = first; at < first + kShare; ++at) {
-                cudaIpcMemHandle_t damaged = good;
-                damaged.reserved[at] = static_cast<char>(~good.reserved[at]);
-                const std::string input =
-                    "byte " + std::to_string(at) + " inverted";
-                me.signal(input);
-                void* opened = nullptr;
-                const Outcome outcome =
-                    open_with(kRuntime, damaged, kLazy, &opened);
-                me.tabulate(kTable, input, outcome);
-                if (outcome.kind != Outcome::kWrongSuccess) continue;
-                uint32_t word = 0;
-                CALL(cudaMemcpy(&word, opened, sizeof word, cudaMemcpyDefault));
-                alike += word == pattern("exporter").at(0);
-                CALL(cudaIpcCloseMemHandle(opened));
-              }
-              me.observe(std::to_string(alike) + " of " +
-                         std::to_string(kShare) +
-                         " damaged handles lead to the exporter's memory");
-              EXPECT_TRUE(context_is_usable());
-              LegacyMapping mapping(good, kBytes);
-              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-              mapping.close();
-            })
+        .role("importer " + std::to_string(i),
+              [i](Role& me) {
+                const auto good = me.receive<cudaIpcMemHandle_t>("handle");
+                const auto first = static_cast<size_t>(i) * kShare;
+                for (size_t at = first; at < first + kShare; ++at)
+                  open_damaged(me, kTable, good, at);
+                EXPECT_TRUE(context_is_usable());
+                LegacyMapping mapping(good, kBytes);
+                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                mapping.close();
+              })
         .may_end_by(SIGSEGV);
 
   scenario.run(30s);
