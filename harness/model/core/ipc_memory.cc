@@ -288,7 +288,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
     return refuse(context, CUDA_ERROR_INVALID_VALUE);
   }
   if (another_context_has_it(context, handle)) {
-    return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
+    return refuse(context, CUDA_ERROR_INVALID_HANDLE);
   }
 
   const bool unchecked =
