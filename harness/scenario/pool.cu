@@ -50,7 +50,8 @@ Descriptor Pool::exported() const {
 }
 
 void Pool::destroy() {
-  CALL(cudaMemPoolDestroy(std::exchange(pool_, nullptr)));
+  CALL(cudaMemPoolDestroy(pool_));
+  pool_ = nullptr;
 }
 
 uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
