@@ -62,7 +62,6 @@ int exporter(Channel& channel) {
   channel.send_descriptor("pool", fd);
   SYS_CHECK(close(fd));
   say("sends a pool, and nothing of it is allocated yet");
-
   int wrong = 0;
   for (int n = 0; n < kAllocations; ++n) {
     void* data = nullptr;
@@ -71,8 +70,8 @@ int exporter(Channel& channel) {
     write(static_cast<int*>(data), kExporterValue + n);
     cudaMemPoolPtrExportData bytes;  // plain data, and no handle
     CUDA_CHECK(cudaMemPoolExportPointer(&bytes, data));
-    channel.send("pointer", bytes);
     say("allocation %d: sends %zu bytes", n, sizeof bytes);
+    channel.send("pointer", bytes);
     channel.wait("written");
     wrong += count_wrong(static_cast<int*>(data), kImporterValue + n);
     say("allocation %d: finds %d wrong values", n, wrong);
