@@ -128,6 +128,14 @@ void AsyncBuffer::free() {
   data = nullptr;
 }
 
+cudaMemPool_t pool_of(const Words& words) {
+  CUmemoryPool pool = nullptr;
+  CALL(
+      DRIVER(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                    reinterpret_cast<CUdeviceptr>(words.data)));
+  return pool;
+}
+
 std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,
                                            int importers) {
   return [=](Role& me) {

@@ -71,6 +71,9 @@ class AsyncBuffer : public Words {
   void free();
 };
 
+/// The pool that an allocation of cudaMallocAsync came from.
+cudaMemPool_t pool_of(const Words& words);
+
 /// The body of an exporter that shares a pool with `importers` others ("pool")
 /// and lends one allocation, filled with `written` ("pointer"), until it was
 /// freed by all ("freed").
