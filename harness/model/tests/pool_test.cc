@@ -301,14 +301,10 @@ TEST(Pool, MaxSizeIsALimit) {
 TEST(Pool, ThresholdTrimAndStatistics) {
   cudaMemPool_t pool = create(on_device(0));
   EXPECT_EQ(get<uint64_t>(pool, cudaMemPoolAttrReleaseThreshold), 0u);
-  size_t before = 0, during = 0, after = 0, total = 0;
-  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   int* large = take(pool, 64 * kMiB, nullptr);
   int* small = take(pool, 1000, nullptr);
   EXPECT_EQ(used(pool), 64 * kMiB + 1024);
   EXPECT_EQ(reserved(pool), 66 * kMiB);
-  ASSERT_EQ(cudaMemGetInfo(&during, &total), cudaSuccess);
-  EXPECT_EQ(before - during, 66 * kMiB);
 
   EXPECT_EQ(set(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX),
             cudaSuccess);
@@ -340,27 +336,25 @@ TEST(Pool, ThresholdTrimAndStatistics) {
   EXPECT_EQ(cudaFreeAsync(small, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(reserved(pool), 0u);
-  ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
-  EXPECT_EQ(before, after);
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
   EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaErrorInvalidValue);
   cudaGetLastError();
 }
 
 TEST(Pool, MemoryOutlivesADestroyedPool) {
-  size_t before = 0, after = 0, total = 0;
-  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   cudaMemPool_t pool = create(on_device(0));
-  int* memory = take(pool, kBytes, nullptr);
   EXPECT_EQ(cudaDeviceSetMemPool(0, pool), cudaSuccess);
+  EXPECT_EQ(current_pool(), pool);
+  void* pointer = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&pointer, kBytes, nullptr), cudaSuccess);
+  int* memory = static_cast<int*>(pointer);
+  EXPECT_EQ(used(pool), kBytes);
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
   EXPECT_EQ(current_pool(), default_pool());
   ASSERT_EQ(launch("fill", 4, 256, nullptr, memory, 1024, 8), CUDA_SUCCESS);
   EXPECT_EQ(wrong_elements(memory, 1024, 8), 0);
   EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
-  EXPECT_EQ(before, after);
   EXPECT_EQ(cudaMemPoolDestroy(default_pool()), cudaErrorInvalidValue);
   cudaGetLastError();
 }
