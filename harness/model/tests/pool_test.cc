@@ -496,6 +496,41 @@ TEST(Pool, GraphAllocationsAreNotShared) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
+TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
+  cudaStream_t stream = stream_with(kNonBlocking);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&memory, 4096, stream), cudaSuccess);
+  int* data = static_cast<int*>(memory);
+  ASSERT_EQ(cudaMemsetAsync(data, 1, 4096, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(data, 2, 4096, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorNotSupported);
+  cudaGetLastError();
+  cudaStreamCaptureStatus status;
+  EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 0x01010101);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(cudaMemset(data, 1, 4096), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(read_back(data, 1)[0], 0x02020202);
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 // Random streams, events and sizes: nobody ever sees another's bytes.
 TEST(Pool, NoTwoOwnersAtOnce) {
   constexpr int kStreams = 4;
