@@ -298,6 +298,31 @@ TEST(Pool, MaxSizeIsALimit) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
+TEST(Pool, SmallPiecesMakeRoomForALargeOne) {
+  cudaMemPoolProps wanted = on_device(0);
+  wanted.maxSize = 4 * kMiB;
+  cudaMemPool_t pool = create(wanted);
+  cudaMemPool_t between = create(on_device(0));
+  EXPECT_EQ(set(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX),
+            cudaSuccess);
+  int* first = take(pool, 2 * kMiB, nullptr);
+  int* other = take(between, 2 * kMiB, nullptr);
+  int* second = take(pool, 2 * kMiB, nullptr);
+  for (int* memory : {first, second}) {
+    EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
+  }
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  int* large = take(pool, 4 * kMiB, nullptr);
+  EXPECT_EQ(launch("fill", 4096, 256, nullptr, large, 1 << 20, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(wrong_elements(large, 1 << 20, 1), 0);
+  for (int* memory : {other, large}) {
+    EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
+  }
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(between), cudaSuccess);
+}
+
 TEST(Pool, ThresholdTrimAndStatistics) {
   cudaMemPool_t pool = create(on_device(0));
   EXPECT_EQ(get<uint64_t>(pool, cudaMemPoolAttrReleaseThreshold), 0u);
