@@ -17,33 +17,6 @@ constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
 constexpr size_t kLarge = 512 << 20;  // nobody takes so much by the way
 
-__global__ void count_wrong(const uint32_t* data, size_t count,
-                            Pattern expected, unsigned* wrong) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count && data[i] != expected.at(i)) atomicAdd(wrong, 1u);
-}
-
-// Counts in the order of a stream; the host does not wait.
-class WrongWords {
- public:
-  WrongWords() { CALL(cudaMemset(counter_.data, 0, sizeof(unsigned))); }
-
-  void queue_count(const Words& words, Pattern expected, cudaStream_t stream) {
-    note_call("count_wrong<<<>>>");
-    count_wrong<<<static_cast<unsigned>((words.count + 255) / 256), 256, 0,
-                  stream>>>(words.data, words.count, expected, counter_.data);
-    CALL(cudaGetLastError());
-  }
-  unsigned so_far() const {
-    unsigned count = ~0u;
-    CALL(cudaMemcpy(&count, counter_.data, sizeof count, cudaMemcpyDefault));
-    return count;
-  }
-
- private:
-  DeviceBuffer counter_{sizeof(unsigned)};
-};
-
 template <class T>
 T pointer_attribute(const Words& words, CUpointer_attribute which) {
   Sentinel<T> value;
