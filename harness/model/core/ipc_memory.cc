@@ -65,6 +65,10 @@ bool another_context_has_it(CUcontext context, const Handle& handle) {
         import.context == context) {
       continue;
     }
+    if (mutant("second-context-other-handle") &&
+        import.origin != handle.object) {
+      continue;
+    }
     if (import.context->device == context->device &&
         !mutant("second-context-accepted")) {
       return true;
