@@ -263,6 +263,13 @@ TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
 
 namespace {
 
+template <class Call>
+cudaError_t in_a_thread(Call call) {
+  cudaError_t code = cudaErrorUnknown;
+  std::thread([&] { code = call(); }).join();
+  return code;
+}
+
 // What one thread finds wrong, looking with a stream and memory of its own;
 // nothing if all is well.
 std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
@@ -304,12 +311,10 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     void* opened = nullptr;
-    cudaError_t code = cudaErrorUnknown;
-    std::thread([&] {
-      code =
-          cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess);
-    }).join();
-    CALL(code);
+    CALL(in_a_thread([&] {
+      return cudaIpcOpenMemHandle(&opened, handle,
+                                  cudaIpcMemLazyEnablePeerAccess);
+    }));
     const Words mapping(opened, kShared);
     std::vector<uint32_t*> pointers;
     for (size_t at = 0; at < mapping.count; at += kWords)
@@ -326,8 +331,7 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
 
-    std::thread([&] { code = cudaIpcCloseMemHandle(opened); }).join();
-    EXPECT_SUCCESS(code);
+    EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
   });
