@@ -447,6 +447,34 @@ TEST(HandleIdentity, TheAttributeTellsWhatCanBeExported) {
   scenario.run(20s);
 }
 
+TEST(HandleIdentity, TheAttributeIsTrueOfMappedMemory) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory, vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    size_t size = 0;
+    CALL(DRIVER(cuMemGetAllocationGranularity)(
+        &size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUmemGenericAllocationHandle memory = 0;
+    CALL(DRIVER(cuMemCreate)(&memory, size, &wanted, 0));
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAddressReserve)(&address, size, 0, 0, 0));
+    CALL(DRIVER(cuMemMap)(address, size, 0, memory, 0));
+    const CUmemAccessDesc access{wanted.location,
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CALL(DRIVER(cuMemSetAccess)(address, size, &access, 1));
+    expect_attribute_is_true("cuMemMap", reinterpret_cast<void*>(address));
+    CALL(DRIVER(cuMemUnmap)(address, size));
+    CALL(DRIVER(cuMemAddressFree)(address, size));
+    CALL(DRIVER(cuMemRelease)(memory));
+  });
+  scenario.run(20s);
+}
+
 TEST(HandleIdentity, TheAttributeIsTrueOfAnImport) {
   covers("LMEM-37");
   needs(gpus(1), legacy_memory);
