@@ -56,6 +56,15 @@ T pointer_attribute(CUpointer_attribute which, const void* pointer) {
   return value;
 }
 
+// The same of a pointer for which no answer is promised.
+template <class T>
+std::string answer_for(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
+      &value, which, reinterpret_cast<CUdeviceptr>(pointer)));
+  return code == CUDA_SUCCESS ? std::to_string(value) : name_of(code);
+}
+
 // --- single bytes of allocations of any size --------------------------------
 
 struct Probes {
@@ -496,8 +505,7 @@ TEST(HandleIdentity, SyncMemopsOnBothSides) {
   Scenario scenario;
   const auto seen = [](Role& me, const char* when, const void* pointer) {
     me.observe(std::string("SYNC_MEMOPS ") + when + ": " +
-               std::to_string(pointer_attribute<unsigned>(
-                   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer)));
+               answer_for<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
   };
   const auto set = [](void* pointer) {
     const unsigned on = 1;
@@ -568,7 +576,9 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
   scenario.role("importer", [=](Role& me) {
     const auto theirs = me.receive<unsigned long long>("id");
     LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
-    me.observe("the id of the import is " + std::to_string(id_of(mapping)) +
+    me.observe("the id of the import is " +
+               answer_for<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                              mapping.data) +
                ", the exporter's of the same memory " + std::to_string(theirs));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
