@@ -95,6 +95,10 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     if (state->latest() >= 32 && mutant("event-ring-32")) return CUDA_SUCCESS;
   }
   const uint32_t record = state->begin_record();
+  if (interprocess(*event) && mutant("ipc-record-early")) {
+    state->complete(record);
+    return CUDA_SUCCESS;
+  }
   stream->submit([state, record] { state->complete(record); }, true);
   return CUDA_SUCCESS;
 }
