@@ -32,11 +32,17 @@ def mirror(lesson: str) -> Path:
 
 
 def build_line(lesson: str) -> str:
-    """The nvcc line of the lesson's header, joined if it is broken."""
+    """The nvcc line of the lesson's header; a second line is indented further."""
     text = source(lesson).read_text().split("\n#include", 1)[0]
-    found = re.search(r"^// (nvcc (?:.*\\\n//\s+)*.*)$", text, re.MULTILINE)
+    found = re.search(r"^// (nvcc .*(?:\n//   .*)*)$", text, re.MULTILINE)
     assert found, f"{lesson}: no nvcc line in the header"
-    return re.sub(r"\\\n//\s+", "", found[1])
+    return found[1].replace("\n//", "")
+
+
+def profile(lesson: str) -> str:
+    """The machine that the model has to play for it."""
+    call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
+    return "two-gpus" if re.search(r"\bGPUS 2\b", call) else "one-gpu"
 
 
 def masked(text: str) -> str:
@@ -107,7 +113,11 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
             return
         ran = subprocess.run(
             [program],
-            env={**os.environ, "LD_LIBRARY_PATH": model},
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": model,
+                "IPCLAB_PROFILE": profile(lesson),
+            },
             capture_output=True,
             text=True,
             timeout=60,
