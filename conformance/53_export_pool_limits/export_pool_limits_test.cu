@@ -293,7 +293,7 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
     Latch latch;
     latch.hold(stream);
     other.free_async(stream);
-    EXPECT_SUCCESS(cudaMemPoolDestroy(pool));
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
     // It did not wait for the free, which is still to come.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
