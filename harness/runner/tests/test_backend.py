@@ -183,6 +183,25 @@ def test_a_flagged_variant_fails(build: Build) -> None:
     assert "LMEM-01 flagged" in done.stdout
 
 
+def test_a_test_that_cannot_judge_is_no_kill(build: Build) -> None:
+    machine(build, NO_GPU)
+    mutants(build, {"name": "bad", "rows": ["LMEM-01"]})
+    build.conformance(f"{NOTICES}record(outcome='broken' if m else 'conforms')")
+    done = build.ipclab("mutants", "--build", "build")
+    assert done.returncode == 1
+    assert "LMEM-01 broken" in done.stdout
+
+
+def test_a_judged_row_that_no_mutant_fails_is_not_proved(build: Build) -> None:
+    machine(build, NO_GPU)
+    mutants(build, {"name": "ok-variant", "rows": ["LMEM-01"]})
+    build.conformance("record()")
+    build.conformance("record()", name="Suite.Limit", row="LIM-01")
+    done = build.ipclab("mutants", "--build", "build")
+    assert done.returncode == 1
+    assert "no mutant is killed by LMEM-01\n" in done.stdout
+
+
 def test_a_mutant_has_its_profile(build: Build) -> None:
     machine(build, NO_GPU)
     mutants(build, {"name": "bad", "rows": ["LMEM-01"], "profile": "tegra"})
