@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 from rich.console import Console
 
-from ipclab import backend, doctor, mutants, report, results, sample, terminal
+from ipclab import backend, compare, doctor, mutants, report, results, sample, terminal
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
@@ -59,6 +59,14 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command == "doctor":
         return doctor.run(terminal.console(), build)
+    if options.command == "compare":
+        return compare.run(
+            terminal.console(),
+            options.old,
+            options.new,
+            options.json,
+            options.any_catalogue,
+        )
     return _report(options.results)
 
 
@@ -259,6 +267,22 @@ def _parser() -> argparse.ArgumentParser:
             default=BUILD,
             help=f"build folder (default: {BUILD})",
         )
+    two = commands.add_parser(
+        "compare",
+        help="what two runs say differently",
+        epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
+        "2 usage, 3 the harness is broken",
+    )
+    two.add_argument("old", metavar="OLD", type=Path)
+    two.add_argument("new", metavar="NEW", type=Path)
+    two.add_argument(
+        "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+    )
+    two.add_argument(
+        "--any-catalogue",
+        action="store_true",
+        help="even if rows have another sentence in the two runs",
+    )
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser
