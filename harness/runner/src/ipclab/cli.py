@@ -14,7 +14,17 @@ from types import FrameType
 import pytest
 from rich.console import Console
 
-from ipclab import backend, compare, doctor, mutants, report, results, sample, terminal
+from ipclab import (
+    backend,
+    compare,
+    doctor,
+    mutants,
+    report,
+    results,
+    rules,
+    sample,
+    terminal,
+)
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
@@ -59,6 +69,8 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command == "doctor":
         return doctor.run(terminal.console(), build)
+    if options.command == "rules":
+        return rules.run(terminal.console(), build, options.row, options.results)
     if options.command == "compare":
         return compare.run(
             terminal.console(),
@@ -259,7 +271,16 @@ def _parser() -> argparse.ArgumentParser:
         help="write the kill matrix there, as JSON",
     )
     look = commands.add_parser("doctor", help="what this machine can share")
-    for command in (run, one, kill, look):
+    law = commands.add_parser("rules", help="the rows, their tests and mutants")
+    law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
+    law.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="verdicts of this run (default: results/latest)",
+    )
+    for command in (run, one, kill, look, law):
         command.add_argument(
             "--build",
             metavar="DIR",
