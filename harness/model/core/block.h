@@ -14,6 +14,10 @@ constexpr uint64_t kPage = 2 << 20;  ///< bytes of the smallest block
 constexpr uint64_t kGranule = 512;   ///< bytes between two small allocations
 constexpr uint64_t kSlots = kPage / kGranule;
 
+inline uint64_t round_up(uint64_t size, uint64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 /// A number that no other object of this process or another ever gets.
 uint64_t unique_id();
 

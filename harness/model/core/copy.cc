@@ -103,6 +103,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
       (!target.on_device && !source.on_device && source.pageable) ||
       (!asynchronous && (target.sync_memops || source.sync_memops));
   if (must_wait) {
+    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
@@ -146,6 +147,7 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
   // "Asynchronous with respect to the host except when the target is pinned
   // host memory or a unified memory region."
   if (!asynchronous && (!target.on_device || target.sync_memops)) {
+    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }

@@ -44,10 +44,6 @@ std::map<int, uint64_t>& bytes_of_gpu() {  // of this process
   return bytes;
 }
 
-uint64_t round_up(uint64_t size, uint64_t unit) {
-  return (size + unit - 1) / unit * unit;
-}
-
 // The size of the block that an allocation shares, 0 if it gets its own.
 uint64_t shared_block_size(uint64_t size) {
   if (mutant("ok-no-suballoc")) return 0;
