@@ -6,11 +6,15 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "harness/scenario/capabilities.h"
 #include "harness/scenario/scenario.h"
@@ -36,17 +40,22 @@ void require_success(cudaError_t code, const char* call, const char* file,
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
+// The macros below note a call themselves: NOTED() inside them would write down
+// what DRIVER() expands to.
+
 /// A call that has to succeed so that the test can go on.
-#define CALL(call) \
-  ::ipclab::require_success(NOTED(call), #call, __FILE__, __LINE__)
+#define CALL(call)                                                       \
+  ::ipclab::require_success((::ipclab::note_call(#call), (call)), #call, \
+                            __FILE__, __LINE__)
 
 /// The call gives exactly this code. Clears the runtime's last error.
 template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted);
 #define EXPECT_CODE(wanted, call) \
-  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, wanted))
+  EXPECT_TRUE(                    \
+      ::ipclab::gives((::ipclab::note_call(#call), (call)), #call, wanted))
 #define EXPECT_SUCCESS(call) \
-  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, {}))
+  EXPECT_TRUE(::ipclab::gives((::ipclab::note_call(#call), (call)), #call, {}))
 
 /// The call is refused. The first code is the expected one; another code of
 /// the documented list passes and is noted; success or any other code fails.
@@ -54,8 +63,14 @@ testing::AssertionResult gives(Code code, const char* call, Code wanted);
 template <class Code>
 testing::AssertionResult refused(Code code, const char* call,
                                  std::initializer_list<Code> documented);
-#define EXPECT_REFUSED(call, ...) \
-  EXPECT_TRUE(::ipclab::refused(NOTED(call), #call, {__VA_ARGS__}))
+#define EXPECT_REFUSED(call, ...)                                            \
+  EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
+                                {__VA_ARGS__}))
+
+/// What `code` means for an input that the call must refuse with one of these.
+/// Clears the runtime's last error.
+template <class Code>
+Outcome outcome_of(Code code, const std::vector<Code>& documented);
 
 /// Allocation, kernel, synchronise and copy work in the current context: no
 /// earlier refusal has left a sticky error.
@@ -102,6 +117,9 @@ struct Words {
 
   /// Writes the pattern with a kernel and waits for it.
   void fill(Pattern pattern, cudaStream_t stream = nullptr) const;
+  /// Queues the kernel that fill() waits for. Call fill() once before a stream
+  /// is held: loading a kernel may wait for all work of the context.
+  void queue_fill(Pattern pattern, cudaStream_t stream) const;
   /// Every byte 0xEE.
   void poison() const;
 };
@@ -164,6 +182,66 @@ class Latch {
 
  private:
   unsigned* flag_ = nullptr;  // pinned host memory, seen by the kernel
+};
+
+// --- order ------------------------------------------------------------------
+
+/// A stream that the legacy default stream does not wait for.
+class Stream {
+ public:
+  Stream();
+  Stream(const Stream&) = delete;
+  ~Stream() { cudaStreamDestroy(stream_); }
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// All work of the stream is done within `limit`.
+testing::AssertionResult passes(cudaStream_t stream,
+                                std::chrono::milliseconds limit = 5s);
+
+/// An event that processes share: created in one, opened in the others.
+class SharedEvent {
+ public:
+  explicit SharedEvent(unsigned flags = cudaEventInterprocess |
+                                        cudaEventDisableTiming);
+  /// Opens the handle of another process's event.
+  explicit SharedEvent(const cudaIpcEventHandle_t& handle);
+  SharedEvent(const SharedEvent&) = delete;
+  ~SharedEvent() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  operator cudaEvent_t() const { return event_; }
+  cudaIpcEventHandle_t handle() const;
+  /// Destroys now, where destroying is the step that matters.
+  void destroy();
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// cudaEventSynchronize in a thread of its own, so that the role can look
+/// whether it has returned.
+class HostWait {
+ public:
+  /// Returns when the thread is about to call.
+  explicit HostWait(cudaEvent_t event);
+  HostWait(const HostWait&) = delete;
+  ~HostWait();
+
+  bool returned() const { return returned_; }
+  /// Waits for the thread; what cudaEventSynchronize gave.
+  cudaError_t join();
+  /// Processor time of the waiting thread in microseconds, once joined.
+  long long cpu_us() const { return cpu_us_; }
+
+ private:
+  std::atomic<bool> entered_{false}, returned_{false};
+  cudaError_t code_ = cudaSuccess;
+  long long cpu_us_ = 0;
+  std::thread thread_;
 };
 
 // --- the machine ------------------------------------------------------------

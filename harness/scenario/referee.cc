@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -29,12 +30,6 @@ constexpr size_t kTimelineEntries = 600;
 
 void require(bool good, const char* what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
-}
-
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? "signal " + std::to_string(signal)
-                         : std::string("SIG") + name;
 }
 
 // R, S, D, T …: what proc(5) says of the process.
@@ -122,6 +117,10 @@ void Referee::start(size_t index) {
   place.referee = getpid();
   auto changes = player->spec->environment;
   changes[RolePlace::kVariable] = place.text();
+  // The first launch of a kernel that is loaded only then may wait for work
+  // that a latch holds.
+  if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
+    changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
   std::vector<std::string> arguments = {
       std::string(program_invocation_short_name) + ":" + player->spec->name,
@@ -180,6 +179,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
     end.signal = WIFSIGNALED(player->status) ? WTERMSIG(player->status) : 0;
     end.exit_code =
         WIFEXITED(player->status) ? WEXITSTATUS(player->status) : -1;
+    end.hung = player->hung;
     end.last_step = player->last_step;
     end.output = player->printed;
   }
@@ -253,6 +253,12 @@ void Referee::take(Player& player, Frame frame) {
     case Frame::kNote:
       Record::current().notes.push_back(player.spec->name + ": " + frame.data);
       break;
+    case Frame::kOutcome: {
+      const std::vector<std::string> fields = split(frame.data);
+      Record::current().outcomes.push_back(
+          {fields.at(0), fields.at(1), fields.at(2), fields.at(3)});
+      break;
+    }
     case Frame::kLifted:
       Record::current().outcome(Record::kLifted, frame.data);
       break;
@@ -339,11 +345,12 @@ void Referee::conclude(Player& player) {
     if (!player.failed)
       fail(&player, Record::kCrashed, player.ended + where(player));
   }
+  const size_t self = static_cast<size_t>(
+      std::find_if(players_.begin(), players_.end(),
+                   [&](const auto& p) { return p.get() == &player; }) -
+      players_.begin());
+  player.steps_of_its_end.push_back("end of " + player.spec->name);
   for (const std::string& step : player.steps_of_its_end) {
-    const size_t self = static_cast<size_t>(
-        std::find_if(players_.begin(), players_.end(),
-                     [&](const auto& p) { return p.get() == &player; }) -
-        players_.begin());
     posts_[step].push_back({self, "", false, Descriptor()});
   }
   for (auto& other : players_) deliver(*other);
@@ -456,6 +463,7 @@ void Referee::end_all() {
     while (read_output(*player)) {
     }
     player->ended = "ended by the referee";
+    player->hung = true;
     player->alive = false;
   }
 }

@@ -22,6 +22,16 @@ struct CallFailed {
   bool broken;  // no memory, no device …: the harness cannot judge
 };
 
+/// What became of one input to a call that ought to be refused.
+struct Outcome {
+  enum Kind { kDocumentedRefusal, kOtherRefusal, kWrongSuccess, kCrash, kHang };
+  Kind kind;
+  std::string code;  // or the name of the signal; empty where there is none
+};
+
+/// The kind in the words of the record: "documented refusal", "crash" …
+const char* name_of(Outcome::Kind kind);
+
 /// One role of a scenario, inside its own process. Only the thread that runs
 /// the role's body may use it.
 class Role {
@@ -46,6 +56,9 @@ class Role {
   void wait(const std::string& step, int times) {
     for (int i = 0; i < times; ++i) wait(step);
   }
+
+  /// Waits until the role of that name has ended, in whatever way.
+  void wait_for_end(const std::string& role) { wait("end of " + role); }
 
   /// Sends a value as it lies in memory to every role that receives `step`.
   template <class T>
@@ -88,6 +101,10 @@ class Role {
   void observe(const std::string& what);
   /// A documented limit was not there.
   void lifted(const std::string& what);
+  /// Adds a line to a table of the report: which input had which outcome.
+  /// Judges nothing.
+  void tabulate(const std::string& table, const std::string& input,
+                const Outcome& outcome);
   /// The harness cannot judge: no permission, no memory, a bug of its own.
   [[noreturn]] void broken(const std::string& why);
 

@@ -35,16 +35,25 @@ void covers(const char* requirement);
 /// Writes down, in the referee, what was seen and is not judged.
 void observe(const std::string& what);
 
+/// Adds, in the referee, a line to a table of the report; see Role::tabulate().
+/// For a role that did not live to do it.
+void tabulate(const std::string& table, const std::string& input,
+              const Outcome& outcome);
+
 /// A documented limit was not there: the verdict is `lifted`.
 void lifted(const std::string& what);
 
-/// Something that a test needs of the machine: `gpus(2)`, or the name of a
-/// capability of capabilities.h.
+/// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
+/// of a capability of capabilities.h.
 struct Need {
   std::string capability;
   int gpus = 0;
+  bool alone = false;
 };
-inline Need gpus(int count) { return {"", count}; }
+inline Need gpus(int count) { return {"", count, false}; }
+/// No other test may use this test's GPUs meanwhile: it measures memory of the
+/// whole device. Costs time where several tests run at once.
+inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
 void needs(const std::vector<Need>& wanted);
@@ -58,9 +67,14 @@ struct Ended {
   bool reached_end = false;
   int signal = 0;         // 0: by no signal
   int exit_code = -1;     // -1: by a signal
+  bool hung = false;      // the referee had to end it
   std::string last_step;  // empty: none
   std::string output;     // what it printed, capped
 };
+
+/// What a role that did not reach its end says of the input it was at: a crash,
+/// or a hang if the referee had to end it.
+Outcome outcome_of(const Ended& ended);
 
 class Scenario {
  public:

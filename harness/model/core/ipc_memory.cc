@@ -67,6 +67,10 @@ bool another_context_has_it(CUcontext context, const Handle& handle) {
         import.context == context) {
       continue;
     }
+    if (mutant("second-context-other-handle") &&
+        import.origin != handle.object) {
+      continue;
+    }
     if (import.context->device == context->device &&
         !mutant("second-context-accepted")) {
       return true;
@@ -86,8 +90,11 @@ CUresult import_block(CUcontext context, const Handle& handle,
                       std::shared_ptr<Block> block) {
   const int gpu = block->gpu();
   if (!reachable(context, gpu)) return CUDA_ERROR_MAP_FAILED;
+  bool visible_to_kernels = true;
   if (gpu != context->gpu) {
-    if (CUresult error = add_peer(context, gpu, true)) return error;
+    const CUresult error = add_peer(context, gpu, true);
+    visible_to_kernels = error == CUDA_SUCCESS && !mutant("lazy-peer-noop");
+    if (error != CUDA_SUCCESS && !mutant("too-many-peers-silent")) return error;
   }
   Import import;
   import.origin = block->id();
@@ -105,8 +112,6 @@ CUresult import_block(CUcontext context, const Handle& handle,
     if (gpu != context->gpu) remove_lazy_peer(context, gpu);
     return CUDA_ERROR_MAP_FAILED;
   }
-  const bool visible_to_kernels =
-      gpu == context->gpu || !mutant("lazy-peer-noop");
   if (visible_to_kernels) {
     set_access(context->device, import.address, import.size, kReadWrite);
   }
@@ -226,6 +231,13 @@ CUresult ipc_get_memory(CUcontext context, void* out, uint64_t address) {
     allocation->block->set_occupant(allocation->offset(),
                                     allocation->export_id);
   }
+  if (mutant("get-consumes-memory")) {
+    static auto& lost = *new std::vector<std::shared_ptr<Block>>;
+    static int exports = 0;
+    if (++exports % 1000 == 0) {
+      lost.push_back(Block::create(allocation->gpu, kPage));
+    }
+  }
   Handle handle{};
   if (allocation->block != nullptr) {
     handle.object = allocation->block->id();
@@ -279,7 +291,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
     return refuse(context, CUDA_ERROR_INVALID_VALUE);
   }
   if (another_context_has_it(context, handle)) {
-    return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
+    return refuse(context, CUDA_ERROR_INVALID_HANDLE);
   }
 
   const bool unchecked =
