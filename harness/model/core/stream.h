@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -18,11 +19,17 @@ namespace ipclab::model {
 
 class Stream;
 
+using Work = std::function<void()>;
+
 /// Work that must be over before other work starts.
 struct Ticket {
   std::shared_ptr<Stream> stream;
   uint64_t number;
 };
+
+/// Which frees of pool memory work is ordered behind: for each stream that made
+/// one, by its id, the number of the last that is over by then.
+using Order = std::map<unsigned long long, uint64_t>;
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -36,13 +43,29 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
-  /// waits for).
-  void submit(std::function<void()> work, bool always = false);
+  /// waits for). It waits for the work of `after` besides.
+  void submit(Work work, bool always = false,
+              const std::vector<Ticket>& after = {});
+  /// submit() of a free, which an Order counts.
+  Ticket submit_free(Work work);
+  /// From now on submit() keeps the work for a graph; false if it does already.
+  bool begin_capture();
+  bool capturing();
+  /// Ends that; false if it was not begun. `kept` gets the work.
+  bool end_capture(std::vector<Work>* kept);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
   bool idle();
+  /// True when the work of that number is done.
+  bool done(uint64_t number);
   void wait_all();
+  /// What the work given so far is ordered behind.
+  Order order_so_far();
+  /// What all work given from now on is ordered behind.
+  Order order_from_now();
+  /// Work given before this call made later work wait for these frees.
+  void follow(const Order& frees);
   /// Ends the worker after the work given so far.
   void close();
   /// True when it is closed and nothing is left to do.
@@ -54,6 +77,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::vector<Ticket> after;
     bool always = false;
   };
+  std::vector<Stream*> implied();
   std::vector<Ticket> predecessors();
   Ticket last_ticket();
   void wait(uint64_t number);
@@ -66,6 +90,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
+  // These two are guarded by the context's submit_mutex.
+  Order behind_;
+  std::unique_ptr<std::vector<Work>> captured_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

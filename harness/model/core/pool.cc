@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools: what they are, who may use them, and memory in the order of streams.
+#include "core/pool.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "core/device.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+namespace {
+
+// ---- places
+
+struct Place {
+  Pool preset;
+  Pool current;
+};
+using PlaceName = std::tuple<int, int, int>;
+
+std::map<PlaceName, Place>& places() {
+  static auto& map = *new std::map<PlaceName, Place>;
+  return map;
+}
+
+// The model's host has one NUMA node.
+bool exists(CUmemLocation location) {
+  switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return location.id >= 0 &&
+             location.id < static_cast<int>(devices().size());
+    case CU_MEM_LOCATION_TYPE_HOST:
+      return true;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      return location.id == 0;
+    default:
+      return false;
+  }
+}
+
+PlaceName name_of(CUmemLocation location, CUmemAllocationType type) {
+  const bool numbered = location.type == CU_MEM_LOCATION_TYPE_DEVICE ||
+                        location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  return {location.type, numbered ? location.id : 0, type};
+}
+
+Pool make_pool(const CUmemPoolProps& properties) {
+  auto pool = std::make_shared<CUmemPoolHandle_st>();
+  pool->properties = properties;
+  CUmemLocation location = properties.location;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (!exists(location)) location.id = 0;  // only a mutant comes here
+    location.id = devices()[static_cast<size_t>(location.id)].gpu;
+    pool->gpu = location.id;
+  }
+  pool->file = PoolFile::create(location, properties.handleTypes);
+  if (pool->file == nullptr) return nullptr;
+  for (std::atomic<int>& policy : pool->file->page().policies) {
+    policy = !mutant("policy-default-off");
+  }
+  return pool;
+}
+
+CUresult find_place(CUmemLocation location, CUmemAllocationType type,
+                    Place** place) {
+  if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool nowhere = type == CU_MEM_ALLOCATION_TYPE_MANAGED &&
+                       location.type == CU_MEM_LOCATION_TYPE_NONE;
+  const bool known = type == CU_MEM_ALLOCATION_TYPE_PINNED ||
+                     type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+  if ((!known || (!exists(location) && !nowhere)) &&
+      !mutant("location-pool-unchecked")) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *place = &places()[name_of(location, type)];
+  if ((*place)->preset != nullptr) return CUDA_SUCCESS;
+  CUmemPoolProps properties{};
+  properties.allocType = type;
+  properties.location = location;
+  const Pool pool = make_pool(properties);
+  if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  pool->is_default = true;
+  pools().push_back(pool);
+  (*place)->preset = (*place)->current = pool;
+  return CUDA_SUCCESS;
+}
+
+// ---- access
+
+Access access_of(const CUmemPoolHandle_st& pool, int ordinal) {
+  const Device& device = devices()[static_cast<size_t>(ordinal)];
+  const auto set = pool.access.find(ordinal);
+  const bool revoked =
+      set != pool.access.end() && mutant("resident-access-revoked");
+  const bool inherited =
+      pool.imported && mutant("import-inherits-access") &&
+      (pool.file->page().gpus & (1u << static_cast<unsigned>(device.gpu))) != 0;
+  const bool peer =
+      mutant("pool-follows-peer") && device.primary->peers.count(pool.gpu) > 0;
+  if (is_managed(pool.properties) || (pool.gpu == device.gpu && !revoked) ||
+      inherited || peer) {
+    return kReadWrite;
+  }
+  return set == pool.access.end() ? kNone : set->second;
+}
+
+bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
+  const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
+  return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu) ||
+         mutant("setaccess-any-device");
+}
+
+}  // namespace
+
+std::vector<Pool>& pools() {
+  static auto& list = *new std::vector<Pool>;
+  return list;
+}
+
+Pool find_pool(CUmemoryPool handle) {
+  for (const Pool& pool : pools()) {
+    if (pool.get() == handle && !pool->destroyed) return pool;
+  }
+  return nullptr;
+}
+
+bool refuses_attributes(const CUmemPoolHandle_st& pool) {
+  return pool.imported && profile().driver_580;
+}
+
+CUmemoryPool add_pool(Pool pool) {
+  pools().push_back(std::move(pool));
+  return pools().back().get();
+}
+
+void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease) {
+  for (size_t i = 0; i < devices().size(); ++i) {
+    const int ordinal = static_cast<int>(i);
+    set_access(ordinal, lease.mapping, lease.bytes, access_of(pool, ordinal));
+  }
+}
+
+CUresult check_pool_properties(const CUmemPoolProps& wanted) {
+  constexpr unsigned kPosix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
+  if (mutant("pool-props-unchecked")) return CUDA_SUCCESS;
+  const unsigned handles = wanted.handleTypes;
+  const bool shared = handles != CU_MEM_HANDLE_TYPE_NONE;
+  if (wanted.win32SecurityAttributes != nullptr ||
+      std::any_of(std::begin(wanted.reserved), std::end(wanted.reserved),
+                  [](unsigned char byte) { return byte != 0; }) ||
+      (wanted.usage & ~CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((handles & ~static_cast<unsigned>(profile().pool_handles)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  switch (wanted.allocType) {
+    case CU_MEM_ALLOCATION_TYPE_PINNED:
+      break;
+    case CU_MEM_ALLOCATION_TYPE_MANAGED:
+      if (shared && !mutant("managed-pool-ipc-ok")) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (wanted.location.type == CU_MEM_LOCATION_TYPE_NONE) {
+        return CUDA_SUCCESS;
+      }
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST && shared &&
+      !mutant("host-ipc-ok")) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) {
+    return mutant("numa-current-ok") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!exists(wanted.location)) return CUDA_ERROR_INVALID_VALUE;
+  return (handles & ~kPosix) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool) {
+  const std::lock_guard lock(state_mutex());
+  if (CUresult error = check_pool_properties(properties)) return error;
+  Pool made = make_pool(properties);
+  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  *pool = add_pool(std::move(made));
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_destroy(CUmemoryPool handle) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr || refuses_attributes(*pool)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (pool->is_default) {
+    return mutant("default-pool-destroyed") ? CUDA_SUCCESS
+                                            : CUDA_ERROR_INVALID_VALUE;
+  }
+  for (auto& [name, place] : places()) {
+    if (place.current == pool) place.current = place.preset;
+  }
+  if (pool->imported && mutant("import-destroy-global")) {
+    pool->file->page().dead = true;
+  }
+  pool->destroyed = true;
+  bury(pool);
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_default(CUmemLocation location, CUmemAllocationType type,
+                      CUmemoryPool* pool) {
+  const std::lock_guard lock(state_mutex());
+  Place* place = nullptr;
+  if (CUresult error = find_place(location, type, &place)) return error;
+  *pool = place->preset.get();
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_current(CUmemLocation location, CUmemAllocationType type,
+                      CUmemoryPool* pool) {
+  const std::lock_guard lock(state_mutex());
+  Place* place = nullptr;
+  if (CUresult error = find_place(location, type, &place)) return error;
+  *pool = place->current.get();
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
+                          CUmemoryPool handle) {
+  const std::lock_guard lock(state_mutex());
+  Place* place = nullptr;
+  if (CUresult error = find_place(location, type, &place)) return error;
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (pool->imported && !mutant("import-pool-current")) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUmemPoolProps& own = pool->properties;
+  const bool same_kind =
+      own.allocType == type && own.location.type == location.type;
+  const bool matches =
+      name_of(own.location, own.allocType) == name_of(location, type) ||
+      (same_kind && mutant("foreign-pool-current")) ||
+      mutant("location-pool-unchecked");
+  if (!matches) return CUDA_ERROR_INVALID_VALUE;
+  if (!mutant("setpool-ignored")) place->current = pool;
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                            const void* value) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr || refuses_attributes(*pool)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  int number = 0;
+  uint64_t bytes = 0;
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      std::memcpy(&number, value, sizeof number);
+      if (pool->imported && !mutant("policy-leaks-to-exporter")) {
+        pool->policies[attribute - 1] = number != 0;
+      } else {
+        pool->file->page().policies[attribute - 1] = number != 0;
+      }
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      std::memcpy(&pool->release_threshold, value, sizeof bytes);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
+      std::memcpy(&bytes, value, sizeof bytes);
+      if (bytes != 0 && !mutant("watermark-any-value")) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      Gauge& gauge = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH
+                         ? pool->used
+                         : pool->reserved;
+      gauge.high = gauge.now;
+      return CUDA_SUCCESS;
+    }
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                            void* value) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr || refuses_attributes(*pool)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const PoolPage& page = pool->file->page();
+  const bool all = pool->imported && mutant("import-stats-global");
+  const auto put = [value](auto number) {
+    std::memcpy(value, &number, sizeof number);
+    return CUDA_SUCCESS;
+  };
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return put(pool->imported ? pool->policies[attribute - 1]
+                                : page.policies[attribute - 1].load());
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      return put(pool->release_threshold);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      return put(all ? page.reserved.load() : pool->reserved.now);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return put(pool->reserved.high);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      return put(all ? page.used.load() : pool->used.now);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return put(pool->used.high);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
+                         size_t count) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUmemLocation location = list[i].location;
+    const bool known = list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
+                       list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+                       list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || !known) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!exists(location)) {
+      if (mutant("setaccess-any-device")) return CUDA_SUCCESS;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!reaches(*pool, location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    // "Access cannot be revoked from the GPU where the memory resides."
+    const bool resident =
+        devices()[static_cast<size_t>(location.id)].gpu == pool->gpu;
+    if (resident && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+        !mutant("resident-access-revoked")) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const int ordinal = list[i].location.id;
+    pool->access[ordinal] = static_cast<Access>(list[i].flags);
+    const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
+    const unsigned bit = 1u << static_cast<unsigned>(gpu);
+    if (!pool->imported) pool->file->page().gpus |= bit;
+  }
+  if (mutant("setaccess-future-only")) return CUDA_SUCCESS;
+  for (const auto& [address, lease] : pool->leases) {
+    if (lease->ready) grant_lease(*pool, *lease);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_get_access(CUmemoryPool handle, CUmemLocation location,
+                         CUmemAccess_flags* flags) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr || !exists(location)) return CUDA_ERROR_INVALID_VALUE;
+  const bool by_host = location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+  const bool host_may = pool->gpu < 0 || is_managed(pool->properties);
+  const Access access = !by_host   ? access_of(*pool, location.id)
+                        : host_may ? kReadWrite
+                                   : kNone;
+  *flags = static_cast<CUmemAccess_flags>(access);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace ipclab::model
