@@ -16,6 +16,11 @@ struct Failure {
   int line = 0;
 };
 
+/// One line of a table of the report.
+struct TabulatedOutcome {
+  std::string table, input, outcome, code;
+};
+
 struct RoleReport {
   std::string name;
   pid_t pid = 0;
@@ -60,6 +65,7 @@ class Record {
   std::string test, requirement;
   int gpus = 0;  // how many the test asks for
   std::vector<std::string> notes;
+  std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;
