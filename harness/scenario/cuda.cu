@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -157,6 +158,18 @@ template testing::AssertionResult refused(cudaError_t, const char*,
                                           std::initializer_list<cudaError_t>);
 template testing::AssertionResult refused(CUresult, const char*,
                                           std::initializer_list<CUresult>);
+
+template <class Code>
+Outcome outcome_of(Code code, const std::vector<Code>& documented) {
+  clear(code);
+  if (code == Code{}) return {Outcome::kWrongSuccess, name_of(code)};
+  const bool known =
+      std::find(documented.begin(), documented.end(), code) != documented.end();
+  return {known ? Outcome::kDocumentedRefusal : Outcome::kOtherRefusal,
+          name_of(code)};
+}
+template Outcome outcome_of(cudaError_t, const std::vector<cudaError_t>&);
+template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
 testing::AssertionResult context_is_usable() {
   try {

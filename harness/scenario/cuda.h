@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "harness/scenario/capabilities.h"
 #include "harness/scenario/scenario.h"
@@ -56,6 +57,11 @@ testing::AssertionResult refused(Code code, const char* call,
                                  std::initializer_list<Code> documented);
 #define EXPECT_REFUSED(call, ...) \
   EXPECT_TRUE(::ipclab::refused(NOTED(call), #call, {__VA_ARGS__}))
+
+/// What `code` means for an input that the call must refuse with one of these.
+/// Clears the runtime's last error.
+template <class Code>
+Outcome outcome_of(Code code, const std::vector<Code>& documented);
 
 /// Allocation, kernel, synchronise and copy work in the current context: no
 /// earlier refusal has left a sticky error.

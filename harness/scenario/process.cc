@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "board.h"
 #include "leaks.h"
@@ -52,6 +53,12 @@ void report(Role& me, const CallFailed& failed) {
 }
 
 }  // namespace
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? "signal " + std::to_string(signal)
+                         : std::string("SIG") + name;
+}
 
 std::string RolePlace::text() const {
   return std::to_string(run) + " " + std::to_string(role) + " " +

@@ -41,6 +41,9 @@ struct Process {
   static Process& self();
 };
 
+/// SIGSEGV, SIGKILL …
+std::string signal_name(int signal);
+
 /// Runs a role's body, tells the referee how it went, and ends the process.
 [[noreturn]] void play_role(const std::string& name, int index,
                             const std::vector<std::string>& order,

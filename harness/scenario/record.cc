@@ -33,6 +33,14 @@ std::string Record::json(double milliseconds) const {
   Json notes_json = Json::array();
   for (const std::string& note : notes) notes_json.append(note);
 
+  Json outcomes_json = Json::array();
+  for (const TabulatedOutcome& line : outcomes)
+    outcomes_json.append(Json::object()
+                             .add("table", line.table)
+                             .add("input", line.input)
+                             .add("outcome", line.outcome)
+                             .add_or_null("code", line.code));
+
   Json failures_json = Json::array();
   for (const Failure& failure : failures)
     failures_json.append(Json::object()
@@ -80,6 +88,7 @@ std::string Record::json(double milliseconds) const {
       .add_or_null("expected", first.expected)
       .add_or_null("seen", first.seen)
       .add("notes", notes_json)
+      .add("outcomes", outcomes_json)
       .add("failures", failures_json)
       .add("roles", roles_json)
       .add("timeline", timeline_json)

@@ -16,6 +16,11 @@ struct Failure {
   int line = 0;
 };
 
+/// One line of a table of the report.
+struct TabulatedOutcome {
+  std::string table, input, outcome, code;
+};
+
 struct RoleReport {
   std::string name;
   pid_t pid = 0;
@@ -61,6 +66,7 @@ class Record {
   int gpus = 0;        // how many the test asks for
   bool alone = false;  // whether it wants them for itself
   std::vector<std::string> notes;
+  std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;

@@ -31,12 +31,6 @@ void require(bool good, const char* what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
 }
 
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? "signal " + std::to_string(signal)
-                         : std::string("SIG") + name;
-}
-
 // R, S, D, T …: what proc(5) says of the process.
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -180,6 +174,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
     end.signal = WIFSIGNALED(player->status) ? WTERMSIG(player->status) : 0;
     end.exit_code =
         WIFEXITED(player->status) ? WEXITSTATUS(player->status) : -1;
+    end.hung = player->hung;
     end.last_step = player->last_step;
     end.output = player->printed;
   }
@@ -253,6 +248,12 @@ void Referee::take(Player& player, Frame frame) {
     case Frame::kNote:
       Record::current().notes.push_back(player.spec->name + ": " + frame.data);
       break;
+    case Frame::kOutcome: {
+      const std::vector<std::string> fields = split(frame.data);
+      Record::current().outcomes.push_back(
+          {fields.at(0), fields.at(1), fields.at(2), fields.at(3)});
+      break;
+    }
     case Frame::kLifted:
       Record::current().outcome(Record::kLifted, frame.data);
       break;
@@ -456,6 +457,7 @@ void Referee::end_all() {
     while (read_output(*player)) {
     }
     player->ended = "ended by the referee";
+    player->hung = true;
     player->alive = false;
   }
 }

@@ -56,6 +56,7 @@ class Referee {
     size_t dropped = 0;  // bytes of output in the middle
     bool reached_end = false;
     bool failed = false;
+    bool hung = false;
     int dies_by = 0;
     std::vector<std::string> steps_of_its_end;
     int status = 0;

@@ -34,6 +34,12 @@ std::string Board::last(Kind kind) const {
   return "";
 }
 
+const char* name_of(Outcome::Kind kind) {
+  static constexpr const char* kNames[] = {
+      "documented refusal", "other refusal", "wrong success", "crash", "hang"};
+  return kNames[kind];
+}
+
 Role::Role(std::string name, int index, Descriptor socket,
            std::vector<std::string> order)
     : name_(std::move(name)),
@@ -150,6 +156,12 @@ void Role::in_order(
 }
 
 void Role::observe(const std::string& what) { post(Frame::kNote, what); }
+
+void Role::tabulate(const std::string& table, const std::string& input,
+                    const Outcome& outcome) {
+  post(Frame::kOutcome,
+       join({table, input, name_of(outcome.kind), outcome.code}));
+}
 
 void Role::lifted(const std::string& what) { post(Frame::kLifted, what); }
 

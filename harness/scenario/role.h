@@ -22,6 +22,16 @@ struct CallFailed {
   bool broken;  // no memory, no device …: the harness cannot judge
 };
 
+/// What became of one input to a call that ought to be refused.
+struct Outcome {
+  enum Kind { kDocumentedRefusal, kOtherRefusal, kWrongSuccess, kCrash, kHang };
+  Kind kind;
+  std::string code;  // or the name of the signal; empty where there is none
+};
+
+/// The kind in the words of the record: "documented refusal", "crash" …
+const char* name_of(Outcome::Kind kind);
+
 /// One role of a scenario, inside its own process. Only the thread that runs
 /// the role's body may use it.
 class Role {
@@ -88,6 +98,10 @@ class Role {
   void observe(const std::string& what);
   /// A documented limit was not there.
   void lifted(const std::string& what);
+  /// Adds a line to a table of the report: which input had which outcome.
+  /// Judges nothing.
+  void tabulate(const std::string& table, const std::string& input,
+                const Outcome& outcome);
   /// The harness cannot judge: no permission, no memory, a bug of its own.
   [[noreturn]] void broken(const std::string& why);
 

@@ -31,6 +31,12 @@ void observe(const std::string& what) {
   Record::current().notes.push_back(what);
 }
 
+void tabulate(const std::string& table, const std::string& input,
+              const Outcome& outcome) {
+  Record::current().outcomes.push_back(
+      {table, input, name_of(outcome.kind), outcome.code});
+}
+
 void lifted(const std::string& what) {
   Record::current().outcome(Record::kLifted, what);
 }
@@ -55,6 +61,13 @@ void needs(const std::vector<Need>& wanted) {
     skip(*reason);
     leave_test();
   }
+}
+
+Outcome outcome_of(const Ended& ended) {
+  if (ended.hung) return {Outcome::kHang, ""};
+  return {Outcome::kCrash, ended.signal != 0
+                               ? signal_name(ended.signal)
+                               : "exit " + std::to_string(ended.exit_code)};
 }
 
 Scenario::Scenario() = default;

@@ -35,6 +35,11 @@ void covers(const char* requirement);
 /// Writes down, in the referee, what was seen and is not judged.
 void observe(const std::string& what);
 
+/// Adds, in the referee, a line to a table of the report; see Role::tabulate().
+/// For a role that did not live to do it.
+void tabulate(const std::string& table, const std::string& input,
+              const Outcome& outcome);
+
 /// A documented limit was not there: the verdict is `lifted`.
 void lifted(const std::string& what);
 
@@ -62,9 +67,14 @@ struct Ended {
   bool reached_end = false;
   int signal = 0;         // 0: by no signal
   int exit_code = -1;     // -1: by a signal
+  bool hung = false;      // the referee had to end it
   std::string last_step;  // empty: none
   std::string output;     // what it printed, capped
 };
+
+/// What a role that did not reach its end says of the input it was at: a crash,
+/// or a hang if the referee had to end it.
+Outcome outcome_of(const Ended& ended);
 
 class Scenario {
  public:

@@ -41,6 +41,7 @@ struct Frame {
     kDelivery,    // referee: here it is
     kFailure,     // role: a check failed (fields separated by NUL)
     kNote,        // role: observed, not judged
+    kOutcome,     // role: what became of one input (fields separated by NUL)
     kLifted,      // role: a documented limit was not there
     kBroken,      // role: I cannot judge
     kLeft,        // role: something that I leave open

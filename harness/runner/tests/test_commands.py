@@ -236,6 +236,37 @@ def test_report_shows_the_whole_story(build: Build) -> None:
     assert "reference model" not in page
 
 
+def test_report_shows_tables_of_outcomes(build: Build) -> None:
+    build.conformance(
+        """
+        def line(table, input, outcome, code):
+            return dict(table=table, input=input, outcome=outcome, code=code)
+        byte = [line("damaged <handle>", f"byte {i} inverted", "wrong success",
+                     "cudaSuccess") for i in range(3)]
+        byte += [line("damaged <handle>", "byte 3 inverted", "documented refusal",
+                      "cudaErrorInvalidValue"),
+                 line("other", "zeros", "hang", None)]
+        byte += [line("damaged <handle>", "byte 4 inverted", "crash", "SIGSEGV")]
+        record(outcomes=byte)
+        """
+    )
+    build.conformance("record()", "Suite.Other", "LMEM-02")  # has no tables
+    outcome = build.run()
+    assert outcome.code == 0
+    page = (outcome.folder / "report.html").read_text()
+    for text in (
+        "damaged &lt;handle&gt;",
+        "3 wrong success, 1 documented refusal, 1 crash",
+        "<td>byte 0 inverted … byte 2 inverted (3)</td>",
+        "<td>byte 3 inverted</td>",
+        '<td class="crash">crash</td><td>SIGSEGV</td>',
+        '<td class="hang">hang</td><td></td>',
+    ):
+        assert text in page
+    assert "byte 1 inverted" not in page
+    assert page.count('<table class="outcomes">') == 2
+
+
 def test_report_of_a_model_run_says_so(build: Build) -> None:
     build.probe({**PROBE, "backend": "model"})
     build.conformance("record()")

@@ -30,6 +30,12 @@ FAILURE = {
     "file": "a.cu",
     "line": 7,
 }
+OUTCOME = {
+    "table": "cudaIpcOpenMemHandle of a damaged handle",
+    "input": "byte 17 inverted",
+    "outcome": "documented refusal",
+    "code": "cudaErrorInvalidValue",
+}
 RECEIVE = {
     "t_us": 1,
     "role": "importer",
@@ -94,6 +100,10 @@ def test_each_field_is_needed_and_has_a_type(field: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
+        (["outcomes"], {}, "record.outcomes"),
+        (["outcomes", 0, "outcome"], "refused", "record.outcomes[0].outcome"),
+        (["outcomes", 0, "input"], "", "record.outcomes[0].input: is empty"),
+        (["outcomes", 0, "code"], 1, "record.outcomes[0].code"),
         (["version"], 2, "record.version: 2 is none of 1"),
         (["version"], True, "record.version"),
         (["attempt"], 0, "record.attempt: 0 is below 1"),
@@ -118,7 +128,7 @@ def test_each_field_is_needed_and_has_a_type(field: str) -> None:
     ],
 )
 def test_bad_values_are_named(path: list[Any], value: Any, says: str) -> None:
-    record = copy.deepcopy(FULL)
+    record = copy.deepcopy({**FULL, "outcomes": [OUTCOME]})
     part: Any = record
     for step in path[:-1]:
         part = part[step]
@@ -135,6 +145,8 @@ def test_bad_values_are_named(path: list[Any], value: Any, says: str) -> None:
         (["deviation", "driver"], None),
         (["kind"], None),
         (["failures", 0, "file"], None),
+        (["outcomes"], []),
+        (["outcomes"], [OUTCOME, {**OUTCOME, "outcome": "hang", "code": None}]),
     ],
 )
 def test_good_values_are_taken(path: list[Any], value: Any) -> None:

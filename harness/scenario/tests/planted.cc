@@ -271,6 +271,38 @@ TEST(Planted, Observed) {
   scenario.run(10s);
 }
 
+TEST(Planted, Tabulated) {
+  Scenario scenario;
+  scenario.role("attempt 0", [](Role& me) {
+    me.tabulate("table", "zeros",
+                {Outcome::kDocumentedRefusal, "cudaErrorInvalidValue"});
+    me.tabulate("table", "noise", {Outcome::kWrongSuccess, "cudaSuccess"});
+  });
+  scenario
+      .role("attempt 1",
+            [](Role& me) {
+              me.tabulate("table", "ones", {Outcome::kOtherRefusal, "other"});
+              me.signal("null");
+              raise(SIGSEGV);
+            })
+      .may_end_by(SIGSEGV);
+  scenario.run(10s);
+  const Ended& died = scenario.ended("attempt 1");
+  tabulate("table", died.last_step, outcome_of(died));
+}
+
+TEST(Planted, TabulatedHang) {
+  Scenario scenario;
+  scenario.role("attempt", [](Role& me) {
+    me.signal("ones");
+    for (volatile int i = 0;; i = i + 1) {
+    }
+  });
+  scenario.run(500ms);
+  const Ended& stuck = scenario.ended("attempt");
+  tabulate("table", stuck.last_step, outcome_of(stuck));
+}
+
 TEST(Planted, NeedsTwoGpus) {
   covers("PLANTED-02");
   needs(gpus(2));

@@ -261,6 +261,26 @@ def test_lifted_and_observed_pass(run: Any, tmp_path: Path) -> None:
     assert seen.record["notes"] == ["from the referee", "exporter: code 1"]
 
 
+def test_tables_of_outcomes(run: Any) -> None:
+    seen = run("Tabulated")
+    assert (seen.code, seen.outcome) == (0, "conforms"), "a table judges nothing"
+    lines = seen.record["outcomes"]
+    assert {line["table"] for line in lines} == {"table"}
+    assert {(x["input"], x["outcome"], x["code"]) for x in lines} == {
+        ("zeros", "documented refusal", "cudaErrorInvalidValue"),
+        ("noise", "wrong success", "cudaSuccess"),
+        ("ones", "other refusal", "other"),
+        ("null", "crash", "SIGSEGV"),
+    }
+
+
+def test_a_role_that_hung_is_in_the_table(run: Any) -> None:
+    seen = run("TabulatedHang")
+    assert (seen.code, seen.outcome) == (1, "hung")
+    [line] = seen.record["outcomes"]
+    assert (line["input"], line["outcome"], line["code"]) == ("ones", "hang", None)
+
+
 CAPABILITIES = r"""{"backend": "cuda", "gpus": [{"uuid": "GPU-1"}],
  "capabilities": [{"name": "fabric", "available": false, "attribute": "1",
                    "attempt": "x", "reason": "cuMemCreate: no \"channel\""}]}"""

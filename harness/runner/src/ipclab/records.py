@@ -50,8 +50,9 @@ def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
         return line
     made = _line(case, ended, seed, "broken", wrong)
     if line is not None:  # what it said still helps to find out why
-        for field in ("failures", "roles", "timeline", "notes"):
-            made[field] = line[field]
+        for field in ("failures", "roles", "timeline", "notes", "outcomes"):
+            if field in line:
+                made[field] = line[field]
     return made
 
 

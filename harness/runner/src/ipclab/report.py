@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,34 @@ def page(run: dict[str, Any], found: list[Record], wrong: str | None) -> str:
     )
 
 
+def tables(record: Record) -> dict[str, dict[str, Any]]:
+    """The record's tables by name: counts by outcome, lines.
+
+    A run of lines with the same outcome and code is one line, told by the first
+    and the last input.
+    """
+    by_name: dict[str, list[dict[str, str]]] = {}
+    for line in record.get("outcomes", []):
+        by_name.setdefault(line["table"], []).append(line)
+    return {
+        name: {
+            "counts": Counter(line["outcome"] for line in lines),
+            "lines": [_fold(list(run)) for _, run in itertools.groupby(lines, _result)],
+        }
+        for name, lines in by_name.items()
+    }
+
+
+def _result(line: dict[str, str]) -> tuple[str, str | None]:
+    return line["outcome"], line["code"]
+
+
+def _fold(run: list[dict[str, str]]) -> dict[str, str | None]:
+    first, last = run[0]["input"], run[-1]["input"]
+    told = first if len(run) == 1 else f"{first} … {last} ({len(run)})"
+    return {"input": told, "outcome": run[0]["outcome"], "code": run[0]["code"]}
+
+
 @functools.cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
@@ -52,6 +82,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.globals["picture"] = _picture
+    environment.globals["tables"] = tables
     environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return environment.get_template("report.html.j2")
 
