@@ -127,6 +127,7 @@ std::optional<Answer> answer_for(const std::string& capability) {
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
+  if (need.alone) return std::nullopt;  // CTest and the runner see to that
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;

@@ -42,8 +42,9 @@ class Recorder : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override {
     const Record& record = Record::current();
     if (Process::self().listing) {
-      std::printf("%s\t%s\t%d\n", record.test.c_str(),
-                  record.requirement.c_str(), record.gpus);
+      std::printf("%s\t%s\t%d\t%s\n", record.test.c_str(),
+                  record.requirement.c_str(), record.gpus,
+                  record.alone ? "alone" : "");
       return;
     }
     const char* path = std::getenv("IPCLAB_RECORD");

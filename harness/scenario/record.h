@@ -63,7 +63,8 @@ class Record {
   std::string json(double milliseconds) const;
 
   std::string test, requirement;
-  int gpus = 0;  // how many the test asks for
+  int gpus = 0;        // how many the test asks for
+  bool alone = false;  // whether it wants them for itself
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;

@@ -45,6 +45,7 @@ void needs(const std::vector<Need>& wanted) {
   Record& record = Record::current();
   for (const Need& need : wanted)
     record.gpus = std::max(record.gpus, need.gpus);
+  for (const Need& need : wanted) record.alone |= need.alone;
   if (Process::self().listing || in_role()) return;
   for (const Need& need : wanted) {
     std::optional<std::string> reason;

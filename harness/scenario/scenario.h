@@ -43,13 +43,17 @@ void tabulate(const std::string& table, const std::string& input,
 /// A documented limit was not there: the verdict is `lifted`.
 void lifted(const std::string& what);
 
-/// Something that a test needs of the machine: `gpus(2)`, or the name of a
-/// capability of capabilities.h.
+/// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
+/// of a capability of capabilities.h.
 struct Need {
   std::string capability;
   int gpus = 0;
+  bool alone = false;
 };
-inline Need gpus(int count) { return {"", count}; }
+inline Need gpus(int count) { return {"", count, false}; }
+/// No other test may use this test's GPUs meanwhile: it measures memory of the
+/// whole device. Costs time where several tests run at once.
+inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
 void needs(const std::vector<Need>& wanted);

@@ -147,6 +147,7 @@ class Build:
         name: str = "Suite.Name",
         row: str | None = "LMEM-01",
         gpus: int = 1,
+        extra: tuple[str, ...] = (),
         timeout: float = 20,
     ) -> None:
         """One TEST of lesson 01; `record(...)` in it writes its line."""
@@ -156,6 +157,7 @@ class Build:
             "01_legacy_memory",
             f"gpu{gpus}",
             *([row] if row else []),
+            *extra,
         ]
         self.add(
             f"conformance.01_legacy_memory.{name}",

@@ -421,3 +421,15 @@ def test_reader_that_goes_away(build: Build, command: list[str]) -> None:
     if command[0] == "run":
         run = json.loads((build.root / "out" / "run.json").read_text())
         assert run["state"] == "interrupted"
+
+
+def test_a_long_run_names_its_slowest_tests(build: Build) -> None:
+    for number in range(21):
+        build.conformance(
+            f"record(duration_ms={number})",
+            name=f"Suite.Name{number}",
+        )
+    told = build.run("-j", "4").text
+    slowest = next(x for x in told.splitlines() if x.startswith("slowest: "))
+    assert slowest.startswith("slowest: conformance.01_legacy_memory.Suite.Name20 ")
+    assert slowest.count("conformance.") == 10

@@ -103,6 +103,37 @@ def test_allocator_takes_the_least_loaded() -> None:
     assert gpus.visible([]) is None
 
 
+def test_allocator_lets_nobody_join_a_test_that_is_alone() -> None:
+    gpus = Allocator(["a", "b"], jobs=3)
+    one = gpus.take(1, alone=True)
+    assert one == ["a"]
+    assert gpus.take(1) == ["b"]
+    assert gpus.take(1) == ["b"]
+    assert gpus.take(2) is None
+    assert gpus.take(1, alone=True) is None
+    gpus.give_back(one)
+    assert gpus.take(1) == ["a"]
+
+
+def test_a_test_that_is_alone_shares_no_gpu(build: Build) -> None:
+    """Each writes when it began and ended; only the one overlaps with nobody."""
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    stay = "began = time.time(); time.sleep(0.3)\n"
+    stay += "record(notes=[os.environ.get('IPCLAB_EXCLUSIVE', '0'), "
+    stay += "str(began), str(time.time())])"
+    for i in range(3):
+        build.conformance(stay, f"Suite.T{i}")
+    build.conformance(stay, "Suite.Alone", extra=("alone",))
+    outcome = build.run("-j", "4")
+    assert outcome.code == 0
+    notes = {x["test"]: x["notes"] for x in outcome.records}
+    exclusive, began, ended = notes.pop("Suite.Alone")
+    assert exclusive == "1"
+    for other in notes.values():
+        assert other[0] == "0"
+        assert float(other[1]) >= float(ended) or float(other[2]) <= float(began)
+
+
 def test_allocator_makes_tests_wait_for_their_own() -> None:
     gpus = Allocator(["a", "b"], jobs=2)
     assert gpus.exclusive

@@ -312,6 +312,6 @@ TEST(Planted, NeedsTwoGpus) {
 }
 
 TEST(Planted, NeedsFabric) {
-  needs(gpus(1), fabric);
+  needs(gpus(1), alone, fabric);
   FAIL() << "must not run";
 }

@@ -335,9 +335,9 @@ def test_listing_runs_nothing() -> None:
     )
     assert done.returncode == 0
     lines = [line.split("\t") for line in done.stdout.splitlines()]
-    assert ["Planted.WrongValue", "PLANTED-01", "0"] in lines
-    assert ["Planted.NeedsTwoGpus", "PLANTED-02", "2"] in lines
-    assert ["Planted.NeedsFabric", "", "1"] in lines
+    assert ["Planted.WrongValue", "PLANTED-01", "0", ""] in lines
+    assert ["Planted.NeedsTwoGpus", "PLANTED-02", "2", ""] in lines
+    assert ["Planted.NeedsFabric", "", "1", "alone"] in lines
 
 
 def test_an_unknown_argument_is_refused() -> None:

@@ -30,6 +30,7 @@ class Case:
     suite: str
     lesson: str | None
     gpus: int
+    alone: bool  # nobody else may use these GPUs meanwhile
     requirement: str | None
 
     @property
@@ -108,5 +109,6 @@ def _case(build: Path, test: dict[str, Any]) -> Case:
         suite=suites[0],
         lesson=lessons[0] if lessons else None,
         gpus=gpus[0] if gpus else 0,
+        alone="alone" in labels,
         requirement=requirements[0] if requirements else None,
     )

@@ -29,20 +29,26 @@ class Allocator:
     """Which GPU is used by how many tests.
 
     With no more jobs than GPUs each test has its GPUs to itself and waits for
-    them; with more jobs it gets those with the least load.
+    them; with more jobs it gets those with the least load, and only a test
+    that wants to be alone waits.
     """
 
     def __init__(self, uuids: list[str], jobs: int) -> None:
         self._load = dict.fromkeys(uuids, 0)
-        self._alone = jobs == 1
+        self._held: set[str] = set()  # by a test that wants to be alone
+        self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
-    def take(self, wanted: int) -> list[str] | None:
+    def take(self, wanted: int, alone: bool = False) -> list[str] | None:
         """GPUs for a test, at most as many as there are; None: not now."""
+        alone = alone or self.exclusive
         count = min(wanted, len(self._load))
-        least = sorted(self._load, key=lambda uuid: self._load[uuid])[:count]
-        if self.exclusive and any(self._load[uuid] for uuid in least):
+        free = [uuid for uuid in self._load if uuid not in self._held]
+        least = sorted(free, key=lambda uuid: self._load[uuid])[:count]
+        if len(least) < count or (alone and any(self._load[uuid] for uuid in least)):
             return None
+        if alone:
+            self._held.update(least)
         for uuid in least:
             self._load[uuid] += 1
         return least
@@ -51,10 +57,11 @@ class Allocator:
         """The test has ended."""
         for uuid in uuids:
             self._load[uuid] -= 1
+            self._held.discard(uuid)
 
     def visible(self, uuids: list[str]) -> str | None:
         """CUDA_VISIBLE_DEVICES of a test; None where nothing has to be set."""
-        if self._alone or not uuids:
+        if self._single or not uuids:
             return None
         return ",".join(uuid for uuid in self._load if uuid in uuids)
 
@@ -78,13 +85,15 @@ def run(
     raises, or `execute` does, what runs is ended and the exception goes on.
     """
     done: queue.SimpleQueue[Done | Interruption] = queue.SimpleQueue()
-    waiting = list(jobs)
+    # First those that need a GPU without load: later there may never be one.
+    waiting = sorted(jobs, key=lambda job: not job.case.alone)
     running: dict[Job, tuple[threading.Thread, list[str]]] = {}
 
     def work(job: Job, uuids: list[str]) -> None:
         try:
             visible = allocator.visible(uuids)
-            record = execute(job.case, job.attempt, visible, allocator.exclusive)
+            exclusive = allocator.exclusive or job.case.alone
+            record = execute(job.case, job.attempt, visible, exclusive)
             done.put((job, record))
         except BaseException as error:  # goes on in the caller's thread
             done.put((job, error))
@@ -93,7 +102,7 @@ def run(
         for job in list(waiting):
             if len(running) >= parallel:
                 return
-            if (uuids := allocator.take(job.case.gpus)) is None:
+            if (uuids := allocator.take(job.case.gpus, job.case.alone)) is None:
                 continue
             waiting.remove(job)
             thread = threading.Thread(target=work, args=(job, uuids))

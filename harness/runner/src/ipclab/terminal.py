@@ -26,6 +26,9 @@ COLOURS = {
 }
 
 
+MANY = 20  # tests, from which on it is worth knowing which are slow
+
+
 class Output(Console):
     """A console that lets `cli.main` decide what a closed pipe means."""
 
@@ -130,9 +133,20 @@ def final(out: Console, run: Run) -> None:
         )
     if run.results:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
+    if len(order) > MANY:
+        _slowest(out, [attempt for row in order for attempt in row.attempts])
     found = records.counts(order)
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
     out.print(Text(told or "no test was run"), soft_wrap=True)
+
+
+def _slowest(out: Console, attempts: list[Record]) -> None:
+    attempts.sort(key=lambda record: -record["duration_ms"])
+    told = ", ".join(
+        f"{record['ctest']} {record['duration_ms'] / 1000:.1f} s"
+        for record in attempts[:10]
+    )
+    out.print(Text(f"slowest: {told}"), soft_wrap=True)
 
 
 def _short(reason: str) -> str:
