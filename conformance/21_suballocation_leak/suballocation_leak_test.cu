@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
 #include "samples/common/channel.h"
 #include "samples/common/require.h"
 #include "samples/common/roles.h"
@@ -108,12 +109,12 @@ std::string answer(CUpointer_attribute which, const void* pointer) {
 }
 
 void observe_extent(Role& me, const Words& mapping) {
-  CUdeviceptr base = 0;
   size_t size = 0;
-  CALL(DRIVER(cuMemGetAddressRange)(
-      &base, &size, reinterpret_cast<CUdeviceptr>(mapping.data)));
+  const CUresult code = NOTED(DRIVER(cuMemGetAddressRange)(
+      nullptr, &size, reinterpret_cast<CUdeviceptr>(mapping.data)));
   me.observe("of " + std::to_string(mapping.bytes()) +
-             " bytes, cuMemGetAddressRange says " + std::to_string(size) +
+             " bytes, cuMemGetAddressRange says " +
+             (code == CUDA_SUCCESS ? std::to_string(size) : name_of(code)) +
              ", CU_POINTER_ATTRIBUTE_MAPPING_SIZE says " +
              answer(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, mapping.data));
 }
@@ -417,6 +418,125 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
       mapping.close();
       me.signal("closed");
     }
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, AChunkSharesNothingElse) {
+  covers("SUBA-09");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    std::deque<Chunk> chunks;
+    std::deque<Mapping> mappings;
+    for (int i = 0; i < 3; ++i) {
+      chunks.push_back(Chunk::create(bytes));
+      mappings.emplace_back(chunks.back(), bytes).poison();
+      replace(mappings.back().data, bytes, kPoison, secret());
+    }
+    mappings[1].fill(pattern("lent"));
+    me.send_descriptor("chunk for 0", chunks[1].descriptor().get());
+    me.send_descriptor("chunk for 1", chunks[1].descriptor().get());
+    wait_for_ends(me, 2);
+    EXPECT_TRUE(kernel_reads(mappings[1], pattern("lent")));
+  });
+
+  scenario.roles("importer", 2, [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(
+        me.receive_descriptor("chunk for " + std::to_string(me.index())));
+    const Reservation range(3 * bytes);
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+
+    range.map(bytes, bytes, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
+    const Words middle = words_at(range.at(bytes), bytes);
+    EXPECT_TRUE(kernel_reads(middle, pattern("lent")));
+    EXPECT_TRUE(copy_reads(middle, pattern("lent")));
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    CALL(DRIVER(cuMemGetAddressRange)(&base, &size, range.at(bytes)));
+    EXPECT_EQ(base, range.at(bytes));
+    EXPECT_EQ(size, bytes);
+
+    const CUdeviceptr neighbour = range.at(me.index() == 0 ? 0 : 2 * bytes);
+    const auto seen = secret_words(words_at(neighbour, bytes).data, bytes);
+    me.observe(std::string(me.index() == 0 ? "before" : "behind") +
+               " the mapping: " + text_of(seen));
+    EXPECT_EQ(seen.value_or(0), 0u);
+    announce_end(me);
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
+  covers("SUBA-10");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+  scenario.role("exporter", [](Role& me) {
+    cudaMemPoolProps wanted{};
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeDevice, 0};
+    wanted.handleTypes = kFd;
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolCreate(&pool, &wanted));
+    void *lent = nullptr, *kept = nullptr;
+    CALL(cudaMallocFromPoolAsync(&lent, kSmall, pool, nullptr));
+    CALL(cudaMallocFromPoolAsync(&kept, kSmall, pool, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    Words(lent, kSmall).fill(pattern("lent"));
+    Words(kept, kSmall).poison();
+    replace(kept, kSmall, kPoison, secret());
+
+    int number = -1;
+    CALL(cudaMemPoolExportToShareableHandle(&number, pool, kFd, 0));
+    const Descriptor descriptor(number);
+    cudaMemPoolPtrExportData data;
+    CALL(cudaMemPoolExportPointer(&data, lent));
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data);
+    me.send("distance", distance(Words(lent, kSmall), Words(kept, kSmall)));
+    wait_for_ends(me);
+    EXPECT_TRUE(kernel_reads(Words(lent, kSmall), pattern("lent")));
+    CALL(cudaFreeAsync(kept, nullptr));
+    CALL(cudaFreeAsync(lent, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    CALL(cudaMemPoolDestroy(pool));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor descriptor = me.receive_descriptor("pool");
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolImportFromShareableHandle(&pool, by_value(descriptor.get()),
+                                              kFd, 0));
+    auto data = me.receive<cudaMemPoolPtrExportData>("pointer");
+    void* memory = nullptr;
+    CALL(cudaMemPoolImportPointer(&memory, pool, &data));
+    const Words imported(memory, kSmall);
+    EXPECT_TRUE(kernel_reads(imported, pattern("lent")));
+    EXPECT_TRUE(copy_reads(imported, pattern("lent")));
+    observe_extent(me, imported);
+    uint64_t reserved = 0;
+    const cudaError_t code = NOTED(cudaMemPoolGetAttribute(
+        pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    cudaGetLastError();
+    me.observe(
+        "cudaMemPoolAttrReservedMemCurrent of the imported pool: " +
+        (code == cudaSuccess ? std::to_string(reserved) : name_of(code)));
+    const auto neighbour = me.receive<int64_t>("distance");
+    me.observe("a neighbour " + std::to_string(neighbour) + " bytes away: " +
+               text_of(secret_words(at_distance(imported, neighbour), kSmall)));
+    announce_end(me);
   });
 
   scenario.run(20s);
