@@ -454,7 +454,7 @@ TEST(ManagedRejection, AChunkHasNoCurrentNumaNode) {
 
 TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
   covers("MNGD-12");
-  needs(gpus(1), numa_pools);
+  needs(gpus(1), numa_pools, pool_fd);
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
