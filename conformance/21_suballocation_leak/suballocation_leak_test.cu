@@ -2,10 +2,6 @@
 // Mirror of samples/21_suballocation_leak.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -54,7 +50,8 @@ __global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
 
 // Replaces words with a kernel. A copy would not do: an address that CUDA does
 // not know is taken for the host's. Returns how many, or nothing if the GPU
-// stopped the kernel; then this process has lost its context.
+// stopped the kernel; then this process has lost its context, and only its end
+// closes what it opened.
 std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
                               uint32_t to) {
   unsigned long long count = 0;
@@ -119,19 +116,6 @@ void observe_extent(Role& me, const Words& mapping) {
              answer(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, mapping.data));
 }
 
-// A process that the GPU has stopped cannot close what it opened; its end
-// does, and nobody may free the memory before.
-void announce_end(Role& me) { me.send("ends", getpid()); }
-void wait_for_ends(Role& me, int count = 1) {
-  for (int i = 0; i < count; ++i) {
-    const auto pid = me.receive<pid_t>("ends");
-    const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    if (process.get() == -1) continue;  // it has ended already
-    pollfd end{process.get(), POLLIN, 0};
-    ASSERT_EQ(poll(&end, 1, 10000), 1);
-  }
-}
-
 }  // namespace
 
 TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
@@ -157,7 +141,7 @@ TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
       me.lifted("two allocations of 1 KiB lie in two 2 MiB blocks");
     me.send("distance", distance(second, first));
     me.send("handle", second.legacy_handle());
-    wait_for_ends(me);
+    me.wait_for_end("importer");
     EXPECT_TRUE(copy_reads(second, pattern("lent")));
   });
 
@@ -170,7 +154,6 @@ TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
     const auto seen = secret_words(at_distance(mapping, neighbour), kSmall);
     if (seen != kSmall / 4)
       me.lifted("the block is not shared with its importer: " + text_of(seen));
-    announce_end(me);
   });
 
   scenario.run(20s);
@@ -188,7 +171,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("distance", distance(lent, kept));
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
-    wait_for_ends(me);
+    me.wait_for_end("importer");
     // Whatever the importer could do, both sides tell the same story.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
@@ -208,7 +191,6 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
                      "overwritten"
                    : "not reachable: " + text_of(forged));
     me.send("forged", forged.value_or(0));
-    announce_end(me);
   });
 
   scenario.run(20s);
@@ -229,7 +211,8 @@ TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
     secrets.emplace_back(kBlock);
     for (int i = 0; i < 500; ++i) secrets.emplace_back(512);
     me.send("handle", lent.legacy_handle());
-    wait_for_ends(me, 2);
+    me.wait_for_end("importer 0");
+    me.wait_for_end("importer 1");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
   });
 
@@ -245,7 +228,6 @@ TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
                (me.index() == 0 ? "before" : "behind") +
                " it: " + text_of(seen));
     EXPECT_EQ(seen.value_or(0), 0u);
-    announce_end(me);
   });
 
   scenario.run(30s);
@@ -263,7 +245,7 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
     std::deque<Secret> secrets;
     for (int i = 0; i < 64; ++i) secrets.emplace_back(512);
     me.send("handle", lent.legacy_handle());
-    wait_for_ends(me);
+    me.wait_for_end("importer");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
   });
 
@@ -275,7 +257,6 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
     me.observe("2 MiB + 1 KiB lent; the rest of the second block: " +
                text_of(secret_words(at_distance(mapping, kBytes),
                                     2 * kBlock - kBytes)));
-    announce_end(me);
   });
 
   scenario.run(20s);
@@ -367,7 +348,7 @@ TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
     me.wait("opened");
     const Secret later(kSmall);
     me.send("distance", distance(lent, later));
-    wait_for_ends(me);
+    me.wait_for_end("importer");
     EXPECT_TRUE(copy_reads(lent, pattern("lent")));
   });
 
@@ -379,7 +360,6 @@ TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
     me.observe("an allocation made after the open: " +
                text_of(secret_words(at_distance(mapping, later), kSmall)));
-    announce_end(me);
   });
 
   scenario.run(20s);
@@ -440,7 +420,8 @@ TEST(SuballocationLeak, AChunkSharesNothingElse) {
     mappings[1].fill(pattern("lent"));
     me.send_descriptor("chunk for 0", chunks[1].descriptor().get());
     me.send_descriptor("chunk for 1", chunks[1].descriptor().get());
-    wait_for_ends(me, 2);
+    me.wait_for_end("importer 0");
+    me.wait_for_end("importer 1");
     EXPECT_TRUE(kernel_reads(mappings[1], pattern("lent")));
   });
 
@@ -470,7 +451,6 @@ TEST(SuballocationLeak, AChunkSharesNothingElse) {
     me.observe(std::string(me.index() == 0 ? "before" : "behind") +
                " the mapping: " + text_of(seen));
     EXPECT_EQ(seen.value_or(0), 0u);
-    announce_end(me);
   });
 
   scenario.run(20s);
@@ -505,7 +485,7 @@ TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
     me.send_descriptor("pool", descriptor.get());
     me.send("pointer", data);
     me.send("distance", distance(Words(lent, kSmall), Words(kept, kSmall)));
-    wait_for_ends(me);
+    me.wait_for_end("importer");
     EXPECT_TRUE(kernel_reads(Words(lent, kSmall), pattern("lent")));
     CALL(cudaFreeAsync(kept, nullptr));
     CALL(cudaFreeAsync(lent, nullptr));
@@ -536,7 +516,6 @@ TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
     const auto neighbour = me.receive<int64_t>("distance");
     me.observe("a neighbour " + std::to_string(neighbour) + " bytes away: " +
                text_of(secret_words(at_distance(imported, neighbour), kSmall)));
-    announce_end(me);
   });
 
   scenario.run(20s);
