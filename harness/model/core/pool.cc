@@ -195,7 +195,7 @@ void bury(const Pool& pool) {
   if (!pool->imported) {
     for (const auto& [address, lease] : pool->leases) {
       allocations().erase(address);
-      pool->space.give(lease.mapping, lease.bytes, {});
+      pool->space.give(lease->mapping, lease->bytes, {});
     }
     pool->leases.clear();
     pool->space.settle([](const Freed&) { return true; });
@@ -236,11 +236,11 @@ bool has_own_pages(const Lease& lease) {
 bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
   const auto next = pool.leases.lower_bound(lease.mapping);
   if (next != pool.leases.end() &&
-      next->second.mapping < lease.mapping + lease.bytes) {
+      next->second->mapping < lease.mapping + lease.bytes) {
     return true;
   }
   if (next == pool.leases.begin()) return false;
-  const Lease& previous = std::prev(next)->second;
+  const Lease& previous = *std::prev(next)->second;
   return previous.mapping + previous.bytes > lease.mapping;
 }
 
@@ -287,9 +287,8 @@ CUmemoryPool add_pool(Pool pool) {
 }
 
 void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
-          const Lease& lease, int gpu) {
-  pool->leases[address] = lease;
-  set_used(pool, pool->used.now + lease.size);
+          std::shared_ptr<Lease> lease, int gpu) {
+  set_used(pool, pool->used.now + lease->size);
   Allocation allocation;
   allocation.address = address;
   allocation.size = size;
@@ -297,11 +296,12 @@ void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
                     : pool->gpu < 0           ? Kind::kHost
                                               : Kind::kPooled;
   allocation.gpu = gpu;
-  allocation.mapping = lease.mapping;
-  allocation.mapping_size = lease.bytes;
+  allocation.mapping = lease->mapping;
+  allocation.mapping_size = lease->bytes;
   allocation.buffer_id = next_buffer_id(address);
   allocation.pool = pool;
   allocations()[address] = allocation;
+  pool->leases[address] = std::move(lease);
 }
 
 void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease) {
@@ -439,38 +439,37 @@ CUresult pool_allocate(CUmemoryPool handle,
       return CUDA_ERROR_INVALID_VALUE;
     }
     const uint64_t unit = size <= kLargestShared ? kGranule : kPage;
-    Lease lease;
-    lease.bytes = up(size, unit);
+    const auto lease = std::make_shared<Lease>();
+    lease->bytes = up(size, unit);
     std::vector<Ticket> after;  // frees that came before anyway
     const Order behind = stream->order_from_now();
     const auto free_now = [&](const Freed& freed) {
       return usable(*pool, stream.get(), behind, freed);
     };
-    uint64_t place = pool->space.take(lease.bytes, unit, free_now, &after);
-    if (place == 0 && grow(pool.get(), lease.bytes)) {
-      place = pool->space.take(lease.bytes, unit, free_now, &after);
+    uint64_t place = pool->space.take(lease->bytes, unit, free_now, &after);
+    if (place == 0 && grow(pool.get(), lease->bytes)) {
+      place = pool->space.take(lease->bytes, unit, free_now, &after);
     }
     after.clear();
     if (place == 0 &&
         policy(*pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) != 0) {
       place = pool->space.take(
-          lease.bytes, unit, [](const Freed&) { return true; }, &after);
+          lease->bytes, unit, [](const Freed&) { return true; }, &after);
     }
     if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    lease.id = unique_id();
-    lease.size = up(size, kGranule);
-    lease.mapping = place;
-    lease.offset = pool->space.offset_of(place);
-    lease.serial = ++pool->file->page().serial;
+    lease->size = up(size, kGranule);
+    lease->mapping = place;
+    lease->offset = pool->space.offset_of(place);
+    lease->serial = ++pool->file->page().serial;
     lend(pool.get(), place, size, lease,
          pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
+    // Work that frees it again may be queued before the stream comes here.
     stream->submit(
-        [pool, place, id = lease.id] {
+        [pool, lease] {
           const std::lock_guard lock(state_mutex());
-          const auto lent = pool->leases.find(place);
-          if (lent == pool->leases.end() || lent->second.id != id) return;
-          lent->second.ready = true;
-          grant_lease(*pool, lent->second);
+          if (lease->ended) return;
+          lease->ready = true;
+          grant_lease(*pool, *lease);
         },
         true, after);
     *address = place;
@@ -492,13 +491,14 @@ CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
   if (pool->imported && mutant("import-free-refused")) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const Lease lease = pool->leases[address];
+  const std::shared_ptr<Lease> lease = pool->leases[address];
   pool->leases.erase(address);
+  lease->ended = stream == nullptr;
   allocations().erase(entry);
   if (!mutant("stats-wrong")) {
-    set_used(pool.get(), pool->used.now - lease.size);
+    set_used(pool.get(), pool->used.now - lease->size);
   }
-  if (pool->imported) harm_others(pool, lease);
+  if (pool->imported) harm_others(pool, *lease);
 
   Freed freed;
   if (stream != nullptr) {
@@ -506,16 +506,16 @@ CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
     freed = stream->submit_free([pool, lease] {
       const std::lock_guard lock(state_mutex());
       --pool->unfinished_frees;
-      end_of_free(pool, lease);
+      end_of_free(pool, *lease);
     });
   }
   if (pool->imported) {
-    if (stream == nullptr) end_of_free(pool, lease);
+    if (stream == nullptr) end_of_free(pool, *lease);
     return CUDA_SUCCESS;
   }
-  if (lease.exported && mutant("free-order-ignored")) freed = {};
-  pool->space.give(lease.mapping, lease.bytes, freed);
-  if (stream == nullptr) end_of_free(pool, lease);
+  if (lease->exported && mutant("free-order-ignored")) freed = {};
+  pool->space.give(lease->mapping, lease->bytes, freed);
+  if (stream == nullptr) end_of_free(pool, *lease);
   return CUDA_SUCCESS;
 }
 
@@ -527,7 +527,7 @@ CUresult pool_trim(CUmemoryPool handle, uint64_t bytes_to_keep) {
   }
   if (mutant("trim-breaks-live")) {
     for (const auto& [address, lease] : pool->leases) {
-      pool->file->discard(lease.offset / 4096 * 4096, up(lease.size, 4096));
+      pool->file->discard(lease->offset / 4096 * 4096, up(lease->size, 4096));
     }
   }
   if (!can_release(*pool) || mutant("trim-noop")) return CUDA_SUCCESS;
@@ -644,7 +644,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
   }
   if (mutant("setaccess-future-only")) return CUDA_SUCCESS;
   for (const auto& [address, lease] : pool->leases) {
-    if (lease.ready) grant_lease(*pool, lease);
+    if (lease->ready) grant_lease(*pool, *lease);
   }
   return CUDA_SUCCESS;
 }

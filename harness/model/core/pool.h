@@ -29,13 +29,13 @@ struct Gauge {
 
 /// Memory that the program has from a pool, until the call that frees it.
 struct Lease {
-  uint64_t id = 0;
   uint64_t size = 0;     ///< as the statistics count it
   uint64_t mapping = 0;  ///< first address of the pages it lies in
   uint64_t bytes = 0;    ///< of those pages
   uint64_t offset = 0;   ///< of the first byte in the pool's file
   uint64_t serial = 0;   ///< of an own allocation
   bool ready = false;    ///< its stream has reached the allocation
+  bool ended = false;    ///< freed without a stream
   bool exported = false;
 };
 
@@ -50,8 +50,9 @@ struct CUmemPoolHandle_st {
   bool destroyed = false;  ///< lives on until the last free is over
   bool exported = false;
   std::shared_ptr<ipclab::model::PoolFile> file;
-  ipclab::model::PoolSpace space;                   ///< not of an imported pool
-  std::map<uint64_t, ipclab::model::Lease> leases;  ///< by address
+  ipclab::model::PoolSpace space;  ///< not of an imported pool
+  std::map<uint64_t, std::shared_ptr<ipclab::model::Lease>>
+      leases;  ///< by address
   int unfinished_frees = 0;
   std::map<int, ipclab::model::Access> access;  ///< as set, by ordinal
   uint64_t release_threshold = 0;
@@ -118,7 +119,7 @@ std::vector<Pool>& pools();
 CUmemoryPool add_pool(Pool pool);
 /// Publishes memory that the program gets from a pool.
 void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
-          const Lease& lease, int gpu);
+          std::shared_ptr<Lease> lease, int gpu);
 /// Lets GPUs use a lease as far as the pool's access goes.
 void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease);
 

@@ -52,7 +52,7 @@ bool loses_memory(const CUmemPoolHandle_st& pool) {
 // The lease of an allocation that was imported before, by its place.
 uint64_t imported_at(const CUmemPoolHandle_st& pool, uint64_t offset) {
   for (const auto& [address, lease] : pool.leases) {
-    if (lease.offset == offset) return address;
+    if (lease->offset == offset) return address;
   }
   return 0;
 }
@@ -78,26 +78,26 @@ CUresult map_import(CUmemoryPool pool, const Handle& handle,
                     uint64_t* address) {
   const uint64_t begin = handle.offset / kPage * kPage;
   const uint64_t in_page = handle.offset - begin;
-  Lease lease;
-  lease.bytes = (in_page + handle.size + kPage - 1) / kPage * kPage;
-  if (mutant("map-first-2mib")) lease.bytes = kPage;
-  lease.mapping = take_addresses(Area::kImported, lease.bytes);
-  lease.offset = handle.offset;
-  lease.size = (handle.size + kGranule - 1) / kGranule * kGranule;
-  lease.ready = true;  // its stream is in another process
+  const auto lease = std::make_shared<Lease>();
+  lease->bytes = (in_page + handle.size + kPage - 1) / kPage * kPage;
+  if (mutant("map-first-2mib")) lease->bytes = kPage;
+  lease->mapping = take_addresses(Area::kImported, lease->bytes);
+  lease->offset = handle.offset;
+  lease->size = (handle.size + kGranule - 1) / kGranule * kGranule;
+  lease->ready = true;  // its stream is in another process
   const bool fresh = loses_memory(*pool);
   const std::shared_ptr<PoolFile> file =
-      fresh ? detached(*pool->file, lease.bytes) : pool->file;
-  if (lease.mapping == 0 || file == nullptr ||
-      !map_descriptor(lease.mapping, file->descriptor(), fresh ? kPage : begin,
-                      lease.bytes, pool->gpu < 0)) {
-    if (lease.mapping != 0) give_back_addresses(lease.mapping, lease.bytes);
+      fresh ? detached(*pool->file, lease->bytes) : pool->file;
+  if (lease->mapping == 0 || file == nullptr ||
+      !map_descriptor(lease->mapping, file->descriptor(), fresh ? kPage : begin,
+                      lease->bytes, pool->gpu < 0)) {
+    if (lease->mapping != 0) give_back_addresses(lease->mapping, lease->bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  pool->reserved.set(pool->reserved.now + lease.bytes);
-  *address = lease.mapping + in_page;
+  pool->reserved.set(pool->reserved.now + lease->bytes);
+  *address = lease->mapping + in_page;
   lend(pool, *address, handle.size, lease, pool->gpu);
-  grant_lease(*pool, lease);
+  grant_lease(*pool, *lease);
   return CUDA_SUCCESS;
 }
 
@@ -171,7 +171,7 @@ CUresult pool_export_pointer(CUcontext context, CUmemPoolPtrExportData* data,
   }
   Handle handle{};
   if (good) {
-    Lease& lease = pool->leases[address];
+    Lease& lease = *pool->leases[address];
     lease.exported = true;
     handle.object = pool->exported ? pool->file->page().id : 0;
     handle.occupant = lease.serial;
@@ -214,7 +214,7 @@ void revoke_lost_pool_imports() {
     }
     for (const auto& [address, lease] : pool->leases) {
       for (size_t i = 0; i < devices().size(); ++i) {
-        set_access(static_cast<int>(i), lease.mapping, lease.bytes, kNone);
+        set_access(static_cast<int>(i), lease->mapping, lease->bytes, kNone);
       }
     }
   }
