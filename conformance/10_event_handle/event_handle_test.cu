@@ -28,18 +28,19 @@ __global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
   if (i < count) to[i] = from[i];
 }
 
+void nothing(const SharedEvent&) {}
+
 /// An exporter that writes `written` and records behind a latch, which it
 /// releases once the importer has said `ready`. `looks_on` runs while the
 /// latch holds, `looks_back` once the work is done.
 std::function<void(Role&)> records_late(
-    Pattern written, unsigned flags,
-    const std::function<void(const SharedEvent&)>& looks_on,
-    const std::function<void(const SharedEvent&)>& looks_back) {
+    Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
+    void (*looks_back)(const SharedEvent&) = nothing) {
   return [=](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("old"));
     const Stream stream;
-    const SharedEvent event(flags);
+    const SharedEvent event;
     Latch latch;
     latch.hold(stream);
     buffer.queue_fill(written, stream);
@@ -60,8 +61,6 @@ std::function<void(Role&)> records_late(
     me.wait("closed");
   };
 }
-
-void nothing(const SharedEvent&) {}
 
 /// Round trips to the exporter, in which a call that returns early would show.
 void look_on(Role& me) {
@@ -163,10 +162,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario;
-  scenario.role(
-      "exporter",
-      records_late(written, cudaEventInterprocess | cudaEventDisableTiming,
-                   nothing, nothing));
+  scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
     const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
@@ -201,10 +197,7 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario;
-  scenario.role(
-      "exporter",
-      records_late(written, cudaEventInterprocess | cudaEventDisableTiming,
-                   nothing, nothing));
+  scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
     const auto handles = me.receive<Handles>("handles");
@@ -230,15 +223,15 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario;
-  scenario.role("exporter",
-                records_late(
-                    written, cudaEventInterprocess | cudaEventDisableTiming,
-                    [](const SharedEvent& event) {
-                      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-                    },
-                    [](const SharedEvent& event) {
-                      EXPECT_SUCCESS(cudaEventQuery(event));
-                    }));
+  scenario.role("exporter", records_late(
+                                written,
+                                [](const SharedEvent& event) {
+                                  EXPECT_CODE(cudaErrorNotReady,
+                                              cudaEventQuery(event));
+                                },
+                                [](const SharedEvent& event) {
+                                  EXPECT_SUCCESS(cudaEventQuery(event));
+                                }));
 
   scenario.role("importer", [written](Role& me) {
     const auto handles = me.receive<Handles>("handles");
