@@ -184,6 +184,11 @@ ROLE(limited_importer) {
   auto data = test.receive<cudaMemPoolPtrExportData>();
   int* first = import_pointer(pool, data);
   EXPECT_EQ(import_pointer(pool, data), first);
+  cudaMemPool_t named = nullptr;
+  EXPECT_EQ(cuPointerGetAttribute(&named, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                  reinterpret_cast<CUdeviceptr>(first)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(named, pool);
   cudaMemPoolPtrExportData same;
   EXPECT_EQ(cudaMemPoolExportPointer(&same, first), cudaErrorInvalidValue);
   cudaIpcMemHandle_t handle;
@@ -265,6 +270,83 @@ TEST(PoolIpc, NeitherSideWaitsButByEvents) {
   EXPECT_EQ(peer.wait(), "exit 0");
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+ROLE(frees_late) {
+  cudaMemPool_t pool = import_pool(test);
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(
+      cudaIpcOpenEventHandle(&event, test.receive<cudaIpcEventHandle_t>()),
+      cudaSuccess);
+  int* data = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
+  int* wrong = shared_word();
+  cudaStream_t stream = stream_with(kNonBlocking);
+  Latch latch(stream);
+  launch("count_errors", (kCount + 255) / 256, 256, stream,
+         static_cast<const int*>(data), kCount, 3, wrong);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  test.send(true);
+  EXPECT_TRUE(test.receive<bool>());
+  latch.let_go();
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(*wrong, 0);
+}
+
+TEST(PoolIpc, MemoryIsReusedOnlyBehindTheImportersFree) {
+  Exported exported;
+  cudaStream_t stream = stream_with(kNonBlocking);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(
+                &event, cudaEventInterprocess | cudaEventDisableTiming),
+            cudaSuccess);
+  cudaIpcEventHandle_t handle;
+  ASSERT_EQ(cudaIpcGetEventHandle(&handle, event), cudaSuccess);
+  int* data = exported.filled(3);
+  Peer peer("frees_late");
+  peer.channel().send_descriptor(exported.descriptor);
+  peer.channel().send(handle);
+  peer.channel().send(export_pointer(data));
+  EXPECT_TRUE(peer.channel().receive<bool>());
+  ASSERT_EQ(cudaStreamWaitEvent(stream, event), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaSuccess);
+  cudaStream_t other = stream_with(kNonBlocking);
+  int* next = take(exported.pool, kBytes, other);
+  EXPECT_NE(next, data);
+  launch("fill", (kCount + 255) / 256, 256, other, next, kCount, 4);
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  peer.channel().send(true);
+  EXPECT_EQ(peer.wait(), "exit 0");
+  EXPECT_EQ(cudaFree(next), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+ROLE(imports_host_memory) {
+  cudaMemPool_t pool = import_pool(test);
+  int* data = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
+  EXPECT_EQ(data[5], 77);
+  data[5] = 78;
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+TEST(PoolIpc, SharesHostMemory) {
+  cudaMemPoolProps wanted = on_device(0, kPosix);
+  wanted.location.type = cudaMemLocationTypeHostNuma;
+  cudaMemPool_t pool = create(wanted);
+  const int descriptor = export_pool(pool);
+  int* data = take(pool, kBytes, nullptr);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  data[5] = 77;
+  Peer peer("imports_host_memory");
+  peer.channel().send_descriptor(descriptor);
+  peer.channel().send(export_pointer(data));
+  EXPECT_EQ(peer.wait(), "exit 0");
+  EXPECT_EQ(data[5], 78);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+  close(descriptor);
 }
 
 ROLE(holds) {
