@@ -118,7 +118,7 @@ TEST(ManyImporters, EightHoldOneHandle) {
 
 TEST(ManyImporters, SixtyFourHoldOneHandle) {
   covers("LMEM-16");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), alone, legacy_memory);
   shared_by(64, 110s);
 }
 

@@ -293,7 +293,7 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
     Latch latch;
     latch.hold(stream);
     other.free_async(stream);
-    EXPECT_SUCCESS(cudaMemPoolDestroy(pool));
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
     // It did not wait for the free, which is still to come.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
@@ -353,10 +353,10 @@ TEST(ExportPoolLimits, LargeAllocationsAreShared) {
       const auto [first, last] = ends(Words(memory, size));
       first.fill(pattern("first"));
       last.fill(pattern("last"));
+      me.send_descriptor("pool for " + mib(size), pool.exported().get());
       PointerData data;
       CALL(cudaMemPoolExportPointer(&data, memory));
       me.send("pointer to " + mib(size), data);
-      me.send_descriptor("pool for " + mib(size), pool.exported().get());
       me.wait_for_end(importer(size));
       EXPECT_TRUE(kernel_reads(first, pattern("first")));
       EXPECT_TRUE(kernel_reads(last, pattern("last")));

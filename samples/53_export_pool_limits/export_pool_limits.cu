@@ -9,7 +9,7 @@
 //   read              <-- freed -------- free
 //   free the last piece
 //
-// nvcc -cudart shared \
+// nvcc -cudart shared
 //   samples/53_export_pool_limits/export_pool_limits.cu
 //
 // SPDX-License-Identifier: Apache-2.0

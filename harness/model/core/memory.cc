@@ -164,6 +164,7 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
       give_back_addresses(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kImported:    // closed by ipc.cc
+    case Kind::kMapped:      // unmapped by vmm.cc
     case Kind::kPooled:      // freed by pool.cc
     case Kind::kRegistered:  // the program's own memory
       break;

@@ -228,6 +228,15 @@ def test_deviation_of_something_else_excuses_nothing(
     assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
 
 
+def test_a_deviation_holds_for_a_row_not_for_each_of_its_tests(build: Build) -> None:
+    build.conformance(VIOLATES)
+    build.conformance("record()", name="Suite.Other")
+    build.deviation()
+    outcome = build.run()
+    assert outcome.code == 0
+    assert sorted(x["verdict"] for x in outcome.records) == ["conforms", "deviates"]
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
