@@ -36,12 +36,6 @@ void expect_place(const Words& words, int device, cudaMemPool_t pool) {
             pool);
 }
 
-size_t free_memory() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 }  // namespace
 
 TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {

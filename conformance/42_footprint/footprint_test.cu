@@ -25,12 +25,6 @@ uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
 }
 
-size_t free_memory() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 // The numbers that hold for every pool at every time.
 void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(reserved(pool), used(pool));

@@ -1,11 +1,11 @@
 // Lesson 43: when freed memory may be given to somebody else.
 //
-//   freed in stream A, then asked for           is reused if
-//   in A again                                  always
-//   in B, behind an event of A's free           FollowEventDependencies
-//   in B, once A has passed the free            AllowOpportunistic
-//   in B, A is held and the pool is full AllowInternalDependencies in
-//   B, after the host has waited for A       always
+//   freed in stream A, then asked for       is reused if
+//   in A again                              always
+//   in B, behind an event of A's free       FollowEventDependencies
+//   in B, once A has passed the free        AllowOpportunistic
+//   in B, A is held and the pool is full    AllowInternalDependencies
+//   in B, after the host waited for A       always
 //
 // nvcc -cudart shared samples/43_reuse_policies/reuse_policies.cu
 //
