@@ -1,0 +1,375 @@
+// Physical memory of cuMemCreate, shared as a file descriptor.
+// Mirror of samples/30_vmm_fd.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr rlim_t kRoomForDescriptors = 16;
+constexpr size_t kMostExports = 4096;
+
+// An importer that reads the exporter's pattern.
+std::function<void(Role&)> reads_chunk(
+    Pattern expected,
+    testing::AssertionResult (*reads)(const Words&, Pattern)) {
+  return [=](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const size_t bytes = granule();
+    const Mapping mapping(Chunk::import(descriptor), bytes);
+    EXPECT_TRUE(reads(mapping, expected));
+    me.signal("done");
+  };
+}
+
+bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
+
+std::string ptrace_scope() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  std::string value;
+  return file >> value ? value : "not there";
+}
+
+}  // namespace
+
+TEST(VmmFd, KernelOfTheImporterReadsWhatTheExporterWrote) {
+  covers("VMM-06");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", reads_chunk(pattern("exporter"), kernel_reads));
+  scenario.run(20s);
+}
+
+TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
+  covers("VMM-06");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", reads_chunk(pattern("exporter"), copy_reads));
+  scenario.run(20s);
+}
+
+TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
+  covers("VMM-07");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("A"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+
+    me.wait("B written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("B")));
+    mapping.fill(pattern("C"));
+    me.signal("C written");
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapping mapping(Chunk::import(descriptor), granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
+    mapping.fill(pattern("B"));
+    me.signal("B written");
+
+    me.wait("C written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    me.signal("done");
+  });
+
+  scenario.run(20s);
+}
+
+// --- what a descriptor is ---------------------------------------------------
+
+TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
+  covers("VMM-08");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+
+    int numbers[2] = {-1, -1};
+    for (int& number : numbers)
+      EXPECT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(
+          &number, chunk.handle(), kFd, 0));
+    Descriptor first(numbers[0]), second(numbers[1]);
+    ASSERT_TRUE(is_open(first.get()));
+    ASSERT_TRUE(is_open(second.get()));
+    me.observe(numbers[0] == numbers[1] ? "two exports give one number"
+                                        : "two exports give two numbers");
+    me.observe((fcntl(first.get(), F_GETFD) & FD_CLOEXEC) != 0
+                   ? "the descriptor is close-on-exec"
+                   : "the descriptor stays open in a program that is started");
+
+    me.send_descriptor("descriptor", first.get());
+    me.send_descriptor("descriptor", second.get());
+    const int number = first.get();
+    first.close();
+    EXPECT_FALSE(is_open(number)) << "after close";
+    EXPECT_TRUE(is_open(second.get())) << "after close of the other";
+    me.wait("done", 2);
+    second.close();
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  });
+
+  scenario.roles("importer", 2, reads_chunk(pattern("exporter"), kernel_reads));
+  scenario.run(20s);
+}
+
+// Whoever forgets to close runs out of descriptors; closing one is enough to
+// go on.
+TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
+  covers("VMM-08");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+
+    rlimit limit{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = static_cast<rlim_t>(open_descriptors().rbegin()->first) +
+                     1 + kRoomForDescriptors;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+
+    std::vector<Descriptor> exported;
+    CUresult code = CUDA_SUCCESS;
+    while (code == CUDA_SUCCESS && exported.size() < kMostExports) {
+      int number = -1;
+      code = NOTED(DRIVER(cuMemExportToShareableHandle)(&number, chunk.handle(),
+                                                        kFd, 0));
+      if (code != CUDA_SUCCESS) break;
+      ASSERT_TRUE(is_open(number)) << "export " << exported.size();
+      exported.emplace_back(number);
+    }
+    ASSERT_NE(code, CUDA_SUCCESS)
+        << exported.size() << " exports with a limit of " << limit.rlim_cur;
+    ASSERT_FALSE(exported.empty());
+    me.tabulate(
+        "cuMemExportToShareableHandle without a free descriptor",
+        "RLIMIT_NOFILE reached",
+        outcome_of(code, {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
+                          CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
+                          CUDA_ERROR_NOT_SUPPORTED}));
+
+    exported.resize(exported.size() / 2);
+    EXPECT_TRUE(context_is_usable());
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+  });
+
+  scenario.role("importer", reads_chunk(pattern("exporter"), kernel_reads));
+  scenario.run(20s);
+}
+
+TEST(VmmFd, TheDescriptorIsPassedByValue) {
+  covers("VMM-10");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter"), 2));
+
+  scenario.role("importer by value", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    CALL(cudaFree(nullptr));
+    CUmemGenericAllocationHandle handle = 0;
+    EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
+        &handle, by_value(descriptor.get()), kFd));
+    const Mapping mapping(Chunk(handle), granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+
+  // The programming guide shows &fd, so what it does is worth knowing.
+  scenario
+      .role("importer by address",
+            [](Role& me) {
+              const Descriptor descriptor = me.receive_descriptor("descriptor");
+              me.signal("done");
+              CALL(cudaFree(nullptr));
+              int number = descriptor.get();
+              CUmemGenericAllocationHandle handle = 0;
+              const CUresult code = NOTED(DRIVER(
+                  cuMemImportFromShareableHandle)(&handle, &number, kFd));
+              me.observe("&fd instead of fd: " + name_of(code));
+              if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(handle));
+            })
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGBUS);
+
+  scenario.run(20s);
+  const Ended& address = scenario.ended("importer by address");
+  if (!address.reached_end)
+    observe("&fd instead of fd: the process dies, " + outcome_of(address).code);
+}
+
+// --- what an import does to it ----------------------------------------------
+
+TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
+  covers("VMM-13");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+
+  scenario.role("importer", [](Role& me) {
+    Descriptor descriptor = me.receive_descriptor("descriptor");
+    const size_t bytes = granule();
+    {
+      const Mapping mapping(Chunk::import(descriptor), bytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      ASSERT_TRUE(is_open(descriptor.get())) << "after the import";
+    }
+    ASSERT_TRUE(is_open(descriptor.get())) << "after the release";
+    const Mapping again(Chunk::import(descriptor), bytes);
+    EXPECT_EQ(close(descriptor.release()), 0);
+    EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(again, pattern("exporter")));
+    me.signal("done");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(VmmFd, TwoImportsMayDifferAndEachCounts) {
+  covers("VMM-14");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const size_t bytes = granule();
+    Chunk first = Chunk::import(descriptor);
+    const Chunk second = Chunk::import(descriptor);
+    me.observe(first.handle() == second.handle()
+                   ? "one handle value for both imports"
+                   : "a handle value for each import");
+    first.release();
+    const Mapping mapping(second, bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+    me.signal("done");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
+  covers("VMM-16");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("by the first address"));
+    const Descriptor descriptor = chunk.descriptor();
+
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult code = NOTED(DRIVER(cuMemImportFromShareableHandle)(
+        &handle, by_value(descriptor.get()), kFd));
+    me.observe("import in the exporting process: " + name_of(code));
+    if (code == CUDA_SUCCESS) {
+      const Mapping alias(Chunk(handle), bytes);
+      EXPECT_TRUE(kernel_reads(alias, pattern("by the first address")));
+      alias.fill(pattern("by the alias"));
+    } else {
+      mapping.fill(pattern("by the alias"));
+    }
+    EXPECT_TRUE(kernel_reads(mapping, pattern("by the alias")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("by the alias")));
+  });
+  scenario.run(20s);
+}
+
+// --- how it travels ---------------------------------------------------------
+
+// SCM_RIGHTS is what every other test of this file uses, too; here it is held
+// against pidfd_getfd, which fetches instead of being sent.
+TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
+  covers("PLAT-12");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    const Descriptor descriptor = chunk.descriptor();
+
+    me.send("pid", getpid());
+    me.send("number", descriptor.get());
+    me.wait("tried to fetch");
+    // Lets anybody trace this process, where Yama asks for it.
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    me.signal("permitted");
+    me.wait("tried again");
+    me.send_descriptor("descriptor", descriptor.get());
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const auto pid = me.receive<pid_t>("pid");
+    const int number = me.receive<int>("number");
+    const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    ASSERT_NE(process.get(), -1);
+
+    const auto fetch = [&](const char* when) {
+      const Descriptor fetched(
+          static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+      const int error = errno;
+      me.observe(std::string("pidfd_getfd ") + when + ", ptrace_scope " +
+                 ptrace_scope() + ": " +
+                 (fetched ? "success" : strerrorname_np(error)));
+      if (!fetched) return;
+      const Mapping mapping(Chunk::import(fetched), bytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter"))) << when;
+    };
+    fetch("as it is");
+    me.signal("tried to fetch");
+    me.wait("permitted");
+    fetch("with PR_SET_PTRACER");
+    me.signal("tried again");
+
+    const Descriptor sent = me.receive_descriptor("descriptor");
+    const Mapping mapping(Chunk::import(sent), bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+
+  scenario.run(20s);
+}

@@ -1,0 +1,113 @@
+// Owners of virtual memory management: physical chunks, ranges of addresses,
+// mappings of the one into the other.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+
+#include <string>
+#include <utility>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/wire.h"
+
+namespace ipclab {
+
+/// What cuMemCreate is asked for: memory of a GPU that exports to these types.
+CUmemAllocationProp chunk_of(
+    int device,
+    CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+/// The granularity that sizes, offsets and addresses must be multiples of.
+size_t granule(const CUmemAllocationProp& wanted = chunk_of(0));
+
+/// One reference to physical memory: the handle of cuMemCreate or of an import.
+class Chunk {
+ public:
+  Chunk() = default;
+  explicit Chunk(CUmemGenericAllocationHandle handle) : handle_(handle) {}
+  Chunk(Chunk&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  Chunk& operator=(Chunk&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Chunk();
+
+  static Chunk create(size_t bytes,
+                      const CUmemAllocationProp& wanted = chunk_of(0));
+  static Chunk import(const Descriptor& descriptor);
+  static Chunk import(const CUmemFabricHandle& handle);
+
+  CUmemGenericAllocationHandle handle() const { return handle_; }
+  Descriptor descriptor() const;
+  CUmemFabricHandle fabric_handle() const;
+  CUmemAllocationProp properties() const;
+  /// Releases now, where releasing is the step that matters.
+  void release();
+
+ private:
+  CUmemGenericAllocationHandle handle_ = 0;
+};
+
+/// A range of addresses without memory behind them.
+class Reservation {
+ public:
+  explicit Reservation(size_t bytes);
+  Reservation(const Reservation&) = delete;
+  ~Reservation();
+
+  CUdeviceptr at(size_t offset) const { return address_ + offset; }
+  size_t bytes() const { return bytes_; }
+  /// Maps a whole chunk of `bytes`; whoever maps also unmaps.
+  void map(size_t offset, size_t bytes, const Chunk& chunk) const;
+  void unmap(size_t offset, size_t bytes) const;
+  /// Frees now, where freeing is the step that matters.
+  void free();
+
+ private:
+  CUdeviceptr address_ = 0;
+  size_t bytes_ = 0;
+};
+
+/// A whole chunk, mapped at addresses of its own.
+class Mapping : public Words {
+ public:
+  /// With this access for GPU `device`.
+  Mapping(const Chunk& chunk, size_t bytes,
+          CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+          int device = 0);
+  Mapping(const Mapping&) = delete;
+  ~Mapping();
+
+  CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(data); }
+  /// Unmaps now, where unmapping is the step that matters.
+  void unmap();
+};
+
+/// What cuMemSetAccess is told about a GPU.
+CUmemAccessDesc access_for(
+    int device, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+
+/// cuMemGetAccess of a GPU: 0 none, 1 read, 3 read and write.
+unsigned long long access_at(CUdeviceptr address, int device = 0);
+
+/// Words of `bytes` at an address of the driver API.
+inline Words words_at(CUdeviceptr address, size_t bytes) {
+  return Words(reinterpret_cast<void*>(address), bytes);
+}
+
+/// What a call that imports a descriptor wants as its pointer: the number
+/// itself.
+inline void* by_value(int descriptor) {
+  return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
+}
+
+/// The body of an exporter that lends a chunk of one granule, filled with
+/// `written`, to `importers` roles by a descriptor each, and gives it up once
+/// all have said "done".
+std::function<void(Role&)> lends_chunk(Pattern written, int importers = 1);
+
+/// Bytes of device memory that cuMemGetInfo calls free on the current GPU.
+size_t free_memory();
+
+}  // namespace ipclab
