@@ -340,11 +340,12 @@ void Referee::conclude(Player& player) {
     if (!player.failed)
       fail(&player, Record::kCrashed, player.ended + where(player));
   }
+  const size_t self = static_cast<size_t>(
+      std::find_if(players_.begin(), players_.end(),
+                   [&](const auto& p) { return p.get() == &player; }) -
+      players_.begin());
+  player.steps_of_its_end.push_back("end of " + player.spec->name);
   for (const std::string& step : player.steps_of_its_end) {
-    const size_t self = static_cast<size_t>(
-        std::find_if(players_.begin(), players_.end(),
-                     [&](const auto& p) { return p.get() == &player; }) -
-        players_.begin());
     posts_[step].push_back({self, "", false, Descriptor()});
   }
   for (auto& other : players_) deliver(*other);

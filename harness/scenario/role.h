@@ -57,6 +57,9 @@ class Role {
     for (int i = 0; i < times; ++i) wait(step);
   }
 
+  /// Waits until the role of that name has ended, in whatever way.
+  void wait_for_end(const std::string& role) { wait("end of " + role); }
+
   /// Sends a value as it lies in memory to every role that receives `step`.
   template <class T>
   void send(const std::string& step, const T& value) {

@@ -93,6 +93,19 @@ TEST(Steps, EveryRoleOfAKindReceives) {
   scenario.run(20s);
 }
 
+TEST(Steps, TheEndOfARoleCanBeWaitedFor) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    me.wait_for_end("victim");
+    me.wait_for_end("importer");
+    me.signal("both are gone");
+  });
+  scenario.role("victim", [](Role&) { raise(SIGSEGV); }).may_end_by(SIGSEGV);
+  scenario.role("importer", [](Role& me) { me.wait_for_end("victim"); });
+  scenario.run(10s);
+  EXPECT_EQ(scenario.ended("exporter").last_step, "both are gone");
+}
+
 TEST(Descriptors, TheReceiverSeesTheSendersFile) {
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {

@@ -1,0 +1,547 @@
+// What cannot be exported, what cannot be opened, and what a refusal leaves
+// behind: nothing. Mirror of samples/05_legacy_refusals.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr size_t kInside = 4096;  // an interior pointer is so far inside
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr int kRandomHandles = 1000;
+constexpr int kDamagers = 4;  // a crash loses the rest of one share only
+
+enum Api { kRuntime, kDriver };
+constexpr Api kApis[] = {kRuntime, kDriver};
+constexpr const char* kOpen[] = {"cudaIpcOpenMemHandle", "cuIpcOpenMemHandle"};
+
+// The documented refusals of the two (RT:851-858, DRV:9391-9397).
+const std::vector<cudaError_t> kRuntimeRefusals = {
+    cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
+    cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
+    cudaErrorNotSupported,          cudaErrorInvalidValue};
+const std::vector<CUresult> kDriverRefusals = {
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_MAP_FAILED,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
+    CUDA_ERROR_INVALID_VALUE};
+
+template <class To, class From>
+To same_bytes(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+CUdeviceptr address_of(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+// Opens a handle with one of the APIs; *opened is what it wrote.
+Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
+                  void** opened) {
+  note_call(kOpen[api]);
+  if (api == kRuntime)
+    return outcome_of(cudaIpcOpenMemHandle(opened, handle, flags),
+                      kRuntimeRefusals);
+  CUdeviceptr address = address_of(*opened);
+  const CUresult code = DRIVER(cuIpcOpenMemHandle)(
+      &address, same_bytes<CUipcMemHandle>(handle), flags);
+  *opened = reinterpret_cast<void*>(address);
+  return outcome_of(code, kDriverRefusals);
+}
+
+// The documentation does not say that a refused call leaves its out-parameter
+// alone.
+template <class T>
+void observe_touched(Role& me, const Sentinel<T>& out, const char* call) {
+  if (out.touched())
+    me.observe(std::string(call) + " is refused and yet writes its result");
+}
+
+// A handle that must not open, with both APIs.
+void expect_no_open(Role& me, const char* table, const std::string& input,
+                    const cudaIpcMemHandle_t& handle) {
+  me.signal(input);
+  for (const Api api : kApis) {
+    Sentinel<void*> pointer;
+    const Outcome outcome = open_with(api, handle, kLazy, pointer.out());
+    me.tabulate(kOpen[api] + std::string(table), input, outcome);
+    expected_but_saw("a documented refusal", outcome.code);
+    EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+        << kOpen[api] << " of " << input << ": " << outcome.code;
+    observe_touched(me, pointer, kOpen[api]);
+  }
+}
+
+cudaIpcMemHandle_t handle_of(unsigned char byte) {
+  cudaIpcMemHandle_t handle;
+  std::memset(&handle, byte, sizeof handle);
+  return handle;
+}
+
+// Opens a handle with one byte inverted; whatever comes of it is written down.
+void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
+                  size_t at) {
+  const std::string input = "byte " + std::to_string(at) + " inverted";
+  me.signal(input);
+  handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
+  void* opened = nullptr;
+  const Outcome outcome = open_with(kRuntime, handle, kLazy, &opened);
+  me.tabulate(table, input, outcome);
+  if (outcome.kind != Outcome::kWrongSuccess) return;
+  uint32_t word = 0;
+  CALL(cudaMemcpy(&word, opened, sizeof word, cudaMemcpyDefault));
+  if (word != pattern("exporter").at(0))
+    me.observe(input + ": opens something else than the exporter's memory");
+  CALL(cudaIpcCloseMemHandle(opened));
+}
+
+// The table gets a line for what a role died of, or stood still at.
+void tabulate_end(const Scenario& scenario, const std::string& role,
+                  const std::string& table) {
+  const Ended& ended = scenario.ended(role);
+  if (!ended.reached_end) tabulate(table, ended.last_step, outcome_of(ended));
+}
+
+}  // namespace
+
+TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
+  covers("LMEM-20");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    for (const Api api : kApis)
+      for (const unsigned flags : {0u, 2u, 123u, 0xffffffffu}) {
+        void* opened = nullptr;
+        const Outcome outcome = open_with(api, handle, flags, &opened);
+        me.tabulate(std::string(kOpen[api]) + " with other flags",
+                    std::to_string(flags), outcome);
+        EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
+        if (outcome.kind == Outcome::kWrongSuccess)
+          CALL(cudaIpcCloseMemHandle(opened));
+      }
+    EXPECT_TRUE(context_is_usable());
+    LegacyMapping mapping(handle, kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyRefusals, InvalidPointersAreNotExported) {
+  covers("LMEM-21");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    void* freed = nullptr;
+    CALL(cudaMalloc(&freed, kBytes));
+    CALL(cudaFree(freed));
+    int on_the_stack = 0;
+    const std::vector<std::pair<const char*, void*>> pointers = {
+        {"null", nullptr},
+        {"a freed pointer", freed},
+        {"one past the end", buffer.data + buffer.count},
+        {"a host pointer", &on_the_stack}};
+    for (const auto& [what, pointer] : pointers) {
+      SCOPED_TRACE(what);
+      EXPECT_TRUE(context_is_usable());
+      Sentinel<cudaIpcMemHandle_t> handle;
+      EXPECT_CODE(cudaErrorInvalidValue,
+                  cudaIpcGetMemHandle(handle.out(), pointer));
+      observe_touched(me, handle, "cudaIpcGetMemHandle");
+      Sentinel<CUipcMemHandle> same;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuIpcGetMemHandle)(same.out(), address_of(pointer)));
+      observe_touched(me, same, "cuIpcGetMemHandle");
+    }
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+  });
+  scenario.role("importer", borrows(pattern("exporter"), kBytes));
+  scenario.run(20s);
+}
+
+// Each call has a role of its own, because it may end by a signal.
+TEST(LegacyRefusals, NullResultsAreNoSuccess) {
+  covers("LMEM-22");
+  needs(gpus(1), legacy_memory, legacy_events);
+  static constexpr char kTable[] = "a null out-parameter";
+  Scenario scenario;
+  std::vector<std::string> callers;
+
+  const auto caller = [&](const char* call, auto attempt) {
+    callers.push_back(call);
+    scenario
+        .role(call,
+              [call, attempt](Role& me) {
+                const DeviceBuffer own(kBytes);
+                cudaEvent_t event = nullptr;
+                CALL(cudaEventCreateWithFlags(
+                    &event, cudaEventDisableTiming | cudaEventInterprocess));
+                const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
+                me.signal(call);
+                note_call(call);
+                const Outcome outcome = attempt(own.data, event, lent);
+                me.tabulate(kTable, call, outcome);
+                EXPECT_NE(outcome.kind, Outcome::kWrongSuccess);
+                CALL(cudaEventDestroy(event));
+                EXPECT_TRUE(context_is_usable());
+              })
+        .may_end_by(SIGSEGV);
+  };
+  caller("cudaIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
+    return outcome_of(cudaIpcGetMemHandle(nullptr, own),
+                      {cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
+                       cudaErrorNotSupported, cudaErrorMemoryAllocation});
+  });
+  caller("cuIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
+    return outcome_of(DRIVER(cuIpcGetMemHandle)(nullptr, address_of(own)),
+                      {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
+                       CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
+                       CUDA_ERROR_MAP_FAILED});
+  });
+  caller("cudaIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
+    return outcome_of(cudaIpcOpenMemHandle(nullptr, lent, kLazy),
+                      kRuntimeRefusals);
+  });
+  caller("cuIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
+    return outcome_of(DRIVER(cuIpcOpenMemHandle)(
+                          nullptr, same_bytes<CUipcMemHandle>(lent), kLazy),
+                      kDriverRefusals);
+  });
+  caller("cudaIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
+    return outcome_of(cudaIpcGetEventHandle(nullptr, event),
+                      {cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
+                       cudaErrorMemoryAllocation,
+                       cudaErrorMapBufferObjectFailed, cudaErrorNotSupported});
+  });
+  caller("cuIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
+    return outcome_of(DRIVER(cuIpcGetEventHandle)(nullptr, event),
+                      {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
+                       CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
+                       CUDA_ERROR_MAP_FAILED});
+  });
+
+  scenario.role("exporter", [callers](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    for (const std::string& each : callers) me.wait_for_end(each);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+  scenario.run(30s);
+  for (const std::string& each : callers) tabulate_end(scenario, each, kTable);
+}
+
+TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
+  covers("LMEM-23");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    const cudaIpcMemHandle_t base = buffer.legacy_handle();
+    cudaIpcMemHandle_t interior = handle_of(0);
+    const cudaError_t code = NOTED(cudaIpcGetMemHandle(
+        &interior, reinterpret_cast<char*>(buffer.data) + kInside));
+    if (code != cudaSuccess) {
+      me.observe("the export of an interior pointer is refused with " +
+                 name_of(code));
+      cudaGetLastError();
+      interior = base;
+    } else {
+      me.observe(std::memcmp(&base, &interior, sizeof base) == 0
+                     ? "an interior pointer has the handle of its base"
+                     : "an interior pointer has a handle of its own");
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.send("base", base);
+    me.send("interior", interior);
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping base(me.receive<cudaIpcMemHandle_t>("base"), kBytes);
+    LegacyMapping interior(me.receive<cudaIpcMemHandle_t>("interior"), kBytes);
+    uint32_t seen[2] = {};
+    CALL(cudaMemcpy(seen, interior.data, sizeof seen, cudaMemcpyDefault));
+    const auto begins_at = [&](size_t word) {
+      const Pattern written = pattern("exporter");
+      return seen[0] == written.at(word) && seen[1] == written.at(word + 1);
+    };
+    const bool lost = begins_at(0);
+    const bool kept = begins_at(kInside / sizeof(uint32_t));
+    EXPECT_TRUE(lost || kept) << "it maps neither the base nor the place";
+    if (lost) me.observe("the importer gets the base: the offset is lost");
+    if (kept) me.observe("the importer gets the very place");
+    interior.close();
+    EXPECT_TRUE(kernel_reads(base, pattern("exporter")));
+    base.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
+  covers("LMEM-24");
+  needs(gpus(1), legacy_memory, legacy_events);
+  static constexpr char kTable[] = " of what no export made";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    cudaEvent_t event = nullptr;
+    CALL(cudaEventCreateWithFlags(
+        &event, cudaEventDisableTiming | cudaEventInterprocess));
+    cudaIpcEventHandle_t of_event;
+    CALL(cudaIpcGetEventHandle(&of_event, event));
+    me.send("event", of_event);
+    me.send("handle", buffer.legacy_handle());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    CALL(cudaEventDestroy(event));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const auto good = me.receive<cudaIpcMemHandle_t>("handle");
+    expect_no_open(me, kTable, "zeros", handle_of(0));
+    expect_no_open(me, kTable, "0xff", handle_of(0xff));
+    for (const size_t kept : {1, 8, 16, 32}) {
+      cudaIpcMemHandle_t truncated = handle_of(0);
+      std::memcpy(&truncated, &good, kept);
+      expect_no_open(me, kTable, std::to_string(kept) + " bytes of a handle",
+                     truncated);
+    }
+    expect_no_open(me, kTable, "the handle of an event",
+                   same_bytes<cudaIpcMemHandle_t>(
+                       me.receive<cudaIpcEventHandle_t>("event")));
+    EXPECT_TRUE(context_is_usable());
+
+    me.signal("random bytes");
+    std::mt19937 random(pattern("random handles").key);  // follows the seed
+    for (const Api api : kApis) {
+      std::map<std::string, std::pair<Outcome, int>> seen;  // by code
+      for (int i = 0; i < kRandomHandles; ++i) {
+        cudaIpcMemHandle_t handle;
+        for (char& byte : handle.reserved) byte = static_cast<char>(random());
+        void* opened = nullptr;
+        const Outcome outcome = open_with(api, handle, kLazy, &opened);
+        seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
+        ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+            << kOpen[api] << " of random handle " << i << ": " << outcome.code;
+      }
+      for (const auto& [code, found] : seen)
+        me.tabulate(kOpen[api] + std::string(kTable),
+                    "random bytes (" + std::to_string(found.second) + ")",
+                    found.first);
+    }
+
+    EXPECT_TRUE(context_is_usable());
+    LegacyMapping mapping(good, kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+  });
+  scenario.run(30s);
+  tabulate_end(scenario, "importer", "an open" + std::string(kTable));
+}
+
+TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
+  covers("LMEM-25");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    const cudaIpcMemHandle_t handle = buffer.legacy_handle();
+    Sentinel<void*> pointer;
+    EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                   cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
+                   cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
+                   cudaErrorNotSupported, cudaErrorInvalidValue);
+    observe_touched(me, pointer, "cudaIpcOpenMemHandle");
+    Sentinel<CUdeviceptr> address;
+    EXPECT_REFUSED(
+        DRIVER(cuIpcOpenMemHandle)(address.out(),
+                                   same_bytes<CUipcMemHandle>(handle), kLazy),
+        CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
+        CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
+        CUDA_ERROR_INVALID_VALUE);
+    observe_touched(me, address, "cuIpcOpenMemHandle");
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    me.send("handle", handle);
+    me.wait("closed");
+  });
+  // The very same handle is good elsewhere.
+  scenario.role("importer", borrows(pattern("exporter"), kBytes));
+  scenario.run(20s);
+}
+
+// Whether a wrong byte is noticed is not documented: a handle is no capability,
+// and what keeps others out is that they do not know its bytes.
+TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
+  covers("LMEM-44");
+  needs(gpus(1), legacy_memory);
+  static constexpr char kTable[] = "cudaIpcOpenMemHandle of a damaged handle";
+  constexpr size_t kShare = sizeof(cudaIpcMemHandle_t) / kDamagers;
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes), other(kBytes);
+    buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
+    me.send("handle", buffer.legacy_handle());
+    for (int i = 0; i < kDamagers; ++i)
+      me.wait_for_end("importer " + std::to_string(i));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  });
+
+  for (int i = 0; i < kDamagers; ++i)
+    scenario
+        .role("importer " + std::to_string(i),
+              [i](Role& me) {
+                const auto good = me.receive<cudaIpcMemHandle_t>("handle");
+                const auto first = static_cast<size_t>(i) * kShare;
+                for (size_t at = first; at < first + kShare; ++at)
+                  open_damaged(me, kTable, good, at);
+                EXPECT_TRUE(context_is_usable());
+                LegacyMapping mapping(good, kBytes);
+                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                mapping.close();
+              })
+        .may_end_by(SIGSEGV);
+
+  scenario.run(30s);
+  for (int i = 0; i < kDamagers; ++i)
+    tabulate_end(scenario, "importer " + std::to_string(i), kTable);
+}
+
+TEST(LegacyRefusals, StaleHandlesHarmNobody) {
+  covers("LMEM-44");
+  needs(gpus(1), legacy_memory);
+  static constexpr char kTable[] = " of a stale handle";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other"));
+    DeviceBuffer buffer(kBytes);
+    const cudaIpcMemHandle_t freed = buffer.legacy_handle();
+    buffer.free();
+    me.send("freed", freed);
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  });
+  scenario.role("victim", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    me.send("killed", buffer.legacy_handle());
+    me.die(SIGKILL);
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              CALL(cudaFree(nullptr));
+              me.wait_for_end("victim");
+              for (const std::string exporter : {"freed", "killed"}) {
+                const auto handle = me.receive<cudaIpcMemHandle_t>(exporter);
+                for (const Api api : kApis) {
+                  void* opened = nullptr;
+                  const Outcome outcome =
+                      open_with(api, handle, kLazy, &opened);
+                  me.tabulate(kOpen[api] + std::string(kTable), exporter,
+                              outcome);
+                  if (outcome.kind == Outcome::kWrongSuccess)
+                    CALL(cudaIpcCloseMemHandle(opened));
+                }
+              }
+              EXPECT_TRUE(context_is_usable());
+            })
+      .may_end_by(SIGSEGV);
+  scenario.run(20s);
+  tabulate_end(scenario, "importer", "an open" + std::string(kTable));
+}
+
+TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
+  covers("LMEM-45");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const DeviceBuffer own(kBytes);
+    const cudaIpcMemHandle_t own_handle = own.legacy_handle();
+    const auto same = same_bytes<CUipcMemHandle>(own_handle);
+    cudaIpcMemHandle_t handle;
+    CUipcMemHandle driver_handle;
+    void* pointer = nullptr;
+    CUdeviceptr address = 0;
+
+    const auto by_runtime = [&](const char* what, cudaError_t code) {
+      SCOPED_TRACE(what);
+      note_call(what);
+      EXPECT_NE(code, cudaSuccess);
+      EXPECT_EQ(cudaGetLastError(), code) << "the error is not told again";
+      EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "the error is sticky";
+      EXPECT_TRUE(context_is_usable());
+    };
+    by_runtime("cudaIpcGetMemHandle of null",
+               cudaIpcGetMemHandle(&handle, nullptr));
+    by_runtime("cudaIpcGetMemHandle of an imported pointer",
+               cudaIpcGetMemHandle(&handle, mapping.data));
+    by_runtime("cudaIpcOpenMemHandle of zeros",
+               cudaIpcOpenMemHandle(&pointer, handle_of(0), kLazy));
+    by_runtime("cudaIpcOpenMemHandle of an own handle",
+               cudaIpcOpenMemHandle(&pointer, own_handle, kLazy));
+    by_runtime("cudaIpcCloseMemHandle of an own pointer",
+               cudaIpcCloseMemHandle(own.data));
+    by_runtime("cudaFree of an imported pointer", cudaFree(mapping.data));
+
+    const auto by_driver = [&](const char* what, CUresult code) {
+      SCOPED_TRACE(what);
+      note_call(what);
+      EXPECT_NE(code, CUDA_SUCCESS);
+      EXPECT_TRUE(context_is_usable());
+    };
+    by_driver("cuIpcGetMemHandle of null",
+              DRIVER(cuIpcGetMemHandle)(&driver_handle, 0));
+    by_driver("cuIpcOpenMemHandle of zeros",
+              DRIVER(cuIpcOpenMemHandle)(&address, CUipcMemHandle{}, kLazy));
+    by_driver("cuIpcOpenMemHandle of an own handle",
+              DRIVER(cuIpcOpenMemHandle)(&address, same, kLazy));
+    by_driver("cuIpcCloseMemHandle of an own pointer",
+              DRIVER(cuIpcCloseMemHandle)(address_of(own.data)));
+
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(30s);
+}
