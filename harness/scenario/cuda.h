@@ -37,17 +37,22 @@ void require_success(cudaError_t code, const char* call, const char* file,
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
+// The macros below note a call themselves: NOTED() inside them would write down
+// what DRIVER() expands to.
+
 /// A call that has to succeed so that the test can go on.
-#define CALL(call) \
-  ::ipclab::require_success(NOTED(call), #call, __FILE__, __LINE__)
+#define CALL(call)                                                       \
+  ::ipclab::require_success((::ipclab::note_call(#call), (call)), #call, \
+                            __FILE__, __LINE__)
 
 /// The call gives exactly this code. Clears the runtime's last error.
 template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted);
 #define EXPECT_CODE(wanted, call) \
-  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, wanted))
+  EXPECT_TRUE(                    \
+      ::ipclab::gives((::ipclab::note_call(#call), (call)), #call, wanted))
 #define EXPECT_SUCCESS(call) \
-  EXPECT_TRUE(::ipclab::gives(NOTED(call), #call, {}))
+  EXPECT_TRUE(::ipclab::gives((::ipclab::note_call(#call), (call)), #call, {}))
 
 /// The call is refused. The first code is the expected one; another code of
 /// the documented list passes and is noted; success or any other code fails.
@@ -55,8 +60,9 @@ testing::AssertionResult gives(Code code, const char* call, Code wanted);
 template <class Code>
 testing::AssertionResult refused(Code code, const char* call,
                                  std::initializer_list<Code> documented);
-#define EXPECT_REFUSED(call, ...) \
-  EXPECT_TRUE(::ipclab::refused(NOTED(call), #call, {__VA_ARGS__}))
+#define EXPECT_REFUSED(call, ...)                                            \
+  EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
+                                {__VA_ARGS__}))
 
 /// What `code` means for an input that the call must refuse with one of these.
 /// Clears the runtime's last error.

@@ -190,7 +190,7 @@ CUresult add_peer(CUcontext context, int gpu, bool lazy) {
   for (const auto& entry : context->lazy_peers) reached.insert(entry.first);
   reached.insert(gpu);
   const size_t room = static_cast<size_t>(profile().max_peers);
-  if (reached.size() > room && !mutant("too-many-peers-silent")) {
+  if (reached.size() > room) {
     return CUDA_ERROR_TOO_MANY_PEERS;
   }
   if (lazy) {

@@ -12,13 +12,15 @@ namespace ipclab::model {
 
 /// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
 CUresult ipc_get_memory(CUcontext context, void* handle, uint64_t address);
-/// Codes, each as observed on an H200: CUDA_ERROR_INVALID_VALUE for bytes that
-/// are no handle, for other flags than CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and
-/// for memory that was freed; CUDA_ERROR_INVALID_CONTEXT in the process that
-/// exported it, and for a second context of a device; CUDA_ERROR_INVALID_HANDLE
-/// when the exporter has ended; CUDA_ERROR_MAP_FAILED when it is hidden from
-/// this process, and between GPUs that are no peers (the documentation names no
-/// other code for that).
+/// Codes, observed on an H200 unless the documentation is named:
+/// CUDA_ERROR_INVALID_VALUE for bytes that are no handle, for other flags than
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and for memory that was freed;
+/// CUDA_ERROR_INVALID_CONTEXT in the process that exported it;
+/// CUDA_ERROR_INVALID_HANDLE when the exporter has ended, and for a second
+/// context of a device (documentation: the context is good, the handle is not
+/// for it); CUDA_ERROR_MAP_FAILED when it is hidden from this process, and
+/// between GPUs that are no peers (documentation: it names no other code for
+/// that).
 CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* handle, unsigned flags);
 /// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return

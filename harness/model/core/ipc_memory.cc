@@ -65,6 +65,10 @@ bool another_context_has_it(CUcontext context, const Handle& handle) {
         import.context == context) {
       continue;
     }
+    if (mutant("second-context-other-handle") &&
+        import.origin != handle.object) {
+      continue;
+    }
     if (import.context->device == context->device &&
         !mutant("second-context-accepted")) {
       return true;
@@ -99,8 +103,11 @@ CUresult import_block(CUcontext context, const Handle& handle,
                       std::shared_ptr<Block> block) {
   const int gpu = block->gpu();
   if (!reachable(context, gpu)) return CUDA_ERROR_MAP_FAILED;
+  bool visible_to_kernels = true;
   if (gpu != context->gpu) {
-    if (CUresult error = add_peer(context, gpu, true)) return error;
+    const CUresult error = add_peer(context, gpu, true);
+    visible_to_kernels = error == CUDA_SUCCESS && !mutant("lazy-peer-noop");
+    if (error != CUDA_SUCCESS && !mutant("too-many-peers-silent")) return error;
   }
   Import import;
   import.origin = block->id();
@@ -118,8 +125,6 @@ CUresult import_block(CUcontext context, const Handle& handle,
     if (gpu != context->gpu) remove_lazy_peer(context, gpu);
     return CUDA_ERROR_MAP_FAILED;
   }
-  const bool visible_to_kernels =
-      gpu == context->gpu || !mutant("lazy-peer-noop");
   if (visible_to_kernels) {
     set_access(context->device, import.address, import.size, kReadWrite);
   }
@@ -288,7 +293,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
     return refuse(context, CUDA_ERROR_INVALID_VALUE);
   }
   if (another_context_has_it(context, handle)) {
-    return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
+    return refuse(context, CUDA_ERROR_INVALID_HANDLE);
   }
 
   const bool unchecked =

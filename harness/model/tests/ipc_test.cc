@@ -146,7 +146,7 @@ TEST(IpcMemory, OneContextOfADevice) {
   void* data = open_memory(handle);
   CUcontext other = nullptr;
   ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
-  EXPECT_EQ(refused(handle), cudaErrorDeviceUninitialized);
+  EXPECT_EQ(refused(handle), cudaErrorInvalidResourceHandle);
   ASSERT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(read_back(static_cast<int*>(data), 1)[0], 100);

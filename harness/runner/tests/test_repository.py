@@ -39,6 +39,12 @@ def build_line(lesson: str) -> str:
     return re.sub(r"\\\n//\s+", "", found[1])
 
 
+def profile(lesson: str) -> str:
+    """The machine that the model has to play for it."""
+    call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
+    return "two-gpus" if re.search(r"\bGPUS 2\b", call) else "one-gpu"
+
+
 def masked(text: str) -> str:
     """What a lesson printed, without what differs from run to run."""
     text = re.sub(r"0x[0-9a-f]+", "ADDRESS", text)
@@ -107,7 +113,11 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
             return
         ran = subprocess.run(
             [program],
-            env={**os.environ, "LD_LIBRARY_PATH": model},
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": model,
+                "IPCLAB_PROFILE": profile(lesson),
+            },
             capture_output=True,
             text=True,
             timeout=60,

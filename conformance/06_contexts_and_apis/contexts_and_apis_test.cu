@@ -1,0 +1,261 @@
+// Which context may open a handle, and that runtime and driver API speak of
+// the same handles. Mirror of samples/06_contexts_and_apis.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+
+enum Api { kRuntime, kDriver };
+constexpr Api kApis[] = {kRuntime, kDriver};
+constexpr const char* kNames[] = {"runtime", "driver"};
+
+std::string pair_of(Api exported, Api opened) {
+  return std::string(kNames[exported]) + " to " + kNames[opened];
+}
+
+template <class To, class From>
+To same_bytes(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// A second context on device 0, current while it lives.
+class SecondContext {
+ public:
+  SecondContext() {
+    CUdevice device = 0;
+    CALL(DRIVER(cuDeviceGet)(&device, 0));
+    CALL(DRIVER(cuCtxCreate)(&context_, nullptr, 0, device));
+  }
+  SecondContext(const SecondContext&) = delete;
+  ~SecondContext() {
+    DRIVER(cuCtxDestroy)(context_);
+    cudaSetDevice(0);  // the primary context is current again
+  }
+
+ private:
+  CUcontext context_ = nullptr;
+};
+
+// The current context must not open the handle, by neither API.
+void expect_refused_here(const cudaIpcMemHandle_t& handle) {
+  Sentinel<void*> pointer;
+  EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                 cudaErrorInvalidResourceHandle, cudaErrorDeviceUninitialized,
+                 cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
+                 cudaErrorNotSupported, cudaErrorInvalidValue);
+  Sentinel<CUdeviceptr> address;
+  EXPECT_REFUSED(DRIVER(cuIpcOpenMemHandle)(
+                     address.out(), same_bytes<CUipcMemHandle>(handle), kLazy),
+                 CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_CONTEXT,
+                 CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
+                 CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(context_is_usable());
+}
+
+}  // namespace
+
+TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
+  covers("LMEM-26");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    LegacyMapping mapping(handle, kBytes);
+    {
+      const SecondContext second;
+      expect_refused_here(handle);
+    }
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.close();
+    {
+      const SecondContext second;
+      void* opened = nullptr;
+      const cudaError_t code =
+          NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+      me.observe("a second context, once the first has closed the handle: " +
+                 name_of(code));
+      cudaGetLastError();
+      if (code == cudaSuccess) CALL(cudaIpcCloseMemHandle(opened));
+    }
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// The rule speaks of the handles of a device, not of one handle.
+TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
+  covers("LMEM-26");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer first(kBytes), second(kBytes);
+    first.fill(pattern("first"));
+    second.fill(pattern("second"));
+    me.send("first", first.legacy_handle());
+    me.send("second", second.legacy_handle());
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping first(me.receive<cudaIpcMemHandle_t>("first"), kBytes);
+    const auto handle = me.receive<cudaIpcMemHandle_t>("second");
+    {
+      const SecondContext second;
+      expect_refused_here(handle);
+    }
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    // The context that has the first one may have the other one, too.
+    LegacyMapping second(handle, kBytes);
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    second.close();
+    first.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
+  covers("LMEM-39");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    CUipcMemHandle by_driver;
+    EXPECT_SUCCESS(DRIVER(cuIpcGetMemHandle)(
+        &by_driver, reinterpret_cast<CUdeviceptr>(buffer.data)));
+    me.send("runtime", buffer.legacy_handle());
+    me.send("driver", same_bytes<cudaIpcMemHandle_t>(by_driver));
+    for (const Api exported : kApis)
+      for (const Api opened : kApis) {
+        const std::string pair = pair_of(exported, opened);
+        buffer.fill(pattern("exporter, " + pair));
+        me.signal("lent: " + pair);
+        me.wait("written: " + pair);
+        EXPECT_TRUE(kernel_reads(buffer, pattern("importer, " + pair))) << pair;
+      }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    for (const Api exported : kApis) {
+      const auto handle = me.receive<cudaIpcMemHandle_t>(kNames[exported]);
+      for (const Api opened : kApis) {
+        const std::string pair = pair_of(exported, opened);
+        SCOPED_TRACE(pair);
+        me.wait("lent: " + pair);
+        void* pointer = nullptr;
+        if (opened == kRuntime) {
+          EXPECT_SUCCESS(cudaIpcOpenMemHandle(&pointer, handle, kLazy));
+        } else {
+          CUdeviceptr address = 0;
+          EXPECT_SUCCESS(DRIVER(cuIpcOpenMemHandle)(
+              &address, same_bytes<CUipcMemHandle>(handle), kLazy));
+          pointer = reinterpret_cast<void*>(address);
+        }
+        ASSERT_NE(pointer, nullptr);
+        const Words mapping(pointer, kBytes);
+        EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, " + pair)));
+        EXPECT_TRUE(copy_reads(mapping, pattern("exporter, " + pair)));
+        mapping.fill(pattern("importer, " + pair));
+        me.signal("written: " + pair);
+        if (opened == kRuntime)
+          EXPECT_SUCCESS(cudaIpcCloseMemHandle(pointer));
+        else
+          EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(
+              reinterpret_cast<CUdeviceptr>(pointer)));
+      }
+    }
+  });
+  scenario.run(20s);
+}
+
+// For each pair the exporter holds back a copy into the shared buffer; the
+// importer's stream waits for the event that follows it, and must then find
+// what was copied.
+TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
+  covers("LEVT-25");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes), source(kBytes);
+    cudaStream_t stream = nullptr;
+    cudaEvent_t event = nullptr;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CALL(cudaEventCreateWithFlags(
+        &event, cudaEventDisableTiming | cudaEventInterprocess));
+    cudaIpcEventHandle_t by_runtime;
+    CUipcEventHandle by_driver;
+    EXPECT_SUCCESS(cudaIpcGetEventHandle(&by_runtime, event));
+    EXPECT_SUCCESS(DRIVER(cuIpcGetEventHandle)(&by_driver, event));
+    me.send("handle", buffer.legacy_handle());
+    me.send("runtime", by_runtime);
+    me.send("driver", same_bytes<cudaIpcEventHandle_t>(by_driver));
+    for (const Api exported : kApis)
+      for (const Api opened : kApis) {
+        const std::string pair = pair_of(exported, opened);
+        source.fill(pattern(pair));
+        Latch latch;
+        latch.hold(stream);
+        CALL(cudaMemcpyAsync(buffer.data, source.data, kBytes,
+                             cudaMemcpyDeviceToDevice, stream));
+        CALL(cudaEventRecord(event, stream));
+        me.signal("recorded: " + pair);
+        me.wait("queued: " + pair);
+        EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+        latch.release();
+        me.wait("read: " + pair);
+        CALL(cudaStreamSynchronize(stream));
+      }
+    CALL(cudaEventDestroy(event));
+    CALL(cudaStreamDestroy(stream));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const DeviceBuffer own(kBytes);
+    cudaStream_t stream = nullptr;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (const Api exported : kApis) {
+      const auto handle = me.receive<cudaIpcEventHandle_t>(kNames[exported]);
+      for (const Api opened : kApis) {
+        const std::string pair = pair_of(exported, opened);
+        SCOPED_TRACE(pair);
+        cudaEvent_t event = nullptr;
+        if (opened == kRuntime)
+          EXPECT_SUCCESS(cudaIpcOpenEventHandle(&event, handle));
+        else
+          EXPECT_SUCCESS(DRIVER(cuIpcOpenEventHandle)(
+              &event, same_bytes<CUipcEventHandle>(handle)));
+        ASSERT_NE(event, nullptr);
+        own.poison();
+        me.wait("recorded: " + pair);
+        EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event));
+        CALL(cudaMemcpyAsync(own.data, mapping.data, kBytes,
+                             cudaMemcpyDeviceToDevice, stream));
+        EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+        me.signal("queued: " + pair);
+        CALL(cudaStreamSynchronize(stream));
+        EXPECT_TRUE(kernel_reads(own, pattern(pair)));
+        me.signal("read: " + pair);
+        CALL(cudaEventDestroy(event));
+      }
+    }
+    CALL(cudaStreamDestroy(stream));
+    mapping.close();
+  });
+  scenario.run(30s);
+}

@@ -1,0 +1,498 @@
+// Exporter and importer on different GPUs: peer access that comes with the
+// open, GPUs that the importer does not see, counts for each device. Mirror of
+// samples/07_legacy_two_gpus.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr unsigned kAddsPerThread = 100;  // by 256 threads
+constexpr int kRounds = 1000;
+constexpr int kFirstRounds = 10;         // what is made once is made by then
+constexpr size_t kMayGrow = 2 << 20;     // device memory, by kRounds rounds
+constexpr int kPeersWithoutASwitch = 8;  // simpleIPC's limit
+
+__global__ void add(unsigned* counter, unsigned times) {
+  for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
+}
+
+// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
+// order; whoever started the test may have chosen among the machine's already.
+std::string visible(std::initializer_list<size_t> order) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> entries;
+  std::istringstream given(list == nullptr ? "0,1" : list);
+  for (std::string entry; std::getline(given, entry, ',');)
+    entries.push_back(entry);
+  std::string chosen;
+  for (const size_t index : order)
+    chosen += (chosen.empty() ? "" : ",") +
+              (index < entries.size() ? entries[index] : "none");
+  return chosen;
+}
+
+// The role's body, with this device current.
+std::function<void(Role&)> on_device(int device,
+                                     std::function<void(Role&)> body) {
+  return [device, body = std::move(body)](Role& me) {
+    CALL(cudaSetDevice(device));
+    body(me);
+  };
+}
+
+std::string uuid_of(int device) {
+  cudaDeviceProp properties;
+  CALL(cudaGetDeviceProperties(&properties, device));
+  return std::string(properties.uuid.bytes, sizeof properties.uuid.bytes);
+}
+
+// The exporter of a test in which the importer writes "importer", too.
+void lends_both_ways(Role& me) {
+  int device = 0;
+  CALL(cudaGetDevice(&device));
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("exporter"));
+  me.send_bytes("uuid", uuid_of(device));
+  me.send("handle", buffer.legacy_handle());
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  me.signal("seen");
+  me.wait("closed");
+}
+
+// The pointer queries tell what the mapping is and where it lies.
+void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
+  cudaPointerAttributes attributes;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(&attributes, mapping.data));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+  EXPECT_EQ(attributes.devicePointer, mapping.data);
+  int count = 0;
+  CALL(cudaGetDeviceCount(&count));
+  ASSERT_GE(attributes.device, 0);
+  ASSERT_LT(attributes.device, count);
+  EXPECT_TRUE(uuid_of(attributes.device) == uuid)
+      << "device " << attributes.device << " is not where the memory lies";
+  const auto address = reinterpret_cast<CUdeviceptr>(mapping.data);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(&base, &size, address));
+  EXPECT_LE(base, address);
+  EXPECT_GE(base + size, address + mapping.bytes());
+  me.observe("cuMemGetAddressRange of " + std::to_string(mapping.bytes()) +
+             " bytes: " + std::to_string(size) + " bytes, from " +
+             std::to_string(address - base) + " before the pointer");
+}
+
+// Takes the right to open the GPU's device file from this process, as a
+// container does that was not given the GPU. What hinders it, if anything.
+std::optional<std::string> lock_out(const std::string& pci_bus_id) {
+  std::ifstream facts("/proc/driver/nvidia/gpus/" + pci_bus_id +
+                      "/information");
+  std::string line, minor;
+  while (std::getline(facts, line))
+    if (line.rfind("Device Minor:", 0) == 0)
+      minor = line.substr(line.find_first_not_of(" \t", 13));
+  if (minor.empty()) return "no device file of GPU " + pci_bus_id;
+  const std::string file = "/dev/nvidia" + minor;
+  const char* path = file.c_str();
+  if (unshare(CLONE_NEWNS) == -1 ||
+      mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == -1 ||
+      mount(path, path, nullptr, MS_BIND, nullptr) == -1 ||
+      mount(nullptr, path, nullptr, MS_BIND | MS_REMOUNT | MS_NODEV, nullptr) ==
+          -1)
+    return "cannot hide " + file + ": " + std::strerror(errno);
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
+  covers("LMEM-27");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    LegacyMapping on_0(handle, kBytes);
+    CALL(cudaSetDevice(1));
+    void *first = nullptr, *second = nullptr;
+    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&first, handle, kLazy));
+    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&second, handle, kLazy));
+    ASSERT_NE(first, nullptr);
+    EXPECT_EQ(first, second) << "the second open in one context counts";
+    const Words on_1(first, kBytes);
+    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(on_1, pattern("exporter")));
+    me.observe(first == on_0.data ? "both devices have one address"
+                                  : "each device has an address of its own");
+
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(on_0, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(on_0, pattern("exporter")));
+    on_0.close();
+    CALL(cudaSetDevice(1));
+    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter")));
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+    EXPECT_TRUE(kernel_reads(on_1, pattern("exporter"))) << "one open is left";
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+    EXPECT_REFUSED(cudaIpcCloseMemHandle(first), cudaErrorInvalidValue,
+                   cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
+  covers("LMEM-30");
+  needs(gpus(2), legacy_memory, peer_access);
+  for (const int from : {0, 1}) {
+    const int to = 1 - from;
+    Scenario scenario;
+
+    const auto exporter = [](Role& me) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send("handle", buffer.legacy_handle());
+      me.wait("written");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+      CALL(cudaMemset(buffer.data, 0, kBytes));
+      CALL(cudaDeviceSynchronize());
+      me.signal("zeroed");
+      const auto added = me.receive<unsigned>("added");
+      unsigned sum = 1;
+      CALL(cudaMemcpy(&sum, buffer.data, sizeof sum, cudaMemcpyDeviceToHost));
+      expected_but_saw(std::to_string(added), std::to_string(sum));
+      EXPECT_EQ(sum, added);
+      me.wait("closed");
+    };
+
+    const auto importer = [from, to](Role& me) {
+      LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      mapping.fill(pattern("importer"));
+      me.signal("written");
+
+      me.wait("zeroed");
+      int native = 0;
+      CALL(cudaDeviceGetP2PAttribute(
+          &native, cudaDevP2PAttrNativeAtomicSupported, to, from));
+      if (native != 0) {
+        note_call("add<<<>>>");
+        add<<<1, 256>>>(mapping.data, kAddsPerThread);
+        CALL(cudaGetLastError());
+        CALL(cudaDeviceSynchronize());
+      } else {
+        me.observe("these GPUs have no atomics between them");
+      }
+      me.send("added", native != 0 ? 256 * kAddsPerThread : 0u);
+      me.observe("GPU " + std::to_string(to) +
+                 ", cudaDeviceEnablePeerAccess while the handle is open: " +
+                 name_of(NOTED(cudaDeviceEnablePeerAccess(from, 0))));
+      cudaGetLastError();
+      EXPECT_TRUE(context_is_usable());
+      mapping.close();
+      me.signal("closed");
+    };
+
+    scenario.role("exporter", on_device(from, exporter));
+    scenario.role("importer", on_device(to, importer));
+    scenario.run(20s);
+  }
+}
+
+TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
+  covers("LMEM-31");
+  needs(gpus(2), legacy_memory);
+  static constexpr char kPeers[] = "they are peers";
+  Scenario scenario;
+
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", on_device(1, [](Role& me) {
+                  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+                  int can = 0;
+                  CALL(cudaDeviceCanAccessPeer(&can, 1, 0));
+                  if (can == 0) {
+                    Sentinel<void*> pointer;
+                    EXPECT_REFUSED(
+                        cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                        cudaErrorMapBufferObjectFailed,
+                        cudaErrorInvalidResourceHandle,
+                        cudaErrorDeviceUninitialized, cudaErrorTooManyPeers,
+                        cudaErrorNotSupported, cudaErrorInvalidValue);
+                    EXPECT_TRUE(context_is_usable());
+                    CALL(cudaSetDevice(0));  // where it is reached, it opens
+                    EXPECT_TRUE(context_is_usable());
+                    LegacyMapping mapping(handle, kBytes);
+                    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                    mapping.close();
+                  }
+                  me.signal("closed");
+                  if (can != 0) me.signal(kPeers);
+                }));
+  scenario.run(20s);
+  if (scenario.ended("importer").last_step == kPeers)
+    GTEST_SKIP() << "GPU 1 reaches GPU 0";
+}
+
+// One GPU borrows from all the others until it has no room left.
+TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
+  covers("LMEM-32");
+  needs(gpus(4), legacy_memory, peer_access);
+  static constexpr char kRoom[] = "room for all";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    int count = 0;
+    CALL(cudaGetDeviceCount(&count));
+    std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+    for (int device = 0; device < count - 1; ++device) {
+      CALL(cudaSetDevice(device));
+      buffers.push_back(std::make_unique<DeviceBuffer>(kBytes));
+      buffers.back()->fill(pattern("GPU " + std::to_string(device)));
+      me.send("handle", buffers.back()->legacy_handle());
+    }
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    int count = 0;
+    CALL(cudaGetDeviceCount(&count));
+    CALL(cudaSetDevice(count - 1));
+    std::vector<Words> mappings;
+    const auto expect_all = [&] {
+      for (size_t device = 0; device < mappings.size(); ++device)
+        EXPECT_TRUE(kernel_reads(mappings[device],
+                                 pattern("GPU " + std::to_string(device))));
+    };
+    bool refused = false;
+    for (int device = 0; device < count - 1 && !refused; ++device) {
+      const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+      void* opened = nullptr;
+      const cudaError_t code =
+          NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+      if (code == cudaSuccess) {
+        mappings.emplace_back(opened, kBytes);
+        continue;
+      }
+      refused = true;
+      EXPECT_EQ(name_of(code), name_of(cudaErrorTooManyPeers));
+      EXPECT_EQ(cudaGetLastError(), code);
+      EXPECT_TRUE(context_is_usable());
+      ASSERT_FALSE(mappings.empty());
+      expect_all();
+      CALL(cudaIpcCloseMemHandle(mappings.back().data));  // makes room
+      mappings.pop_back();
+      LegacyMapping instead(handle, kBytes);
+      EXPECT_TRUE(
+          kernel_reads(instead, pattern("GPU " + std::to_string(device))));
+      instead.close();
+    }
+    expect_all();
+    const size_t peers = mappings.size();
+    for (const Words& mapping : mappings)
+      CALL(cudaIpcCloseMemHandle(mapping.data));
+    me.signal("closed");
+    if (refused) return;
+    if (peers > kPeersWithoutASwitch)
+      me.lifted(std::to_string(peers) + " peers at the same time");
+    else
+      me.signal(kRoom);
+  });
+  scenario.run(60s);
+  if (scenario.ended("importer").last_step == kRoom)
+    GTEST_SKIP() << "a GPU has room for all other GPUs of this machine";
+}
+
+TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
+  covers("LMEM-33");
+  needs(gpus(2), legacy_memory, peer_access);
+  for (const size_t from : {0, 1}) {
+    Scenario scenario;
+    scenario.role("exporter",
+                  on_device(static_cast<int>(from), lends_both_ways));
+    scenario
+        .role("importer",
+              [](Role& me) {
+                int count = 0;
+                CALL(cudaGetDeviceCount(&count));
+                ASSERT_EQ(count, 1);
+                ASSERT_TRUE(uuid_of(0) != me.receive_bytes("uuid"));
+                const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+                void* opened = nullptr;
+                EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+                ASSERT_NE(opened, nullptr);
+                const Words mapping(opened, kBytes);
+                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                mapping.fill(pattern("importer"));
+                me.signal("written");
+                me.wait("seen");
+                cudaPointerAttributes attributes{};
+                CALL(cudaPointerGetAttributes(&attributes, opened));
+                me.observe("memory of a hidden GPU counts as device " +
+                           std::to_string(attributes.device));
+                EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
+                me.signal("closed");
+              })
+        .env("CUDA_VISIBLE_DEVICES", visible({1 - from}));
+    scenario.run(20s);
+  }
+}
+
+TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
+  covers("LMEM-34");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", on_device(1, [](Role& me) {
+        const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+        size_t before = 0, after = 0, total = 0;
+        for (int round = 0; round < kRounds; ++round) {
+          if (round == kFirstRounds) CALL(cudaMemGetInfo(&before, &total));
+          void* opened = nullptr;
+          const cudaError_t code = cudaIpcOpenMemHandle(&opened, handle, kLazy);
+          expected_but_saw("cudaSuccess", name_of(code));
+          ASSERT_EQ(code, cudaSuccess) << "open " << round;
+          CALL(cudaIpcCloseMemHandle(opened));
+        }
+        CALL(cudaMemGetInfo(&after, &total));
+        const char* exclusive = std::getenv("IPCLAB_EXCLUSIVE");
+        if (exclusive != nullptr && std::strcmp(exclusive, "1") == 0)
+          EXPECT_GE(after + kMayGrow, before) << "device memory has gone";
+
+        const cudaError_t enabled = NOTED(cudaDeviceEnablePeerAccess(0, 0));
+        me.observe("cudaDeviceEnablePeerAccess after the last close: " +
+                   name_of(enabled));
+        if (enabled != cudaErrorPeerAccessAlreadyEnabled)
+          EXPECT_EQ(enabled, cudaSuccess);
+        cudaGetLastError();
+        LegacyMapping mapping(handle, kBytes);
+        EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+        mapping.close();
+        me.signal("closed");
+      }));
+  scenario.run(60s);
+}
+
+TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
+  covers("LMEM-36");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    me.send_bytes("uuid", uuid_of(0));
+    lends(pattern("exporter"), kBytes)(me);
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    expect_known(me, mapping, me.receive_bytes("uuid"));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyTwoGpus, PointerQueriesSpeakOfTheImportersNumbering) {
+  covers("LMEM-36");
+  needs(gpus(2), legacy_memory, peer_access);
+  for (const int opens_on : {0, 1}) {
+    Scenario scenario;
+    scenario.role("exporter", lends_both_ways);
+    scenario
+        .role("importer",
+              on_device(opens_on,
+                        [](Role& me) {
+                          const std::string uuid = me.receive_bytes("uuid");
+                          ASSERT_TRUE(uuid_of(1) == uuid);
+                          LegacyMapping mapping(
+                              me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+                          expect_known(me, mapping, uuid);
+                          mapping.fill(pattern("importer"));
+                          me.signal("written");
+                          me.wait("seen");
+                          mapping.close();
+                          me.signal("closed");
+                        }))
+        .env("CUDA_VISIBLE_DEVICES", visible({1, 0}));
+    scenario.run(20s);
+  }
+}
+
+TEST(LegacyTwoGpus, AGpuOutsideTheContainer) {
+  covers("PLAT-16");
+  needs(gpus(2), legacy_memory, peer_access);
+  static constexpr char kTable[] = "a GPU whose device file cannot be opened";
+  static constexpr char kCannot[] = "cannot: ";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    char bus[32] = {};
+    CALL(cudaDeviceGetPCIBusId(bus, sizeof bus, 0));
+    me.send_bytes("bus", bus);
+    me.send("handle", buffer.legacy_handle());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+
+  scenario
+      .role(
+          "importer",
+          [](Role& me) {
+            std::string bus = me.receive_bytes("bus");
+            for (char& c : bus)
+              c = static_cast<char>(
+                  std::tolower(static_cast<unsigned char>(c)));
+            const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+            if (const auto hindered = lock_out(bus)) {
+              me.signal(kCannot + *hindered);
+              return;
+            }
+            int count = 0;
+            const cudaError_t code = NOTED(cudaGetDeviceCount(&count));
+            me.observe("without the other GPU's device file: " +
+                       std::to_string(count) + " GPUs, " + name_of(code));
+            if (code != cudaSuccess || count == 0) return;
+            void* opened = nullptr;
+            const Outcome outcome = outcome_of(
+                NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy)),
+                {cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
+                 cudaErrorDeviceUninitialized, cudaErrorTooManyPeers,
+                 cudaErrorNotSupported, cudaErrorInvalidValue});
+            me.tabulate(kTable, "cudaIpcOpenMemHandle", outcome);
+            if (outcome.kind == Outcome::kWrongSuccess)
+              CALL(cudaIpcCloseMemHandle(opened));
+            EXPECT_TRUE(context_is_usable());
+          })
+      .may_end_by(SIGSEGV);
+  scenario.run(20s);
+  const std::string last = scenario.ended("importer").last_step;
+  if (last.rfind(kCannot, 0) == 0)
+    GTEST_SKIP() << last.substr(std::strlen(kCannot));
+}
