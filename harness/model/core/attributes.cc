@@ -13,7 +13,7 @@ namespace {
 // The limits of compute capability 9.0 (Programming Guide, technical
 // specifications), with few multiprocessors: grids sized by the device stay
 // small enough for a CPU. What the model does not have (virtual memory
-// management, pools, arrays, clusters) is 0 by absence.
+// management, arrays, clusters) is 0 by absence.
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -64,6 +64,7 @@ const std::map<int, int>& fixed_attributes() {
       {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
       {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 1},
       {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
+      {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0},
   };
   return table;
 }
@@ -99,6 +100,17 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
       *value = profile().ipc_events != mutant("ipc-attr-lies");
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      *value = profile().pools != mutant("pool-attr-lies");
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+      *value = profile().pools;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
+      *value = profile().pool_handles;
+      if (mutant("pool-attr-lies")) *value |= CU_MEM_HANDLE_TYPE_WIN32;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       *value = mutant("fd-attr-lies");

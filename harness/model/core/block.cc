@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/pool_file.h"
 
 namespace ipclab::model {
 namespace {
@@ -148,6 +149,7 @@ void Block::set_counter(uint64_t value) {
 
 uint64_t bytes_in_use(int gpu) {
   const std::string wanted = "/memfd:" + memfd_name(gpu) + " ";
+  const std::string pool = "/memfd:" + pool_file_name(gpu) + " ";
   std::set<std::pair<dev_t, ino_t>> seen;
   uint64_t total = 0;
   DIR* processes = opendir("/proc");
@@ -161,14 +163,21 @@ uint64_t bytes_in_use(int gpu) {
       char target[64];
       const ssize_t length =
           readlinkat(dirfd(descriptors), entry->d_name, target, sizeof target);
-      if (length < static_cast<ssize_t>(wanted.size()) ||
-          wanted.compare(0, wanted.size(), target, wanted.size()) != 0) {
+      if (length <= 0) continue;
+      const std::string name(target, static_cast<size_t>(length));
+      const bool pooled = name.compare(0, pool.size(), pool) == 0;
+      if (!pooled && name.compare(0, wanted.size(), wanted) != 0) continue;
+      struct stat status;
+      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) != 0 ||
+          !seen.emplace(status.st_dev, status.st_ino).second) {
         continue;
       }
-      struct stat status;
-      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) == 0 &&
-          status.st_size > static_cast<off_t>(sizeof(Trailer)) &&
-          seen.emplace(status.st_dev, status.st_ino).second) {
+      if (pooled) {
+        const int file =
+            openat(dirfd(descriptors), entry->d_name, O_RDONLY | O_CLOEXEC);
+        total += pool_bytes(file);
+        if (file >= 0) close(file);
+      } else if (status.st_size > static_cast<off_t>(sizeof(Trailer))) {
         total += static_cast<uint64_t>(status.st_size) - sizeof(Trailer);
       }
     }

@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "core/mutant.h"
+#include "core/pool.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -16,6 +17,13 @@ namespace {
 Registry<CUevent_st>& handles() {
   static auto& registry = *new Registry<CUevent_st>;
   return registry;
+}
+
+// The frees that are over when a record of this process is complete. Of another
+// process's record nothing is known.
+Order order_behind(CUevent_st* event, uint32_t record) {
+  const std::lock_guard lock(event->mutex);
+  return event->record == record ? event->behind : Order{};
 }
 
 bool interprocess(const CUevent_st& event) {
@@ -94,7 +102,13 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     if (state->latest() >= 1 && mutant("record-once")) return CUDA_SUCCESS;
     if (state->latest() >= 32 && mutant("event-ring-32")) return CUDA_SUCCESS;
   }
+  const Order behind = stream->order_from_now();
   const uint32_t record = state->begin_record();
+  {
+    const std::lock_guard lock(event->mutex);
+    event->record = record;
+    event->behind = behind;
+  }
   stream->submit([state, record] { state->complete(record); }, true);
   return CUDA_SUCCESS;
 }
@@ -114,7 +128,9 @@ CUresult event_synchronize(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->imported && mutant("ipc-sync-early")) return CUDA_SUCCESS;
-  event->state->wait(event->state->latest());
+  const uint32_t record = event->state->latest();
+  event->state->wait(record);
+  after_synchronize(order_behind(event.get(), record));
   return static_cast<CUresult>(event->context->sticky.load());
 }
 
@@ -148,11 +164,13 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
       mutant("cross-device-wait-noop")) {
     return CUDA_SUCCESS;
   }
+  if (!event->imported && mutant("wait-noop-local")) return CUDA_SUCCESS;
   const uint32_t captured = state->latest();
   if (mutant("wait-tracks-latest")) {
     stream->submit([state] { state->wait(state->latest()); });
   } else {
     stream->submit([state, captured] { state->wait(captured); });
+    stream->follow(order_behind(event.get(), captured));
   }
   return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <memory>
+#include <mutex>
 
 #include "core/event_state.h"
 #include "core/stream.h"
@@ -15,6 +16,10 @@ struct CUevent_st {
   unsigned flags = 0;
   bool imported = false;
   std::shared_ptr<ipclab::model::EventState> state;
+
+  std::mutex mutex;  ///< guards the two below
+  uint32_t record = 0;
+  ipclab::model::Order behind;  ///< what that record is ordered behind
 };
 
 namespace ipclab::model {

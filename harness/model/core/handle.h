@@ -9,15 +9,19 @@
 
 namespace ipclab::model {
 
-enum class HandleKind : uint32_t { kMemory = 0x4d435049, kEvent = 0x45435049 };
+enum class HandleKind : uint32_t {
+  kMemory = 0x4d435049,
+  kEvent = 0x45435049,
+  kPoolPointer = 0x50435049,
+};
 
 struct Handle {
   uint32_t kind;
   uint32_t pid;
   uint64_t started;   ///< start time of the process: a pid may come again
-  uint64_t object;    ///< id of the block or of the event's state
+  uint64_t object;    ///< id of the block, the event's state or the pool
   uint64_t occupant;  ///< export id of the allocation
-  uint64_t offset;    ///< in the block
+  uint64_t offset;    ///< in the block or pool
   uint64_t size;
   int32_t descriptor;
   uint32_t gpu;

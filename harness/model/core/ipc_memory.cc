@@ -19,6 +19,7 @@
 #include "core/ipc_refusal.h"
 #include "core/memory.h"
 #include "core/mutant.h"
+#include "core/pool_ipc.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -204,6 +205,8 @@ Allocation* exportable(uint64_t address) {
       return mutant("hostmem-export-ok") ? found : nullptr;
     case Kind::kImported:
       return mutant("reexport-garbage") ? found : nullptr;
+    case Kind::kPooled:
+      return mutant("async-legacy-export-ok") ? found : nullptr;
     case Kind::kVariable:
       return nullptr;
   }
@@ -406,6 +409,7 @@ void revoke_lost_imports() {
   const bool threads = mutant("thread-local-map");
   if (!siblings && !threads) return;
   const std::lock_guard lock(state_mutex());
+  if (siblings) revoke_lost_pool_imports();
   for (const Import& import : imports()) {
     bool lost = siblings && import.block->counter() != import.closes_seen;
     for (const auto& open : import.opens) {

@@ -11,7 +11,9 @@
 #include "core/device.h"
 #include "core/log.h"
 #include "core/mutant.h"
+#include "core/pool.h"
 #include "core/profile.h"
+#include "core/stream.h"
 
 namespace ipclab::model {
 namespace {
@@ -58,12 +60,6 @@ uint64_t shared_block_size(uint64_t size) {
 
 uint64_t total_bytes(int) { return profile().memory_gib << 30; }
 
-uint64_t next_buffer_id(uint64_t address) {
-  if (mutant("buffer-id-reused")) return address / kGranule;
-  static uint64_t next = 1;
-  return next++;
-}
-
 Allocation& insert(CUcontext context, uint64_t address, uint64_t size,
                    Kind kind) {
   Allocation allocation;
@@ -81,20 +77,14 @@ Allocation& insert(CUcontext context, uint64_t address, uint64_t size,
 // A new block of the context's GPU at an address of its own; 0 if none.
 uint64_t new_block(CUcontext context, Area area, uint64_t size,
                    std::shared_ptr<Block>* block) {
-  const uint64_t total = total_bytes(context->gpu);
-  uint64_t used = bytes_of_gpu()[context->gpu];
-  if (size >= kCountOthers && size <= total) {
-    used = std::max(used, bytes_in_use(context->gpu));
-  }
-  if (size > total || used > total - size) return 0;
+  if (!take_bytes(context->gpu, size)) return 0;
   const uint64_t address = take_addresses(area, size);
-  if (address == 0) return 0;
-  *block = Block::create(context->gpu, size);
+  if (address != 0) *block = Block::create(context->gpu, size);
   if (*block == nullptr || !map_block(address, **block, size, false)) {
-    give_back_addresses(address, size);
+    if (address != 0) give_back_addresses(address, size);
+    give_back_bytes(context->gpu, size);
     return 0;
   }
-  bytes_of_gpu()[context->gpu] += size;
   grant(context->gpu, address, size);
   return address;
 }
@@ -102,7 +92,7 @@ uint64_t new_block(CUcontext context, Area area, uint64_t size,
 void drop_block(uint64_t address, const Block& block) {
   unmap(address, block.size());
   give_back_addresses(address, block.size());
-  bytes_of_gpu()[block.gpu()] -= block.size();
+  give_back_bytes(block.gpu(), block.size());
 }
 
 // The unit in which a shared block is divided.
@@ -178,6 +168,7 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
       give_back_addresses(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kImported:    // closed by ipc.cc
+    case Kind::kPooled:      // freed by pool.cc
     case Kind::kRegistered:  // the program's own memory
       break;
   }
@@ -189,6 +180,25 @@ void wait_for_users(const Allocation& allocation) {
 }
 
 }  // namespace
+
+bool take_bytes(int gpu, uint64_t size) {
+  const uint64_t total = total_bytes(gpu);
+  uint64_t used = bytes_of_gpu()[gpu];
+  if (size >= kCountOthers && size <= total) {
+    used = std::max(used, bytes_in_use(gpu));
+  }
+  if (size > total || used > total - size) return false;
+  bytes_of_gpu()[gpu] += size;
+  return true;
+}
+
+void give_back_bytes(int gpu, uint64_t size) { bytes_of_gpu()[gpu] -= size; }
+
+uint64_t next_buffer_id(uint64_t address) {
+  if (mutant("buffer-id-reused")) return address / kGranule;
+  static uint64_t next = 1;
+  return next++;
+}
 
 std::map<uint64_t, Allocation>& allocations() {
   static auto& map = *new std::map<uint64_t, Allocation>;
@@ -313,6 +323,7 @@ CUresult memory_free(uint64_t address) {
     if (entry == allocations().end()) return CUDA_ERROR_INVALID_VALUE;
     allocation = entry->second;
   }
+  if (allocation.pool != nullptr) return pool_free(address, nullptr);
   if (allocation.kind == Kind::kImported && mutant("import-cudafree-ok")) {
     return CUDA_SUCCESS;
   }
@@ -336,7 +347,8 @@ CUresult host_free(uint64_t address) {
   {
     const std::lock_guard lock(state_mutex());
     const auto entry = allocations().find(address);
-    if (entry == allocations().end() || entry->second.kind != Kind::kHost) {
+    if (entry == allocations().end() || entry->second.kind != Kind::kHost ||
+        entry->second.pool != nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     allocation = entry->second;
@@ -348,6 +360,33 @@ CUresult host_free(uint64_t address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   release(entry);
+  return CUDA_SUCCESS;
+}
+
+CUresult memory_free_async(uint64_t address,
+                           const std::shared_ptr<Stream>& stream) {
+  uint64_t id = 0;
+  {
+    const std::lock_guard lock(state_mutex());
+    const auto entry = allocations().find(address);
+    if (entry == allocations().end()) return CUDA_ERROR_INVALID_VALUE;
+    const bool pooled = entry->second.pool != nullptr;
+    if (!pooled && (entry->second.kind != Kind::kDevice ||
+                    mutant("freeasync-malloc-refused"))) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!pooled) id = entry->second.buffer_id;
+  }
+  if (id == 0) return pool_free(address, stream);
+  stream->submit(
+      [address, id] {
+        const std::lock_guard lock(state_mutex());
+        const auto entry = allocations().find(address);
+        if (entry != allocations().end() && entry->second.buffer_id == id) {
+          release(entry);
+        }
+      },
+      true);
   return CUDA_SUCCESS;
 }
 

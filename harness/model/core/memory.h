@@ -19,6 +19,8 @@
 
 namespace ipclab::model {
 
+class Stream;
+
 enum class Kind {
   kDevice,      ///< cuMemAlloc
   kImported,    ///< cuIpcOpenMemHandle
@@ -26,6 +28,7 @@ enum class Kind {
   kHost,        ///< cuMemHostAlloc
   kRegistered,  ///< cuMemHostRegister
   kVariable,    ///< a __device__ or __constant__ variable
+  kPooled,      ///< of a pool on a device, also an imported one
 };
 
 enum Access : uint8_t {
@@ -49,6 +52,9 @@ struct Allocation {
   unsigned flags = 0;      ///< of cuMemHostAlloc and the like
   bool sync_memops = false;
   std::thread::id opener;  ///< of an import
+  /// What it was allocated or imported from; null for all other memory. Host
+  /// and managed pools have memory of kind kHost and kManaged.
+  CUmemoryPool pool = nullptr;
 
   uint64_t offset() const { return address - mapping; }
   bool on_host() const {
@@ -74,6 +80,9 @@ void give_back_addresses(uint64_t address, uint64_t size);
 /// touch, at the address itself).
 bool map_block(uint64_t address, const Block& block, uint64_t size,
                bool for_host);
+/// The same for a part of any memfd; `offset` is a multiple of the host's page.
+bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
+                    uint64_t size, bool for_host);
 void unmap(uint64_t address, uint64_t size);
 /// What kernels of one visible GPU may do with a range.
 void set_access(int ordinal, uint64_t address, uint64_t size, Access access);
@@ -82,6 +91,14 @@ Access get_access(int ordinal, uint64_t address);
 void grant(int gpu, uint64_t address, uint64_t size);
 void grant_peer(CUcontext context, int gpu);   ///< cuCtxEnablePeerAccess
 void revoke_peer(CUcontext context, int gpu);  ///< cuCtxDisablePeerAccess
+
+/// Counts bytes of a GPU as used by this process; false if there are not so
+/// many.
+bool take_bytes(int gpu, uint64_t size);
+void give_back_bytes(int gpu, uint64_t size);
+
+/// A number for CU_POINTER_ATTRIBUTE_BUFFER_ID.
+uint64_t next_buffer_id(uint64_t address);
 
 /// All allocations by address.
 std::map<uint64_t, Allocation>& allocations();
@@ -110,6 +127,9 @@ CUresult memory_free(uint64_t address);
 CUresult host_free(uint64_t address);
 /// Frees a module's variable without waiting for anybody.
 void variable_free(uint64_t address);
+/// cuMemFreeAsync: in the order of the stream.
+CUresult memory_free_async(uint64_t address,
+                           const std::shared_ptr<Stream>& stream);
 CUresult host_register(CUcontext context, uint64_t address, uint64_t size,
                        unsigned flags);
 CUresult host_unregister(uint64_t address);

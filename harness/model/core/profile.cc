@@ -2,6 +2,8 @@
 // The table of profiles.
 #include "core/profile.h"
 
+#include <cuda.h>
+
 #include <cstdlib>
 
 #include "core/log.h"
@@ -12,24 +14,31 @@ namespace {
 constexpr int kCuda13 = 13000;
 constexpr int kCuda12 = 12080;
 
+constexpr int kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr int kAll = kDescriptor | CU_MEM_HANDLE_TYPE_FABRIC;
+
 // clang-format off
 constexpr Profile kProfiles[] = {
-    // name       gpus peers max   events memory integrated driver GiB
-    {"one-gpu",      1, true,  8, true,  true,  false, kCuda13, 16,
+    // name       gpus peers max   events memory integrated pools handles 580  driver GiB
+    {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
      "one GPU, everything supported (the default)"},
-    {"two-gpus",     2, true,  8, true,  true,  false, kCuda13, 16,
+    {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
      "two GPUs that reach each other"},
-    {"four-gpus",    4, true,  8, true,  true,  false, kCuda13, 16,
+    {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
      "four GPUs that all reach each other"},
-    {"no-peer",      2, false, 8, true,  true,  false, kCuda13, 16,
+    {"no-peer",      2, false, 8, true,  true,  false, true, kAll, false, kCuda13, 16,
      "two GPUs that cannot reach each other"},
-    {"few-peers",    4, true,  2, true,  true,  false, kCuda13, 16,
+    {"few-peers",    4, true,  2, true,  true,  false, true, kAll, false, kCuda13, 16,
      "four GPUs, each with room for two peers at a time"},
-    {"tegra",        1, true,  8, true,  false, true,  kCuda13, 8,
+    {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kCuda13, 16,
+     "two GPUs with the departures of driver 580 from the documentation"},
+    {"tegra",        1, true,  8, true,  false, true,  true, 0,    false, kCuda13, 8,
      "an embedded GPU: interprocess events, no memory handles"},
-    {"no-ipc",       1, true,  8, false, false, false, kCuda13, 16,
+    {"no-ipc",       1, true,  8, false, false, false, true, 0,    false, kCuda13, 16,
      "a GPU without interprocess communication"},
-    {"old-driver",   1, true,  8, true,  true,  false, kCuda12, 16,
+    {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, kCuda13, 16,
+     "a GPU without the stream-ordered allocator"},
+    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, false, kCuda12, 16,
      "a driver that is older than the runtime"},
 };
 // clang-format on

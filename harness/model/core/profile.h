@@ -15,6 +15,10 @@ struct Profile {
   bool ipc_events;      ///< interprocess events, and the attribute that says so
   bool ipc_memory;      ///< legacy memory handles
   bool integrated;      ///< GPU and host share their memory (Tegra)
+  bool pools;           ///< the stream-ordered allocator
+  int pool_handles;     ///< handle types of pools, a mask
+  bool driver_580;      ///< answers as driver 580 does where that departs from
+                        ///< the documentation
   int driver_version;   ///< 1000 * major + 10 * minor
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people

@@ -41,6 +41,13 @@ std::shared_ptr<Stream> per_thread_stream(CUcontext context) {
   return stream;
 }
 
+void merge(const Order& from, Order* to) {
+  for (const auto& [stream, number] : from) {
+    uint64_t& known = (*to)[stream];
+    known = std::max(known, number);
+  }
+}
+
 // Signals are the program's business, but a fault on this thread is not to be
 // swallowed.
 void block_signals() {
@@ -68,19 +75,26 @@ Ticket Stream::last_ticket() {
 
 // The legacy stream waits for all blocking streams, and they for it. The
 // caller holds submit_mutex, so that the order is the same for everybody.
-std::vector<Ticket> Stream::predecessors() {
-  std::vector<Ticket> after;
-  const auto add = [&after](Ticket ticket) {
-    if (ticket.number > 0) after.push_back(std::move(ticket));
-  };
+std::vector<Stream*> Stream::implied() {
+  std::vector<Stream*> streams;
   if (legacy_) {
     for (const std::shared_ptr<Stream>& other : context_->streams) {
       if ((other->flags_ & CU_STREAM_NON_BLOCKING) == 0) {
-        add(other->last_ticket());
+        streams.push_back(other.get());
       }
     }
   } else if ((flags_ & CU_STREAM_NON_BLOCKING) == 0) {
-    add(context_->legacy->last_ticket());
+    streams.push_back(context_->legacy.get());
+  }
+  return streams;
+}
+
+std::vector<Ticket> Stream::predecessors() {
+  std::vector<Ticket> after;
+  for (Stream* other : implied()) {
+    Ticket last = other->last_ticket();
+    if (last.number > 0) after.push_back(std::move(last));
+    merge(other->behind_, &behind_);
   }
   return after;
 }
@@ -126,12 +140,23 @@ void Stream::enqueue(Operation operation) {
   changed_.notify_all();
 }
 
-void Stream::submit(std::function<void()> work, bool always) {
+void Stream::submit(std::function<void()> work, bool always,
+                    const std::vector<Ticket>& after) {
   const std::lock_guard order(context_->submit_mutex);
   Operation operation{std::move(work), predecessors(), always};
+  operation.after.insert(operation.after.end(), after.begin(), after.end());
   const std::lock_guard lock(mutex_);
   ++submitted_;
   enqueue(std::move(operation));
+}
+
+Ticket Stream::submit_free(std::function<void()> work) {
+  const std::lock_guard order(context_->submit_mutex);
+  Operation operation{std::move(work), predecessors(), true};
+  const std::lock_guard lock(mutex_);
+  behind_[id_] = ++submitted_;
+  enqueue(std::move(operation));
+  return {shared_from_this(), submitted_};
 }
 
 void Stream::run(const std::function<void()>& work) {
@@ -170,7 +195,29 @@ bool Stream::idle() {
   return completed_ == submitted_;
 }
 
+bool Stream::done(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= number;
+}
+
 void Stream::wait_all() { wait(last_ticket().number); }
+
+Order Stream::order_so_far() {
+  const std::lock_guard order(context_->submit_mutex);
+  return behind_;
+}
+
+Order Stream::order_from_now() {
+  const std::lock_guard order(context_->submit_mutex);
+  Order frees = behind_;
+  for (const Stream* other : implied()) merge(other->behind_, &frees);
+  return frees;
+}
+
+void Stream::follow(const Order& frees) {
+  const std::lock_guard order(context_->submit_mutex);
+  merge(frees, &behind_);
+}
 
 void Stream::close() {
   const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -24,6 +25,10 @@ struct Ticket {
   uint64_t number;
 };
 
+/// Which frees of pool memory work is ordered behind: for each stream that made
+/// one, by its id, the number of the last that is over by then.
+using Order = std::map<unsigned long long, uint64_t>;
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(CUcontext context, unsigned flags, int priority, bool legacy);
@@ -36,13 +41,24 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
-  /// waits for).
-  void submit(std::function<void()> work, bool always = false);
+  /// waits for). It waits for the work of `after` besides.
+  void submit(std::function<void()> work, bool always = false,
+              const std::vector<Ticket>& after = {});
+  /// submit() of a free, which an Order counts.
+  Ticket submit_free(std::function<void()> work);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
   bool idle();
+  /// True when the work of that number is done.
+  bool done(uint64_t number);
   void wait_all();
+  /// What the work given so far is ordered behind.
+  Order order_so_far();
+  /// What all work given from now on is ordered behind.
+  Order order_from_now();
+  /// Work given before this call made later work wait for these frees.
+  void follow(const Order& frees);
   /// Ends the worker after the work given so far.
   void close();
   /// True when it is closed and nothing is left to do.
@@ -54,6 +70,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::vector<Ticket> after;
     bool always = false;
   };
+  std::vector<Stream*> implied();
   std::vector<Ticket> predecessors();
   Ticket last_ticket();
   void wait(uint64_t number);
@@ -66,6 +83,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
+  Order behind_;  // guarded by the context's submit_mutex
 
   std::mutex mutex_;
   std::condition_variable changed_;

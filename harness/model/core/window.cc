@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -151,14 +150,20 @@ bool in_window(uint64_t address) {
 
 bool map_block(uint64_t address, const Block& block, uint64_t size,
                bool for_host) {
+  return map_descriptor(address, block.descriptor(), 0, size, for_host);
+}
+
+bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
+                    uint64_t size, bool for_host) {
   const int protection = PROT_READ | PROT_WRITE;
   const int flags = MAP_SHARED | MAP_FIXED;
-  if (mmap(alias(address), size, protection, flags, block.descriptor(), 0) ==
+  const auto from = static_cast<off_t>(offset);
+  if (mmap(alias(address), size, protection, flags, descriptor, from) ==
       MAP_FAILED) {
     return false;
   }
   return !for_host || mmap(reinterpret_cast<void*>(address), size, protection,
-                           flags, block.descriptor(), 0) != MAP_FAILED;
+                           flags, descriptor, from) != MAP_FAILED;
 }
 
 void unmap(uint64_t address, uint64_t size) {
@@ -173,7 +178,11 @@ void unmap(uint64_t address, uint64_t size) {
 void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
   const uint64_t first = (address - window().begin) / kPage;
   const uint64_t end = (address + size - window().begin + kPage - 1) / kPage;
-  std::memset(window().access[ordinal] + first, access, end - first);
+  uint8_t* table = window().access[ordinal];
+  for (uint64_t page = first; page < end; ++page) {
+    // A kernel may read the entry of a page that small allocations share.
+    if (table[page] != access) table[page] = access;
+  }
 }
 
 Access get_access(int ordinal, uint64_t address) {

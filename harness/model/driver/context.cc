@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/device.h"
+#include "core/pool.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -124,17 +125,25 @@ IPCLAB_DRIVER_API CUresult cuCtxGetStreamPriorityRange(int* least,
   return CUDA_SUCCESS;
 }
 
+namespace {
+CUresult synchronize(CUcontext context) {
+  const CUresult result = context_synchronize(context);
+  after_synchronize(context);
+  return result;
+}
+}  // namespace
+
 IPCLAB_DRIVER_API CUresult cuCtxSynchronize() {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  return context_synchronize(context);
+  return synchronize(context);
 }
 
 IPCLAB_DRIVER_API CUresult cuCtxSynchronize_v2(CUcontext context) {
   if (context == nullptr) return cuCtxSynchronize();
   if (CUresult error = enter()) return error;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return context_synchronize(context);
+  return synchronize(context);
 }
 
 IPCLAB_DRIVER_API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {

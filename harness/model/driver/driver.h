@@ -4,7 +4,10 @@
 
 #include <cuda.h>
 
+#include <memory>
+
 #include "core/device.h"
+#include "core/stream.h"
 
 /// The functions of cuda.h leave the library; nothing else does.
 #define IPCLAB_DRIVER_API extern "C" __attribute__((visibility("default")))
@@ -13,6 +16,15 @@ namespace ipclab::model {
 
 inline bool is_device(CUdevice device) {
   return device >= 0 && device < static_cast<int>(devices().size());
+}
+
+/// enter(), and the stream behind a handle: CUDA_ERROR_INVALID_HANDLE if it is
+/// not alive.
+inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  *stream = resolve_stream(handle, context);
+  return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 }  // namespace ipclab::model

@@ -4,6 +4,7 @@
 
 #include "core/memory.h"
 #include "core/mutant.h"
+#include "core/pool.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -52,7 +53,9 @@ size_t width_of(CUpointer_attribute attribute) {
 int ordinal_of(const Allocation& memory) {
   if (memory.kind == Kind::kImported && mutant("import-attr-wrong")) return 0;
   const int ordinal = ordinal_of_gpu(memory.gpu);
-  return ordinal >= 0 ? ordinal : memory.context->device;
+  const CUcontext user =
+      memory.pool == nullptr ? memory.context : current_context();
+  return ordinal >= 0 ? ordinal : user->device;
 }
 
 // The caller holds state_mutex().
@@ -61,7 +64,9 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   const bool managed = memory.kind == Kind::kManaged;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(data, memory.context);
+      // Memory of pools belongs to no context.
+      return put(data, mutant("context-attr-not-null") ? current_context()
+                                                       : memory.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(
           data, memory.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
@@ -105,7 +110,11 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
                                   : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     }
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return put<void*>(data, nullptr);
+      if (memory.pool != nullptr && memory.pool->imported &&
+          mutant("mempool-attr-foreign")) {
+        return put(data, memory.pool->file->page().id);
+      }
+      return put(data, memory.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, memory.mapping_size);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:

@@ -7,19 +7,12 @@
 
 #include "core/event.h"
 #include "core/memory.h"
+#include "core/pool.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
 
 namespace {
-
-// enter(), and the stream behind a handle.
-CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
-  *stream = resolve_stream(handle, context);
-  return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-}
 
 void run_on_host(const std::function<void()>& function) {
   inside_host_function = true;
@@ -110,11 +103,15 @@ IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
   // The legacy stream is done when the blocking streams before it are.
-  if (stream->is_legacy()) {
+  const bool legacy = stream->is_legacy();
+  const Order frees =
+      legacy ? stream->order_from_now() : stream->order_so_far();
+  if (legacy) {
     stream->run([] {});
   } else {
     stream->wait_all();
   }
+  after_synchronize(frees);
   return static_cast<CUresult>(stream->context()->sticky.load());
 }
 

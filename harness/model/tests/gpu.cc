@@ -40,4 +40,20 @@ int* shared_word() {
   return static_cast<int*>(word);
 }
 
+cudaStream_t stream_with(unsigned flags) {
+  cudaStream_t stream = nullptr;
+  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
+  return stream;
+}
+
+Latch::Latch(cudaStream_t stream) : word_(shared_word()), stream_(stream) {
+  EXPECT_EQ(launch("spin_until", 1, 1, stream, word_, 1), CUDA_SUCCESS);
+}
+
+Latch::~Latch() {
+  let_go();
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(word_), cudaSuccess);
+}
+
 }  // namespace ipclab::model::test

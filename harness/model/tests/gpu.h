@@ -44,6 +44,21 @@ int wrong_elements(const int* device, int count, int value);
 
 /// A word that host and kernels share; a kernel spins on it.
 int* shared_word();
+inline void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
+
+cudaStream_t stream_with(unsigned flags);
+
+/// Holds a stream until it is let go, so that nothing passes by luck.
+class Latch {
+ public:
+  explicit Latch(cudaStream_t stream);
+  ~Latch();
+  void let_go() { release(word_); }
+
+ private:
+  int* word_;
+  cudaStream_t stream_;
+};
 
 inline cudaIpcMemHandle_t memory_handle(void* pointer) {
   cudaIpcMemHandle_t handle{};

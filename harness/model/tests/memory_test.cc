@@ -5,6 +5,7 @@
 
 #include "gpu.h"
 #include "peer.h"
+#include "pool.h"
 
 using namespace ipclab::model::test;
 
@@ -51,6 +52,28 @@ TEST(Memory, FreeMemoryComesBack) {
   ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
   EXPECT_EQ(before - during, 64u << 20);
   EXPECT_EQ(before, after);
+}
+
+uint64_t free_memory() {
+  size_t free_bytes = 0, total = 0;
+  EXPECT_EQ(cudaMemGetInfo(&free_bytes, &total), cudaSuccess);
+  return free_bytes;
+}
+
+TEST(Memory, PoolsGiveTheirMemoryBack) {
+  const uint64_t before = free_memory();
+  cudaMemPool_t pool = create(on_device(0));
+  int* first = take(pool, 64 * kMiB, nullptr);
+  EXPECT_EQ(before - free_memory(), 64 * kMiB);
+  EXPECT_EQ(cudaFreeAsync(first, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  EXPECT_EQ(free_memory(), before);
+  int* second = take(pool, 4 * kMiB, nullptr);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+  EXPECT_EQ(before - free_memory(), 4 * kMiB);
+  EXPECT_EQ(cudaFreeAsync(second, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(free_memory(), before);
 }
 
 TEST(Memory, TooMuchIsRefused) {

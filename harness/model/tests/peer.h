@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second process for a test: a fresh exec of this program that runs one
-// registered role, with a pipe in each direction.
+// registered role, with a socket between them.
 #pragma once
 
 #include <signal.h>
@@ -12,10 +12,10 @@
 
 namespace ipclab::model::test {
 
-/// The pipes between a test and its peer. Every read has a deadline.
+/// The socket between a test and its peer. Every read has a deadline.
 class Channel {
  public:
-  Channel(int in, int out) : in_(in), out_(out) {}
+  explicit Channel(int socket) : socket_(socket) {}
   template <typename T>
   void send(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -29,13 +29,15 @@ class Channel {
     read_all(&value, sizeof value);
     return value;
   }
-  void close_all();
+  /// A descriptor; the receiver owns a new one.
+  void send_descriptor(int descriptor);
+  int receive_descriptor();
+  void close_socket();
 
  private:
   void write_all(const void* data, size_t size);
   void read_all(void* data, size_t size);
-  int in_;
-  int out_;
+  int socket_;
 };
 
 using Role = void (*)(Channel& test);
@@ -56,7 +58,7 @@ class Peer {
 
  private:
   pid_t pid_ = -1;
-  Channel channel_{-1, -1};
+  Channel channel_{-1};
 };
 
 /// Runs the role that the command line names, if it names one, and ends the

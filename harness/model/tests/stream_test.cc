@@ -10,14 +10,6 @@ using namespace ipclab::model::test;
 
 namespace {
 
-cudaStream_t stream_with(unsigned flags) {
-  cudaStream_t stream = nullptr;
-  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, flags), cudaSuccess);
-  return stream;
-}
-
-void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
-
 TEST(Stream, LaunchesAreAsynchronous) {
   int* flag = shared_word();
   cudaStream_t stream = stream_with(cudaStreamNonBlocking);

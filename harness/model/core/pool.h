@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stream-ordered allocator: pools, and memory that is allocated and freed
+// in the order of streams (Programming Guide, stream ordered memory allocator).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/pool_file.h"
+#include "core/pool_space.h"
+#include "core/stream.h"
+
+namespace ipclab::model {
+
+/// A number and the largest that it was since the last reset.
+struct Gauge {
+  uint64_t now = 0;
+  uint64_t high = 0;
+  void set(uint64_t value) {
+    now = value;
+    if (now > high) high = now;
+  }
+};
+
+/// Memory that the program has from a pool, until the call that frees it.
+struct Lease {
+  uint64_t size = 0;     ///< as the statistics count it
+  uint64_t mapping = 0;  ///< first address of the pages it lies in
+  uint64_t bytes = 0;    ///< of those pages
+  uint64_t offset = 0;   ///< of the first byte in the pool's file
+  uint64_t serial = 0;   ///< of an own allocation
+  bool ready = false;    ///< its stream has reached the allocation
+  bool ended = false;    ///< freed without a stream
+  bool exported = false;
+};
+
+}  // namespace ipclab::model
+
+/// What a CUmemoryPool points to.
+struct CUmemPoolHandle_st {
+  CUmemPoolProps properties{};
+  int gpu = -1;  ///< of the profile; -1: host memory
+  bool is_default = false;
+  bool imported = false;
+  bool destroyed = false;  ///< lives on until the last free is over
+  bool exported = false;
+  std::shared_ptr<ipclab::model::PoolFile> file;
+  ipclab::model::PoolSpace space;  ///< not of an imported pool
+  std::map<uint64_t, std::shared_ptr<ipclab::model::Lease>>
+      leases;  ///< by address
+  int unfinished_frees = 0;
+  std::map<int, ipclab::model::Access> access;  ///< as set, by ordinal
+  uint64_t release_threshold = 0;
+  int policies[3] = {1, 1, 1};  ///< of an imported pool; else in its page
+  ipclab::model::Gauge reserved;
+  ipclab::model::Gauge used;
+  // Of an imported pool, for mutants.
+  int descriptor = -1;  ///< the one that was imported
+  uint64_t serial = 0;  ///< the newest allocation at the import
+  unsigned frees_seen = 0;
+};
+
+namespace ipclab::model {
+
+using Pool = std::shared_ptr<CUmemPoolHandle_st>;
+
+/// CUDA_ERROR_INVALID_VALUE for properties that the header rules out,
+/// CUDA_ERROR_NOT_PERMITTED for fabric handles (there is no IMEX channel).
+CUresult check_pool_properties(const CUmemPoolProps& wanted);
+CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
+/// Returns at once; the memory goes with the last free.
+CUresult pool_destroy(CUmemoryPool pool);
+
+/// The default and the current pool of a place, as cuMemGetDefaultMemPool has
+/// it. CUDA_ERROR_INVALID_VALUE for a place that has none.
+CUresult pool_default(CUmemLocation location, CUmemAllocationType type,
+                      CUmemoryPool* pool);
+CUresult pool_current(CUmemLocation location, CUmemAllocationType type,
+                      CUmemoryPool* pool);
+/// CUDA_ERROR_INVALID_VALUE for a pool of another place, and an imported one.
+CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
+                          CUmemoryPool pool);
+
+/// cuMemAllocAsync and cuMemAllocFromPoolAsync. The address is known at once;
+/// kernels may use it when the stream has come to the allocation.
+CUresult pool_allocate(CUmemoryPool pool, const std::shared_ptr<Stream>& stream,
+                       uint64_t size, uint64_t* address);
+/// Frees memory of a pool, or ends the use of imported memory: in the order of
+/// a stream, or at once without one.
+CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream);
+
+CUresult pool_trim(CUmemoryPool pool, uint64_t bytes_to_keep);
+CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                            const void* value);
+CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                            void* value);
+/// CUDA_ERROR_INVALID_DEVICE for a GPU that cannot reach the pool's memory.
+CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* list,
+                         size_t count);
+CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
+                         CUmemAccess_flags* flags);
+
+/// What a synchronise does: the frees that it waited for are over for every
+/// stream, and memory above the release thresholds goes back to the system.
+void after_synchronize(const Order& frees);
+void after_synchronize(CUcontext context);
+
+/// The caller of the functions below holds state_mutex().
+
+/// The pool behind a handle, or null if there is none (any more).
+Pool find_pool(CUmemoryPool handle);
+std::vector<Pool>& pools();
+/// Takes in a new pool and returns its handle.
+CUmemoryPool add_pool(Pool pool);
+/// Publishes memory that the program gets from a pool.
+void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
+          std::shared_ptr<Lease> lease, int gpu);
+/// Lets GPUs use a lease as far as the pool's access goes.
+void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease);
+
+}  // namespace ipclab::model

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools between processes: the pool travels as a descriptor, an allocation as
+// 64 bytes that name its place in the pool (Programming Guide, interprocess
+// communication support of the stream ordered memory allocator).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace ipclab::model {
+
+/// CUDA_ERROR_INVALID_VALUE for a pool that was not created for this type of
+/// handle, the default pool and an imported one.
+CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
+                     unsigned long long flags, int* descriptor);
+/// The pool of a descriptor, which stays the caller's. Each import is a pool of
+/// its own, that only its own GPU may use.
+CUresult pool_import(int descriptor, CUmemAllocationHandleType type,
+                     unsigned long long flags, CUmemoryPool* pool);
+/// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a
+/// pool that was exported before.
+CUresult pool_export_pointer(CUcontext context, CUmemPoolPtrExportData* data,
+                             uint64_t address);
+/// CUDA_ERROR_INVALID_VALUE for bytes that pool_export_pointer did not make for
+/// this pool. A second import gives the same address, and as on an H200 the
+/// first free ends both.
+CUresult pool_import_pointer(CUcontext context, CUmemoryPool pool,
+                             const CUmemPoolPtrExportData* data,
+                             uint64_t* address);
+/// For the mutant close-breaks-siblings. The caller holds state_mutex().
+void revoke_lost_pool_imports();
+
+}  // namespace ipclab::model

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reserved memory of a pool: which addresses it has, which of them are
+// free, and who may have them. Only numbers; nothing is mapped here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/stream.h"
+
+namespace ipclab::model {
+
+/// The free after which a range may be used. Without a stream: anybody may use
+/// it at any time.
+using Freed = Ticket;
+
+class PoolSpace {
+ public:
+  struct Piece {
+    uint64_t address;
+    uint64_t offset;  ///< in the pool's file
+    uint64_t size;
+  };
+
+  /// Takes in reserved memory, free for anybody. Multiples of kPage.
+  void add(const Piece& piece);
+  /// The address of `size` bytes, a multiple of `unit`, in free memory for
+  /// which `usable` holds; the smallest run of such memory that is large
+  /// enough. 0 if there is none. `after` gets what the memory was freed by.
+  uint64_t take(uint64_t size, uint64_t unit,
+                const std::function<bool(const Freed&)>& usable,
+                std::vector<Ticket>* after);
+  void give(uint64_t address, uint64_t size, const Freed& freed);
+  /// Lets anybody have what was freed by a free that is `over`.
+  void settle(const std::function<bool(const Freed&)>& over);
+  /// Takes out at most `limit` bytes that anybody may have, in whole pages.
+  std::vector<Piece> remove(uint64_t limit);
+  uint64_t offset_of(uint64_t address) const;
+  uint64_t reserved() const { return reserved_; }
+
+ private:
+  struct Range {
+    uint64_t size;
+    Freed freed;
+  };
+  using Ranges = std::map<uint64_t, Range>;
+  bool touch(Ranges::const_iterator left, Ranges::const_iterator right) const;
+  void cut(uint64_t address, uint64_t size);
+
+  std::map<uint64_t, Piece> pieces_;  // by address
+  Ranges free_;                       // by address
+  uint64_t reserved_ = 0;
+};
+
+}  // namespace ipclab::model
