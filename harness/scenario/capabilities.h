@@ -15,10 +15,13 @@ namespace ipclab {
 inline const Need legacy_memory{"legacy_memory"};  ///< cudaIpcGetMemHandle
 inline const Need legacy_events{"legacy_events"};  ///< cudaIpcGetEventHandle
 inline const Need vmm{"vmm"};                      ///< cuMemCreate
-inline const Need vmm_fd{"vmm_fd"};    ///< … exported to a descriptor
-inline const Need fabric{"fabric"};    ///< … created as fabric memory
-inline const Need pools{"pools"};      ///< cudaMallocAsync
-inline const Need pool_fd{"pool_fd"};  ///< a pool exported to a descriptor
+inline const Need vmm_fd{"vmm_fd"};      ///< … exported to a descriptor
+inline const Need fabric{"fabric"};      ///< … created as fabric memory
+inline const Need pools{"pools"};        ///< cudaMallocAsync
+inline const Need pool_fd{"pool_fd"};    ///< a pool exported to a descriptor
+inline const Need host_vmm{"host_vmm"};  ///< cuMemCreate, location HOST
+inline const Need host_pools{"host_pools"};  ///< a pool, location HOST
+inline const Need numa_pools{"numa_pools"};  ///< … location HOST_NUMA, node 0
 inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1
 inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU

@@ -81,7 +81,8 @@ Attempt try_legacy_events() {
   return tried("cudaIpcGetEventHandle", code);
 }
 
-Attempt try_vmm(CUmemAllocationHandleType type) {
+Attempt try_vmm(CUmemAllocationHandleType type,
+                CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}) {
   const auto granularity =
       reinterpret_cast<decltype(&cuMemGetAllocationGranularity)>(
           driver_entry("cuMemGetAllocationGranularity"));
@@ -98,7 +99,7 @@ Attempt try_vmm(CUmemAllocationHandleType type) {
 
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.location = location;
   wanted.requestedHandleTypes = type;
   size_t size = 0;
   CUresult code = granularity(&size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -146,6 +147,16 @@ Attempt try_pool_fd() {
   if (code == cudaSuccess) close(descriptor);
   cudaMemPoolDestroy(pool);
   return tried("cudaMemPoolExportToShareableHandle", code);
+}
+
+Attempt try_host_pool(cudaMemLocation location) {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = location;
+  cudaMemPool_t pool = nullptr;
+  const cudaError_t code = cudaMemPoolCreate(&pool, &wanted);
+  if (code == cudaSuccess) cudaMemPoolDestroy(pool);
+  return tried("cudaMemPoolCreate", code);
 }
 
 Attempt try_peer_access() {
@@ -213,6 +224,29 @@ const std::vector<Question>& questions() {
       {"pool_fd", "cudaDevAttrMemoryPoolSupportedHandleTypes",
        [] { return ask(cudaDevAttrMemoryPoolSupportedHandleTypes); },
        try_pool_fd, "share a pool as a descriptor"},
+      {"host_vmm",
+       "CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+       [] {
+         return ask(
+             CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+       },
+       [] {
+         return try_vmm(CU_MEM_HANDLE_TYPE_NONE,
+                        {CU_MEM_LOCATION_TYPE_HOST, 0});
+       },
+       "map host memory where you like; it cannot be shared"},
+      {"host_pools", "CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED",
+       [] { return ask(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED); },
+       [] {
+         return try_host_pool({cudaMemLocationTypeHost, 0});
+       },
+       "allocate host memory in stream order; it cannot be shared"},
+      {"numa_pools", "cudaDevAttrHostNumaMemoryPoolsSupported",
+       [] { return ask(cudaDevAttrHostNumaMemoryPoolsSupported); },
+       [] {
+         return try_host_pool({cudaMemLocationTypeHostNuma, 0});
+       },
+       "the same on one NUMA node; a descriptor can share it"},
       {"peer_access", "cudaDeviceCanAccessPeer(0, 1)", ask_peer_access,
        try_peer_access, "GPU 0 reaches the memory of GPU 1"},
       {"managed", "cudaDevAttrManagedMemory",

@@ -32,11 +32,11 @@ def mirror(lesson: str) -> Path:
 
 
 def build_line(lesson: str) -> str:
-    """The nvcc line of the lesson's header, joined if it is broken."""
+    """The nvcc line of the lesson's header; a second line is indented further."""
     text = source(lesson).read_text().split("\n#include", 1)[0]
-    found = re.search(r"^// (nvcc (?:.*\\\n//\s+)*.*)$", text, re.MULTILINE)
+    found = re.search(r"^// (nvcc .*(?:\n//   .*)*)$", text, re.MULTILINE)
     assert found, f"{lesson}: no nvcc line in the header"
-    return re.sub(r"\\\n//\s+", "", found[1])
+    return found[1].replace("\n//", "")
 
 
 def profile(lesson: str) -> str:

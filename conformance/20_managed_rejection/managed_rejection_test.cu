@@ -1,0 +1,600 @@
+// Memory that a legacy handle must not carry, and what its attributes say.
+// Mirror of samples/20_managed_rejection.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+constexpr size_t kWordsOfVariable = 1024;
+__managed__ uint32_t managed_words[kWordsOfVariable];
+__device__ uint32_t device_words[kWordsOfVariable];
+
+CUdeviceptr address_of(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+// What CUDA says of a pointer; all zero where it does not know it.
+struct Attributes {
+  unsigned legacy = 0;
+  unsigned long long types = 0;
+  CUmemoryPool pool = nullptr;
+};
+Attributes attributes_of(const void* pointer) {
+  CUpointer_attribute which[] = {
+      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  Attributes said;
+  void* values[] = {&said.legacy, &said.types, &said.pool};
+  CALL(DRIVER(cuPointerGetAttributes)(3, which, values, address_of(pointer)));
+  return said;
+}
+
+// Neither API makes a handle of this memory, and the context survives.
+void expect_no_handle(Role& me, const std::string& kind, void* pointer) {
+  SCOPED_TRACE(kind);
+  // The documented refusals (RT:791-796, DRV:9334-9341).
+  const auto runtime = {cudaErrorInvalidValue, cudaErrorNotSupported,
+                        cudaErrorMapBufferObjectFailed};
+  const auto driver = {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
+                       CUDA_ERROR_MAP_FAILED};
+  cudaIpcMemHandle_t handle;
+  const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, pointer));
+  me.tabulate("cudaIpcGetMemHandle of other memory", kind,
+              outcome_of<cudaError_t>(code, runtime));
+  EXPECT_TRUE(refused(code, "cudaIpcGetMemHandle", runtime));
+
+  CUipcMemHandle same;
+  const CUresult result =
+      NOTED(DRIVER(cuIpcGetMemHandle)(&same, address_of(pointer)));
+  me.tabulate("cuIpcGetMemHandle of other memory", kind,
+              outcome_of<CUresult>(result, driver));
+  EXPECT_TRUE(refused(result, "cuIpcGetMemHandle", driver));
+  EXPECT_TRUE(context_is_usable());
+}
+
+// The attribute has warned of the refusal.
+void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
+  EXPECT_EQ(attributes_of(pointer).legacy, 0u) << kind;
+  expect_no_handle(me, kind, pointer);
+}
+
+void write_by_host(const Words& words, Pattern pattern) {
+  for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
+}
+
+testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
+  for (size_t i = 0; i < words.count; ++i)
+    if (words.data[i] != pattern.at(i))
+      return testing::AssertionFailure()
+             << "the host reads " << words.data[i] << " in word " << i
+             << ", expected " << pattern.at(i);
+  return testing::AssertionSuccess();
+}
+
+// Memory of both sides: each finds what the other wrote.
+void expect_usable_on_both_sides(const Words& words) {
+  write_by_host(words, pattern("host"));
+  EXPECT_TRUE(kernel_reads(words, pattern("host")));
+  words.fill(pattern("device"));
+  EXPECT_TRUE(host_reads(words, pattern("device")));
+}
+
+cudaMemPoolProps pool_of(cudaMemLocation location,
+                         cudaMemAllocationHandleType types) {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = location;
+  wanted.handleTypes = types;
+  return wanted;
+}
+constexpr cudaMemLocation kDevice0 = {cudaMemLocationTypeDevice, 0};
+
+// An allocation of a pool of its own.
+class PoolBuffer : public Words {
+ public:
+  explicit PoolBuffer(const cudaMemPoolProps& wanted) {
+    CALL(cudaMemPoolCreate(&pool_, &wanted));
+    void* memory = nullptr;
+    CALL(cudaMallocFromPoolAsync(&memory, kBytes, pool_, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    static_cast<Words&>(*this) = Words(memory, kBytes);
+  }
+  PoolBuffer(const PoolBuffer&) = delete;
+  ~PoolBuffer() {
+    if (data != nullptr) cudaFreeAsync(data, nullptr);
+    cudaStreamSynchronize(nullptr);
+    cudaMemPoolDestroy(pool_);
+  }
+  cudaMemPool_t pool() const { return pool_; }
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
+
+// Refused with exactly this code; the same without a handle type works.
+void expect_pool_refused(cudaMemPoolProps wanted, cudaError_t code) {
+  cudaMemPool_t pool = nullptr;
+  for (const auto type :
+       {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+    SCOPED_TRACE("handle type " + std::to_string(type));
+    wanted.handleTypes = type;
+    EXPECT_CODE(code, cudaMemPoolCreate(&pool, &wanted));
+  }
+}
+
+}  // namespace
+
+TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
+  covers("MNGD-01");
+  needs(gpus(1), legacy_memory, managed);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    void* memory = nullptr;
+    CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachGlobal));
+    expect_no_handle(me, "cudaMallocManaged, cudaMemAttachGlobal", memory);
+    expect_usable_on_both_sides(Words(memory, kBytes));
+    CALL(cudaFree(memory));
+
+    CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachHost));
+    expect_no_handle(me, "cudaMallocManaged, cudaMemAttachHost", memory);
+    const Words words(memory, kBytes);
+    write_by_host(words, pattern("host"));
+    EXPECT_TRUE(copy_reads(words, pattern("host")));
+    EXPECT_TRUE(host_reads(words, pattern("host")));
+    CALL(cudaFree(memory));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, AManagedVariableHasNoHandle) {
+  covers("MNGD-02");
+  needs(gpus(1), legacy_memory, managed);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    expect_no_handle(me, "__managed__ variable", managed_words);
+    expect_usable_on_both_sides(Words(managed_words, sizeof managed_words));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
+  covers("MNGD-03");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const auto expect = [&](const std::string& kind, void* host) {
+      expect_no_handle(me, kind, host);
+      void* device = nullptr;
+      CALL(cudaHostGetDevicePointer(&device, host, 0));
+      expect_no_handle(me, kind + ", device pointer", device);
+      write_by_host(Words(host, kBytes), pattern(kind));
+      EXPECT_TRUE(kernel_reads(Words(device, kBytes), pattern(kind)));
+    };
+    void* memory = nullptr;
+    CALL(cudaMallocHost(&memory, kBytes));
+    expect("cudaMallocHost", memory);
+    CALL(cudaFreeHost(memory));
+    for (const auto& [flags, name] :
+         {std::pair{cudaHostAllocMapped, "cudaHostAllocMapped"},
+          std::pair{cudaHostAllocPortable, "cudaHostAllocPortable"},
+          std::pair{cudaHostAllocWriteCombined,
+                    "cudaHostAllocWriteCombined"}}) {
+      CALL(cudaHostAlloc(&memory, kBytes, flags));
+      expect(name, memory);
+      CALL(cudaFreeHost(memory));
+    }
+    memory = std::aligned_alloc(4096, kBytes);
+    CALL(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
+    expect("cudaHostRegister", memory);
+    CALL(cudaHostUnregister(memory));
+    std::free(memory);
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, OtherNumbersHaveNoHandle) {
+  covers("MNGD-04");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer exportable(kBytes);
+    static int variable;
+    int local = 0;
+    const std::vector<char> heap(kBytes);
+    expect_no_handle(me, "the heap", const_cast<char*>(heap.data()));
+    expect_no_handle(me, "a static variable", &variable);
+    expect_no_handle(me, "the stack", &local);
+    for (const uint64_t number :
+         {uint64_t{1}, uint64_t{4096}, uint64_t{1} << 46, uint64_t{1} << 63,
+          ~uint64_t{0}})
+      expect_no_handle(me, "the number " + std::to_string(number),
+                       reinterpret_cast<void*>(number));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, AVariableOfTheDevice) {
+  covers("MNGD-05");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    void* address = nullptr;
+    CALL(cudaGetSymbolAddress(&address, device_words));
+    cudaIpcMemHandle_t handle;
+    const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, address));
+    cudaGetLastError();
+    me.observe("a __device__ variable: " + name_of(code) +
+               ", CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE " +
+               std::to_string(attributes_of(address).legacy));
+    const Words words(address, sizeof device_words);
+    words.fill(pattern("variable"));
+    EXPECT_TRUE(copy_reads(words, pattern("variable")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
+  covers("MNGD-06");
+  needs(gpus(1), legacy_memory, pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    void* memory = nullptr;
+    CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    expect_not_legacy(me, "cudaMallocAsync", memory);
+    CALL(cudaFreeAsync(memory, nullptr));
+    const PoolBuffer buffer(pool_of(kDevice0, cudaMemHandleTypeNone));
+    expect_not_legacy(me, "a pool of its own", buffer.data);
+    buffer.fill(pattern("pool"));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
+  covers("MNGD-06");
+  needs(gpus(1), legacy_memory, pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const PoolBuffer buffer(
+        pool_of(kDevice0, cudaMemHandleTypePosixFileDescriptor));
+    expect_not_legacy(me, "a pool with descriptors", buffer.data);
+    buffer.fill(pattern("pool"));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, MappedMemoryHasNoHandle) {
+  covers("MNGD-07");
+  needs(gpus(1), legacy_memory, vmm, vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
+      const CUmemAllocationProp wanted = chunk_of(0, types);
+      const size_t bytes = granule(wanted);
+      const Chunk chunk = Chunk::create(bytes, wanted);
+      const Mapping mapping(chunk, bytes);
+      expect_not_legacy(
+          me, types == kFd ? "cuMemCreate, descriptor" : "cuMemCreate",
+          mapping.data);
+      mapping.fill(pattern("mapped"));
+      EXPECT_TRUE(kernel_reads(mapping, pattern("mapped")));
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, PitchedMemoryIsWholeIfItTravels) {
+  covers("MNGD-08");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const auto lend = [&](const char* kind, void* memory, size_t bytes) {
+      const Words words(memory, bytes);
+      words.fill(pattern(kind));
+      cudaIpcMemHandle_t handle;
+      const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, memory));
+      cudaGetLastError();
+      me.observe(std::string(kind) + ": " + name_of(code));
+      me.send("bytes", code == cudaSuccess ? bytes : 0);
+      if (code == cudaSuccess) {
+        me.send("handle", handle);
+        me.wait("closed");
+      }
+      EXPECT_TRUE(kernel_reads(words, pattern(kind)));
+      CALL(cudaFree(memory));
+    };
+    void* memory = nullptr;
+    size_t pitch = 0;
+    CALL(cudaMallocPitch(&memory, &pitch, 3000, 1000));
+    lend("cudaMallocPitch", memory, pitch * 1000);
+    cudaPitchedPtr cube;
+    CALL(cudaMalloc3D(&cube, make_cudaExtent(700, 60, 50)));
+    lend("cudaMalloc3D", cube.ptr, cube.pitch * 60 * 50);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    for (const char* kind : {"cudaMallocPitch", "cudaMalloc3D"}) {
+      SCOPED_TRACE(kind);
+      const auto bytes = me.receive<size_t>("bytes");
+      if (bytes == 0) continue;
+      LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern(kind)));
+      EXPECT_TRUE(copy_reads(mapping, pattern(kind)));
+      mapping.close();
+      me.signal("closed");
+    }
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
+  covers("MNGD-09");
+  needs(gpus(1), legacy_memory, pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    cudaGraph_t graph = nullptr;
+    CALL(cudaGraphCreate(&graph, 0));
+    const auto add = [&](cudaMemAllocationHandleType type, void** memory) {
+      cudaMemAllocNodeParams wanted{};
+      wanted.poolProps = pool_of(kDevice0, type);
+      wanted.bytesize = kBytes;
+      cudaGraphNode_t node = nullptr;
+      const cudaError_t code =
+          NOTED(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted));
+      *memory = wanted.dptr;
+      return code;
+    };
+    void* memory = nullptr;
+    for (const auto type :
+         {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+      SCOPED_TRACE("handle type " + std::to_string(type));
+      EXPECT_REFUSED(add(type, &memory), cudaErrorInvalidValue,
+                     cudaErrorNotSupported);
+    }
+    EXPECT_SUCCESS(add(cudaMemHandleTypeNone, &memory));
+    expect_no_handle(me, "a graph's allocation node", memory);
+    CALL(cudaGraphDestroy(graph));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
+  covers("MNGD-10");
+  needs(gpus(1), host_pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    expect_pool_refused(
+        pool_of({cudaMemLocationTypeHost, 0}, cudaMemHandleTypeNone),
+        cudaErrorInvalidValue);
+    const PoolBuffer buffer(
+        pool_of({cudaMemLocationTypeHost, 0}, cudaMemHandleTypeNone));
+    write_by_host(buffer, pattern("host"));
+    EXPECT_TRUE(copy_reads(buffer, pattern("host")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
+  covers("MNGD-10");
+  needs(gpus(1), host_vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    wanted.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    const size_t bytes = granule(wanted);
+    for (const auto type : {kFd, CU_MEM_HANDLE_TYPE_FABRIC}) {
+      SCOPED_TRACE("handle type " + std::to_string(type));
+      wanted.requestedHandleTypes = type;
+      CUmemGenericAllocationHandle chunk = 0;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
+    }
+    wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    CUmemGenericAllocationHandle chunk = 0;
+    EXPECT_SUCCESS(DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
+    CALL(DRIVER(cuMemRelease)(chunk));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
+  covers("MNGD-11");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const cudaMemPoolProps wanted =
+        pool_of({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
+    cudaMemPool_t pool = nullptr;
+    EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(&pool, &wanted));
+    expect_pool_refused(wanted, cudaErrorInvalidValue);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, AChunkHasNoCurrentNumaNode) {
+  covers("MNGD-11");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    for (const auto type : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
+      SCOPED_TRACE("handle type " + std::to_string(type));
+      CUmemAllocationProp wanted = chunk_of(0, type);
+      wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0};
+      CUmemGenericAllocationHandle chunk = 0;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemCreate)(&chunk, kBytes, &wanted, 0));
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
+  covers("MNGD-12");
+  needs(gpus(1), numa_pools, pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const int node = attribute(cudaDevAttrHostNumaId);
+    const PoolBuffer buffer(
+        pool_of({cudaMemLocationTypeHostNuma, node < 0 ? 0 : node},
+                cudaMemHandleTypePosixFileDescriptor));
+    write_by_host(buffer, pattern("exporter"));
+    int number = -1;
+    CALL(cudaMemPoolExportToShareableHandle(
+        &number, buffer.pool(), cudaMemHandleTypePosixFileDescriptor, 0));
+    const Descriptor descriptor(number);
+    cudaMemPoolPtrExportData data;
+    CALL(cudaMemPoolExportPointer(&data, buffer.data));
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data);
+
+    me.wait("freed");
+    EXPECT_TRUE(host_reads(buffer, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor descriptor = me.receive_descriptor("pool");
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolImportFromShareableHandle(
+        &pool, by_value(descriptor.get()), cudaMemHandleTypePosixFileDescriptor,
+        0));
+    auto data = me.receive<cudaMemPoolPtrExportData>("pointer");
+    void* memory = nullptr;
+    CALL(cudaMemPoolImportPointer(&memory, pool, &data));
+    const Words words(memory, kBytes);
+    EXPECT_TRUE(host_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    write_by_host(words, pattern("importer"));
+    CALL(cudaFree(memory));
+    cudaMemPoolDestroy(pool);  // not what is judged here
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, AManagedPoolCannotBeShared) {
+  covers("MNGD-13");
+  needs(gpus(1), pools, managed);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    cudaMemPoolProps wanted = pool_of(kDevice0, cudaMemHandleTypeNone);
+    wanted.allocType = cudaMemAllocationTypeManaged;
+    cudaMemPool_t pool = nullptr;
+    for (const auto type :
+         {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
+      SCOPED_TRACE("handle type " + std::to_string(type));
+      wanted.handleTypes = type;
+      EXPECT_REFUSED(cudaMemPoolCreate(&pool, &wanted), cudaErrorInvalidValue,
+                     cudaErrorNotSupported);
+    }
+    wanted.handleTypes = cudaMemHandleTypeNone;
+    const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
+    cudaGetLastError();
+    me.observe("a managed pool without handle types: " + name_of(code));
+    if (code == cudaSuccess) CALL(cudaMemPoolDestroy(pool));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, OtherMemoryAllowsNoHandleType) {
+  covers("MNGD-14");
+  needs(gpus(1), managed, pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const auto expect_none = [&](const char* kind, void* memory) {
+      EXPECT_EQ(attributes_of(memory).types, 0u) << kind;
+      CUmemGenericAllocationHandle chunk = 0;
+      if (NOTED(DRIVER(cuMemRetainAllocationHandle)(&chunk, memory)) !=
+          CUDA_SUCCESS)
+        return;  // nothing to export
+      int number = -1;
+      const CUresult code =
+          NOTED(DRIVER(cuMemExportToShareableHandle)(&number, chunk, kFd, 0));
+      EXPECT_NE(code, CUDA_SUCCESS) << kind << " is exported all the same";
+      CALL(DRIVER(cuMemRelease)(chunk));
+      me.observe(std::string(kind) + ": cuMemExportToShareableHandle gives " +
+                 name_of(code));
+    };
+    const DeviceBuffer buffer(kBytes);
+    expect_none("cudaMalloc", buffer.data);
+    void* memory = nullptr;
+    CALL(cudaMallocManaged(&memory, kBytes));
+    expect_none("cudaMallocManaged", memory);
+    CALL(cudaFree(memory));
+    CALL(cudaMallocHost(&memory, kBytes));
+    expect_none("cudaMallocHost", memory);
+    CALL(cudaFreeHost(memory));
+    CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    expect_none("cudaMallocAsync", memory);
+    CALL(cudaFreeAsync(memory, nullptr));
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, MappedMemoryAllowsWhatItWasMadeFor) {
+  covers("MNGD-14");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
+      SCOPED_TRACE("handle type " + std::to_string(types));
+      const CUmemAllocationProp wanted = chunk_of(0, types);
+      const size_t bytes = granule(wanted);
+      const Chunk chunk = Chunk::create(bytes, wanted);
+      const Mapping mapping(chunk, bytes);
+      EXPECT_EQ(attributes_of(mapping.data).types,
+                static_cast<unsigned long long>(types));
+      int number = -1;
+      const CUresult code = NOTED(DRIVER(cuMemExportToShareableHandle)(
+          &number, chunk.handle(), kFd, 0));
+      const Descriptor descriptor(number);
+      EXPECT_EQ(code == CUDA_SUCCESS, types == kFd) << name_of(code);
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(ManagedRejection, WhatMemoryOfAPoolToShareAllows) {
+  covers("MNGD-14");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const PoolBuffer buffer(
+        pool_of(kDevice0, cudaMemHandleTypePosixFileDescriptor));
+    const Attributes said = attributes_of(buffer.data);
+    EXPECT_EQ(said.pool, buffer.pool());
+    me.observe(
+        "CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES of a pool with "
+        "descriptors: " +
+        std::to_string(said.types));
+  });
+  scenario.run(20s);
+}

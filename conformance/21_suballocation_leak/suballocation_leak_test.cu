@@ -1,0 +1,544 @@
+// What a handle of a small allocation gives away besides it.
+// Mirror of samples/21_suballocation_leak.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
+#include "samples/common/channel.h"
+#include "samples/common/require.h"
+#include "samples/common/roles.h"
+
+// The lesson itself: what a reader takes home from it is what is tested here.
+namespace lesson {
+#define main lesson_main
+#include "samples/21_suballocation_leak/suballocation_leak.cu"
+#undef main
+}  // namespace lesson
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBlock = 2 << 20;  // of which the documentation speaks
+constexpr size_t kSmall = 1 << 10;
+constexpr uint32_t kPoison = 0xEEEEEEEE;
+
+// Secrets and forgeries are one word again and again, so that a search needs
+// no offset.
+uint32_t secret() { return pattern("secret").key; }
+uint32_t forgery() { return pattern("forgery").key; }
+
+__device__ unsigned long long replaced;
+
+__global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
+                              uint32_t to) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step) {
+    if (data[i] != from) continue;
+    if (from != to) data[i] = to;
+    atomicAdd(&replaced, 1ull);
+  }
+}
+
+// Replaces words with a kernel. A copy would not do: an address that CUDA does
+// not know is taken for the host's. Returns how many, or nothing if the GPU
+// stopped the kernel; then this process has lost its context, and only its end
+// closes what it opened.
+std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
+                              uint32_t to) {
+  unsigned long long count = 0;
+  CALL(cudaMemcpyToSymbol(replaced, &count, sizeof count));
+  note_call("replace_words<<<>>>");
+  replace_words<<<64, 256>>>(static_cast<uint32_t*>(const_cast<void*>(at)),
+                             bytes / 4, from, to);
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  if (code == cudaErrorIllegalAddress) return {};
+  CALL(code);
+  CALL(cudaGetLastError());
+  CALL(cudaMemcpyFromSymbol(&count, replaced, sizeof count));
+  return count;
+}
+
+std::optional<size_t> secret_words(const void* at, size_t bytes) {
+  return replace(at, bytes, secret(), secret());
+}
+
+// A buffer of cudaMalloc that is full of the secret.
+struct Secret : DeviceBuffer {
+  explicit Secret(size_t bytes) : DeviceBuffer(bytes) {
+    replace(data, bytes, kPoison, secret());
+  }
+};
+
+std::string text_of(const std::optional<size_t>& words) {
+  return words ? std::to_string(*words) + " words of the secret"
+               : "the GPU stops the kernel";
+}
+
+int64_t distance(const Words& from, const Words& to) {
+  return reinterpret_cast<const char*>(to.data) -
+         reinterpret_cast<const char*>(from.data);
+}
+
+const char* at_distance(const Words& from, int64_t bytes) {
+  return reinterpret_cast<const char*>(from.data) + bytes;
+}
+
+bool in_one_block(const Words& a, const Words& b) {
+  return reinterpret_cast<uintptr_t>(a.data) / kBlock ==
+         reinterpret_cast<uintptr_t>(b.data) / kBlock;
+}
+
+// What the driver answers about a pointer: a number, or a code.
+std::string answer(CUpointer_attribute which, const void* pointer) {
+  uint64_t value = 0;
+  const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
+      &value, which, reinterpret_cast<CUdeviceptr>(pointer)));
+  return code == CUDA_SUCCESS ? std::to_string(value) : name_of(code);
+}
+
+void observe_extent(Role& me, const Words& mapping) {
+  size_t size = 0;
+  const CUresult code = NOTED(DRIVER(cuMemGetAddressRange)(
+      nullptr, &size, reinterpret_cast<CUdeviceptr>(mapping.data)));
+  me.observe("of " + std::to_string(mapping.bytes()) +
+             " bytes, cuMemGetAddressRange says " +
+             (code == CUDA_SUCCESS ? std::to_string(size) : name_of(code)) +
+             ", CU_POINTER_ATTRIBUTE_MAPPING_SIZE says " +
+             answer(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, mapping.data));
+}
+
+}  // namespace
+
+TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
+  covers("SUBA-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    for (const size_t bytes :
+         {size_t{4}, size_t{256}, size_t{512}, kSmall, size_t{4} << 10,
+          size_t{64} << 10, size_t{1} << 20, kBlock, kBlock + kBlock / 2}) {
+      const DeviceBuffer first(bytes), second(bytes);
+      me.observe("two allocations of " + std::to_string(bytes) +
+                 " bytes stand " + std::to_string(distance(first, second)) +
+                 " bytes apart, " +
+                 (in_one_block(first, second) ? "in one 2 MiB block"
+                                              : "in two blocks"));
+    }
+    const Secret first(kSmall);
+    const DeviceBuffer second(kSmall);
+    second.fill(pattern("lent"));
+    if (!in_one_block(first, second))
+      me.lifted("two allocations of 1 KiB lie in two 2 MiB blocks");
+    me.send("distance", distance(second, first));
+    me.send("handle", second.legacy_handle());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(copy_reads(second, pattern("lent")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto neighbour = me.receive<int64_t>("distance");
+    const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
+                                kSmall);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("lent")));
+    const auto seen = secret_words(at_distance(mapping, neighbour), kSmall);
+    if (seen != kSmall / 4)
+      me.lifted("the block is not shared with its importer: " + text_of(seen));
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
+  covers("SUBA-02");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer lent(kSmall);
+    lent.fill(pattern("lent"));
+    const Secret kept(kSmall);
+    me.send("distance", distance(lent, kept));
+    me.send("handle", lent.legacy_handle());
+    const auto forged = me.receive<size_t>("forged");
+    me.wait_for_end("importer");
+    // Whatever the importer could do, both sides tell the same story.
+    EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
+    EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
+    EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto neighbour = me.receive<int64_t>("distance");
+    const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
+                                kSmall);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    observe_extent(me, mapping);
+    const auto forged =
+        replace(at_distance(mapping, neighbour), kSmall, secret(), forgery());
+    me.observe(forged.value_or(0) != 0
+                   ? "leak demonstrated: the neighbour's secret was read and "
+                     "overwritten"
+                   : "not reachable: " + text_of(forged));
+    me.send("forged", forged.value_or(0));
+  });
+
+  scenario.run(20s);
+}
+
+// Secrets in small neighbours, and in neighbours of the same size.
+TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
+  covers("SUBA-03");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    std::deque<Secret> secrets;
+    for (int i = 0; i < 500; ++i) secrets.emplace_back(512);
+    secrets.emplace_back(kBlock);
+    const DeviceBuffer lent(kBlock);
+    lent.fill(pattern("lent"));
+    secrets.emplace_back(kBlock);
+    for (int i = 0; i < 500; ++i) secrets.emplace_back(512);
+    me.send("handle", lent.legacy_handle());
+    me.wait_for_end("importer 0");
+    me.wait_for_end("importer 1");
+    EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
+  });
+
+  scenario.roles("importer", 2, [](Role& me) {
+    const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
+                                kBlock);
+    observe_extent(me, mapping);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    const int64_t beyond = me.index() == 0 ? -static_cast<int64_t>(kBlock)
+                                           : static_cast<int64_t>(kBlock);
+    const auto seen = secret_words(at_distance(mapping, beyond), kBlock);
+    me.observe(std::string("the 2 MiB ") +
+               (me.index() == 0 ? "before" : "behind") +
+               " it: " + text_of(seen));
+    EXPECT_EQ(seen.value_or(0), 0u);
+  });
+
+  scenario.run(30s);
+}
+
+TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
+  covers("SUBA-04");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  static constexpr size_t kBytes = kBlock + kSmall;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer lent(kBytes);
+    lent.fill(pattern("lent"));
+    std::deque<Secret> secrets;
+    for (int i = 0; i < 64; ++i) secrets.emplace_back(512);
+    me.send("handle", lent.legacy_handle());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
+                                kBytes);
+    observe_extent(me, mapping);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    me.observe("2 MiB + 1 KiB lent; the rest of the second block: " +
+               text_of(secret_words(at_distance(mapping, kBytes),
+                                    2 * kBlock - kBytes)));
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
+  covers("SUBA-05");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  static constexpr int kCount = 32;
+  static constexpr size_t kBytes = 512;
+  static const auto number = [](int i) {
+    return "allocation " + std::to_string(i);
+  };
+
+  scenario.role("exporter", [](Role& me) {
+    std::deque<DeviceBuffer> buffers;
+    std::set<std::string> handles;
+    for (int i = 0; i < kCount; ++i) {
+      buffers.emplace_back(kBytes).fill(pattern(number(i)));
+      const auto handle = buffers.back().legacy_handle();
+      me.send(number(i), handle);
+      handles.emplace(reinterpret_cast<const char*>(&handle), sizeof handle);
+    }
+    EXPECT_EQ(handles.size(), size_t{kCount}) << "two handles are alike";
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    std::deque<LegacyMapping> mappings;
+    for (int i = 0; i < kCount; ++i)
+      mappings.emplace_back(me.receive<cudaIpcMemHandle_t>(number(i)), kBytes);
+    for (int i = 0; i < kCount; ++i) {
+      SCOPED_TRACE(number(i));
+      EXPECT_TRUE(kernel_reads(mappings[i], pattern(number(i))));
+      EXPECT_TRUE(copy_reads(mappings[i], pattern(number(i))));
+    }
+    for (LegacyMapping& mapping : mappings) mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
+  covers("SUBA-06");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer a(kSmall), b(kSmall);
+    a.fill(pattern("a"));
+    b.fill(pattern("b"));
+    me.observe(in_one_block(a, b) ? "one block" : "two blocks");
+    me.send("a", a.legacy_handle());
+    me.send("b", b.legacy_handle());
+    me.wait("closed", 2);
+  });
+
+  // One importer closes the first that it opened, the other the second.
+  scenario.roles("importer", 2, [](Role& me) {
+    const char* closed = me.index() == 0 ? "a" : "b";
+    const char* kept = me.index() == 0 ? "b" : "a";
+    const auto handle_a = me.receive<cudaIpcMemHandle_t>("a");
+    const auto handle_b = me.receive<cudaIpcMemHandle_t>("b");
+    LegacyMapping a(handle_a, kSmall), b(handle_b, kSmall);
+    LegacyMapping& first = me.index() == 0 ? a : b;
+    LegacyMapping& other = me.index() == 0 ? b : a;
+    EXPECT_TRUE(kernel_reads(first, pattern(closed)));
+    first.close();
+    EXPECT_TRUE(copy_reads(other, pattern(kept)));
+    EXPECT_TRUE(kernel_reads(other, pattern(kept)));
+    other.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
+  covers("SUBA-07");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer lent(kSmall);
+    lent.fill(pattern("lent"));
+    me.send("handle", lent.legacy_handle());
+    me.wait("opened");
+    const Secret later(kSmall);
+    me.send("distance", distance(lent, later));
+    me.wait_for_end("importer");
+    EXPECT_TRUE(copy_reads(lent, pattern("lent")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
+                                kSmall);
+    me.signal("opened");
+    const auto later = me.receive<int64_t>("distance");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    me.observe("an allocation made after the open: " +
+               text_of(secret_words(at_distance(mapping, later), kSmall)));
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
+  covers("SUBA-08");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer keeper(kSmall);  // a block that lives on
+    for (const size_t bytes : {kSmall, kBlock}) {
+      Secret(bytes).free();
+      void* fresh = nullptr;
+      CALL(cudaMalloc(&fresh, bytes));
+      const auto old = secret_words(fresh, bytes);
+      me.observe(std::to_string(bytes) +
+                 " bytes freed and allocated again: " + text_of(old) + " of " +
+                 std::to_string(bytes / 4) + " are still there");
+      cudaIpcMemHandle_t handle;
+      CALL(cudaIpcGetMemHandle(&handle, fresh));
+      me.send("old", *old);
+      me.send("handle", handle);
+      me.wait("closed");
+      CALL(cudaFree(fresh));
+    }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    for (const size_t bytes : {kSmall, kBlock}) {
+      const auto old = me.receive<size_t>("old");
+      LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
+      // Not specified is what stands there, not that both see the same.
+      EXPECT_EQ(secret_words(mapping.data, bytes), old);
+      mapping.close();
+      me.signal("closed");
+    }
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, AChunkSharesNothingElse) {
+  covers("SUBA-09");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    std::deque<Chunk> chunks;
+    std::deque<Mapping> mappings;
+    for (int i = 0; i < 3; ++i) {
+      chunks.push_back(Chunk::create(bytes));
+      mappings.emplace_back(chunks.back(), bytes).poison();
+      replace(mappings.back().data, bytes, kPoison, secret());
+    }
+    mappings[1].fill(pattern("lent"));
+    me.send_descriptor("chunk for 0", chunks[1].descriptor().get());
+    me.send_descriptor("chunk for 1", chunks[1].descriptor().get());
+    me.wait_for_end("importer 0");
+    me.wait_for_end("importer 1");
+    EXPECT_TRUE(kernel_reads(mappings[1], pattern("lent")));
+  });
+
+  scenario.roles("importer", 2, [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(
+        me.receive_descriptor("chunk for " + std::to_string(me.index())));
+    const Reservation range(3 * bytes);
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+
+    range.map(bytes, bytes, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
+    const Words middle = words_at(range.at(bytes), bytes);
+    EXPECT_TRUE(kernel_reads(middle, pattern("lent")));
+    EXPECT_TRUE(copy_reads(middle, pattern("lent")));
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    CALL(DRIVER(cuMemGetAddressRange)(&base, &size, range.at(bytes)));
+    EXPECT_EQ(base, range.at(bytes));
+    EXPECT_EQ(size, bytes);
+
+    const CUdeviceptr neighbour = range.at(me.index() == 0 ? 0 : 2 * bytes);
+    const auto seen = secret_words(words_at(neighbour, bytes).data, bytes);
+    me.observe(std::string(me.index() == 0 ? "before" : "behind") +
+               " the mapping: " + text_of(seen));
+    EXPECT_EQ(seen.value_or(0), 0u);
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
+  covers("SUBA-10");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+  scenario.role("exporter", [](Role& me) {
+    cudaMemPoolProps wanted{};
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeDevice, 0};
+    wanted.handleTypes = kFd;
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolCreate(&pool, &wanted));
+    void *lent = nullptr, *kept = nullptr;
+    CALL(cudaMallocFromPoolAsync(&lent, kSmall, pool, nullptr));
+    CALL(cudaMallocFromPoolAsync(&kept, kSmall, pool, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    Words(lent, kSmall).fill(pattern("lent"));
+    Words(kept, kSmall).poison();
+    replace(kept, kSmall, kPoison, secret());
+
+    int number = -1;
+    CALL(cudaMemPoolExportToShareableHandle(&number, pool, kFd, 0));
+    const Descriptor descriptor(number);
+    cudaMemPoolPtrExportData data;
+    CALL(cudaMemPoolExportPointer(&data, lent));
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data);
+    me.send("distance", distance(Words(lent, kSmall), Words(kept, kSmall)));
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(Words(lent, kSmall), pattern("lent")));
+    CALL(cudaFreeAsync(kept, nullptr));
+    CALL(cudaFreeAsync(lent, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    CALL(cudaMemPoolDestroy(pool));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor descriptor = me.receive_descriptor("pool");
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolImportFromShareableHandle(&pool, by_value(descriptor.get()),
+                                              kFd, 0));
+    auto data = me.receive<cudaMemPoolPtrExportData>("pointer");
+    void* memory = nullptr;
+    CALL(cudaMemPoolImportPointer(&memory, pool, &data));
+    const Words imported(memory, kSmall);
+    EXPECT_TRUE(kernel_reads(imported, pattern("lent")));
+    EXPECT_TRUE(copy_reads(imported, pattern("lent")));
+    observe_extent(me, imported);
+    uint64_t reserved = 0;
+    const cudaError_t code = NOTED(cudaMemPoolGetAttribute(
+        pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    cudaGetLastError();
+    me.observe(
+        "cudaMemPoolAttrReservedMemCurrent of the imported pool: " +
+        (code == cudaSuccess ? std::to_string(reserved) : name_of(code)));
+    const auto neighbour = me.receive<int64_t>("distance");
+    me.observe("a neighbour " + std::to_string(neighbour) + " bytes away: " +
+               text_of(secret_words(at_distance(imported, neighbour), kSmall)));
+  });
+
+  scenario.run(20s);
+}
+
+TEST(SuballocationLeak, TheSizeToShareIsTheNextMultipleOf2MiB) {
+  covers("SUBA-11");
+  needs(gpus(1));  // a verdict is about a driver
+  constexpr size_t kLargest = SIZE_MAX / kBlock * kBlock;
+  EXPECT_EQ(lesson::shareable(0), 0u);
+  EXPECT_EQ(lesson::shareable(1), kBlock);
+  EXPECT_EQ(lesson::shareable(kLargest), kLargest);
+  EXPECT_EQ(lesson::shareable(kLargest + 1), 0u);
+  EXPECT_EQ(lesson::shareable(SIZE_MAX), 0u);
+  for (size_t i = 0; i < 100000; ++i) {
+    // Sizes of every magnitude, many of them next to a multiple.
+    const size_t word = pattern("sizes").at(2 * i);
+    size_t size = (word << 32 | pattern("sizes").at(2 * i + 1)) >> word % 64;
+    if (i % 2 == 0) size = size / kBlock * kBlock + i % 6 / 2 - 1;
+    if (size == 0 || size > kLargest) continue;
+    const size_t rounded = lesson::shareable(size);
+    ASSERT_GE(rounded, size);
+    ASSERT_LT(rounded - size, kBlock) << size;
+    ASSERT_EQ(rounded % kBlock, 0u) << size;
+  }
+}
