@@ -12,8 +12,8 @@ namespace {
 
 // The limits of compute capability 9.0 (Programming Guide, technical
 // specifications), with few multiprocessors: grids sized by the device stay
-// small enough for a CPU. What the model does not have (virtual memory
-// management, arrays, clusters) is 0 by absence.
+// small enough for a CPU. What the model does not have (arrays, clusters,
+// multicast) is 0 by absence.
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -112,8 +112,19 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
       *value = profile().pool_handles;
       if (mutant("pool-attr-lies")) *value |= CU_MEM_HANDLE_TYPE_WIN32;
       return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      *value = profile().vmm;
+      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-      *value = mutant("fd-attr-lies");
+      *value = (profile().chunk_handles &
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+      *value = (profile().chunk_handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
+               !mutant("fabric-attr-lies");
       return CUDA_SUCCESS;
     default: {
       const auto found = fixed_attributes().find(attribute);

@@ -13,9 +13,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/log.h"
 #include "core/pool_file.h"
@@ -32,6 +35,7 @@ struct Trailer {
   uint64_t size;
   uint64_t gpu;
   uint64_t counter;
+  Label label;
   uint64_t occupants[kSlots];
 };
 
@@ -43,6 +47,42 @@ uint64_t occupant_position(uint64_t size, uint64_t offset) {
 
 std::string memfd_name(int gpu) {
   return "ipclab-model-gpu" + std::to_string(gpu);
+}
+
+// A lock belongs to the open file, so it lasts while any descriptor of the file
+// does, also one in flight, and /proc/locks shows it to everybody. Its range
+// tells GPU and size.
+constexpr uint64_t kLockMark = 0x69706bull << 36;  // far behind all data
+constexpr int kGpuShift = 32;
+
+void lock_range(int descriptor, short type, int gpu, uint64_t size) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start =
+      static_cast<off_t>(kLockMark + (static_cast<uint64_t>(gpu) << kGpuShift));
+  range.l_len = static_cast<off_t>(size);
+  fcntl(descriptor, F_OFD_SETLK, &range);
+}
+
+// Memory of cuMemCreate on a GPU, by the locks on it.
+uint64_t chunk_bytes(int gpu) {
+  const uint64_t begin = kLockMark + (static_cast<uint64_t>(gpu) << kGpuShift);
+  std::set<std::string> seen;
+  uint64_t total = 0;
+  std::ifstream locks("/proc/locks");
+  std::string line;
+  while (std::getline(locks, line)) {
+    std::istringstream words(line);
+    std::string number, kind, mode, access, process, file;
+    uint64_t first = 0, last = 0;
+    if (words >> number >> kind >> mode >> access >> process >> file >> first >>
+            last &&
+        kind == "OFDLCK" && first == begin && seen.insert(file).second) {
+      total += last - first + 1;
+    }
+  }
+  return total;
 }
 
 }  // namespace
@@ -60,8 +100,11 @@ uint64_t unique_id() {
   return id != 0 ? id : unique_id();
 }
 
-std::shared_ptr<Block> Block::create(int gpu, uint64_t size) {
-  const int descriptor = memfd_create(memfd_name(gpu).c_str(), MFD_CLOEXEC);
+std::shared_ptr<Block> Block::create(int gpu, uint64_t size,
+                                     const Label& label) {
+  const std::string name =
+      label.is_chunk != 0 ? "ipclab-model-chunk" : memfd_name(gpu);
+  const int descriptor = memfd_create(name.c_str(), MFD_CLOEXEC);
   if (descriptor < 0) {
     say(std::string("no descriptor for device memory: ") +
         std::strerror(errno) + (errno == EMFILE ? " (raise 'ulimit -n')" : ""));
@@ -77,12 +120,31 @@ std::shared_ptr<Block> Block::create(int gpu, uint64_t size) {
   head.id = block->id_;
   head.size = size;
   head.gpu = static_cast<uint64_t>(gpu);
+  head.label = label;
   const size_t bytes = offsetof(Trailer, occupants);
   const off_t end = static_cast<off_t>(size);
   if (ftruncate(descriptor, end + static_cast<off_t>(sizeof(Trailer))) != 0 ||
       pwrite(descriptor, &head, bytes, end) != static_cast<ssize_t>(bytes)) {
     say(std::string("no device memory: ") + std::strerror(errno));
     return nullptr;
+  }
+  if (label.is_chunk != 0 && gpu >= 0) {
+    lock_range(descriptor, F_RDLCK, gpu, size);
+  }
+  return block;
+}
+
+std::shared_ptr<Block> Block::detached(const Block& original, bool copy) {
+  std::shared_ptr<Block> block =
+      create(original.gpu(), original.size(), original.label());
+  if (block == nullptr || !copy) return block;
+  std::vector<char> bytes(1 << 20);
+  for (uint64_t at = 0; at < original.size(); at += bytes.size()) {
+    const auto offset = static_cast<off_t>(at);
+    if (pread(original.descriptor(), bytes.data(), bytes.size(), offset) < 0 ||
+        pwrite(block->descriptor(), bytes.data(), bytes.size(), offset) < 0) {
+      return nullptr;
+    }
   }
   return block;
 }
@@ -147,13 +209,33 @@ void Block::set_counter(uint64_t value) {
   }
 }
 
+Label Block::label() const {
+  Label label{};
+  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, label));
+  return pread(descriptor_, &label, sizeof label, position) == sizeof label
+             ? label
+             : Label{};
+}
+
+void Block::abandon() {
+  Label label = this->label();
+  label.abandoned = 1;
+  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, label));
+  if (pwrite(descriptor_, &label, sizeof label, position) != sizeof label ||
+      fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                static_cast<off_t>(size_)) != 0) {
+    say(std::string("cannot abandon device memory: ") + std::strerror(errno));
+  }
+  lock_range(descriptor_, F_UNLCK, gpu_, size_);
+}
+
 uint64_t bytes_in_use(int gpu) {
   const std::string wanted = "/memfd:" + memfd_name(gpu) + " ";
   const std::string pool = "/memfd:" + pool_file_name(gpu) + " ";
   std::set<std::pair<dev_t, ino_t>> seen;
-  uint64_t total = 0;
+  uint64_t total = chunk_bytes(gpu);
   DIR* processes = opendir("/proc");
-  if (processes == nullptr) return 0;
+  if (processes == nullptr) return total;
   while (const dirent* process = readdir(processes)) {
     if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
     const std::string folder = std::string("/proc/") + process->d_name + "/fd";

@@ -6,24 +6,46 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/handle.h"
+
 namespace ipclab::model {
 
 constexpr uint64_t kPage = 2 << 20;  ///< bytes of the smallest block
 constexpr uint64_t kGranule = 512;   ///< bytes between two small allocations
 constexpr uint64_t kSlots = kPage / kGranule;
 
+inline uint64_t round_up(uint64_t size, uint64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 /// A number that no other object of this process or another ever gets.
 uint64_t unique_id();
+
+/// What the creator of shareable memory says of it to whoever imports it. All
+/// zero for memory of cuMemAlloc.
+struct Label {
+  uint32_t is_chunk;      ///< made by cuMemCreate
+  int32_t location_type;  ///< a CUmemLocationType
+  int32_t location_id;    ///< GPU of the profile, or NUMA node
+  uint32_t rdma;          ///< gpuDirectRDMACapable
+  uint32_t abandoned;     ///< for mutants: the creator has let go of it
+  Handle creator;         ///< sealed: names the process
+};
 
 /// One memfd, mapped or not. The descriptor closes with the last reference;
 /// the kernel frees the memory when no process has it open or mapped.
 class Block {
  public:
-  /// Creates `size` bytes (a multiple of kPage) on a GPU. Null and a line on
-  /// standard error if there is no descriptor or no memory left.
-  static std::shared_ptr<Block> create(int gpu, uint64_t size);
+  /// Creates `size` bytes (a multiple of kPage) on a GPU, or on the host (-1).
+  /// Null and a line on standard error if there is no descriptor or no memory
+  /// left.
+  static std::shared_ptr<Block> create(int gpu, uint64_t size,
+                                       const Label& label = {});
   /// Takes over a descriptor of another process's block; null if it is none.
   static std::shared_ptr<Block> adopt(int descriptor);
+
+  /// A block with bytes of its own, for mutants that hand out a copy.
+  static std::shared_ptr<Block> detached(const Block& original, bool copy);
 
   ~Block();
   Block(const Block&) = delete;
@@ -33,6 +55,7 @@ class Block {
   int gpu() const { return gpu_; }
   uint64_t size() const { return size_; }
   uint64_t id() const { return id_; }
+  Label label() const;
 
   /// Which allocation lives at `offset`: an export id, 0 for none. Kept in the
   /// block, so that an importer can tell that a handle is stale.
@@ -42,6 +65,8 @@ class Block {
   /// A counter in the block, for mutants that need to know of other importers.
   uint64_t counter() const;
   void set_counter(uint64_t value);
+  /// For mutants: frees the memory although somebody may still use it.
+  void abandon();
 
  private:
   Block() = default;
@@ -51,8 +76,10 @@ class Block {
   uint64_t id_ = 0;
 };
 
-/// Bytes of the blocks of a GPU that exist on this machine: those that any
-/// process has a descriptor of, each counted once, as far as /proc shows them.
+/// Bytes of the memory of a GPU that exists on this machine, each counted once,
+/// as far as /proc shows it: blocks and pools that any process has a descriptor
+/// of; memory of cuMemCreate also while its only descriptor is on its way
+/// through a socket.
 uint64_t bytes_in_use(int gpu);
 
 }  // namespace ipclab::model

@@ -10,6 +10,7 @@
 #include "core/ipc.h"
 #include "core/memory.h"
 #include "core/mutant.h"
+#include "core/vmm.h"
 
 namespace ipclab::model {
 namespace {
@@ -28,7 +29,8 @@ uint64_t length(const Region& region, const Extent& extent) {
          (extent.height - 1) * region.pitch + extent.width;
 }
 
-CUresult locate(const Region& region, const Extent& extent, Place* place) {
+CUresult locate(const Region& region, const Extent& extent, CUcontext context,
+                Access needed, Place* place) {
   const std::lock_guard lock(state_mutex());
   const Allocation* found = find_allocation(region.address);
   if (found != nullptr && found->kind == Kind::kImported &&
@@ -41,8 +43,12 @@ CUresult locate(const Region& region, const Extent& extent, Place* place) {
     place->bytes = reinterpret_cast<char*>(region.address);
     return CUDA_SUCCESS;
   }
-  const uint64_t left = found->address + found->size - region.address;
-  if (length(region, extent) > left) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t bytes = length(region, extent);
+  const bool inside =
+      found->kind == Kind::kMapped
+          ? may_copy(context, region.address, bytes, needed)
+          : bytes <= found->address + found->size - region.address;
+  if (!inside) return CUDA_ERROR_INVALID_VALUE;
   place->pageable = false;
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
   place->imported = found->kind == Kind::kImported;
@@ -78,8 +84,13 @@ CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
   revoke_lost_imports();
   Place target;
   Place source;
-  if (CUresult error = locate(to, extent, &target)) return error;
-  if (CUresult error = locate(from, extent, &source)) return error;
+  CUcontext context = stream->context();
+  if (CUresult error = locate(to, extent, context, kReadWrite, &target)) {
+    return error;
+  }
+  if (CUresult error = locate(from, extent, context, kRead, &source)) {
+    return error;
+  }
   if (mutant("import-copy-broken") && (target.imported || source.imported)) {
     return CUDA_SUCCESS;
   }
@@ -92,6 +103,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
       (!target.on_device && !source.on_device && source.pageable) ||
       (!asynchronous && (target.sync_memops || source.sync_memops));
   if (must_wait) {
+    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
@@ -113,7 +125,10 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
   if (is_empty(extent)) return CUDA_SUCCESS;
   if (to.address % element != 0) return CUDA_ERROR_INVALID_VALUE;
   Place target;
-  if (CUresult error = locate(to, extent, &target)) return error;
+  if (CUresult error =
+          locate(to, extent, stream->context(), kReadWrite, &target)) {
+    return error;
+  }
   if (target.pageable) return CUDA_ERROR_INVALID_VALUE;
   const auto work = [=] {
     for (uint64_t z = 0; z < extent.depth; ++z) {
@@ -132,6 +147,7 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
   // "Asynchronous with respect to the host except when the target is pinned
   // host memory or a unified memory region."
   if (!asynchronous && (!target.on_device || target.sync_memops)) {
+    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }

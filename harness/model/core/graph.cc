@@ -16,6 +16,11 @@ Registry<CUgraph_st>& graphs() {
   return registry;
 }
 
+Registry<CUgraphExec_st>& executables() {
+  static auto& registry = *new Registry<CUgraphExec_st>;
+  return registry;
+}
+
 }  // namespace
 
 CUgraph graph_create() { return graphs().add(std::make_shared<CUgraph_st>()); }
@@ -47,6 +52,35 @@ CUresult graph_add_allocation(CUgraph handle,
   *node = made.get();
   graph->nodes.push_back(std::move(made));
   return CUDA_SUCCESS;
+}
+
+CUresult graph_from_capture(Stream* stream, CUgraph* graph) {
+  auto made = std::make_shared<CUgraph_st>();
+  if (!stream->end_capture(&made->work)) return CUDA_ERROR_ILLEGAL_STATE;
+  *graph = graphs().add(std::move(made));
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_instantiate(CUgraph handle, CUgraphExec* executable) {
+  const std::shared_ptr<CUgraph_st> graph = graphs().find(handle);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!graph->nodes.empty()) return CUDA_ERROR_NOT_SUPPORTED;
+  auto made = std::make_shared<CUgraphExec_st>();
+  made->work = graph->work;
+  *executable = executables().add(std::move(made));
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_launch(CUgraphExec handle, Stream* stream) {
+  const std::shared_ptr<CUgraphExec_st> executable = executables().find(handle);
+  if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (const Work& work : executable->work) stream->submit(work);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_destroy(CUgraphExec executable) {
+  return executables().remove(executable) != nullptr ? CUDA_SUCCESS
+                                                     : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace ipclab::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs, as far as memory goes: an allocation node owns an address, and its
-// memory cannot be shared with another process.
+// Graphs, as far as memory goes: work that one stream captured, and allocation
+// nodes, whose memory cannot be shared with another process.
 #pragma once
 
 #include <cuda.h>
@@ -8,7 +8,9 @@
 #include <memory>
 #include <vector>
 
-/// What a CUgraphNode points to: an allocation, the one kind there is.
+#include "core/stream.h"
+
+/// What a CUgraphNode points to: an allocation. Captured work has no handles.
 struct CUgraphNode_st {
   CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
 };
@@ -21,6 +23,12 @@ struct CUgraph_st {
   CUgraph_st& operator=(const CUgraph_st&) = delete;
 
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  std::vector<ipclab::model::Work> work;  ///< in the order of the stream
+};
+
+/// What a CUgraphExec points to.
+struct CUgraphExec_st {
+  std::vector<ipclab::model::Work> work;
 };
 
 namespace ipclab::model {
@@ -33,5 +41,12 @@ CUresult graph_destroy(CUgraph graph);
 /// handle types: "IPC is not supported".
 CUresult graph_add_allocation(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
+
+/// Ends the capture of a stream. CUDA_ERROR_ILLEGAL_STATE if there is none.
+CUresult graph_from_capture(Stream* stream, CUgraph* graph);
+/// CUDA_ERROR_NOT_SUPPORTED for a graph with allocations.
+CUresult graph_instantiate(CUgraph graph, CUgraphExec* executable);
+CUresult graph_launch(CUgraphExec executable, Stream* stream);
+CUresult graph_destroy(CUgraphExec executable);
 
 }  // namespace ipclab::model

@@ -13,6 +13,7 @@ enum class HandleKind : uint32_t {
   kMemory = 0x4d435049,
   kEvent = 0x45435049,
   kPoolPointer = 0x50435049,
+  kFabric = 0x46435049,
 };
 
 struct Handle {

@@ -21,6 +21,7 @@
 #include "core/mutant.h"
 #include "core/pool_ipc.h"
 #include "core/profile.h"
+#include "core/vmm.h"
 
 namespace ipclab::model {
 namespace {
@@ -79,21 +80,6 @@ bool another_context_has_it(CUcontext context, const Handle& handle) {
   return false;
 }
 
-// A block with its own bytes, for mutants that hand out a copy.
-std::shared_ptr<Block> detached(const Block& original, bool copy) {
-  std::shared_ptr<Block> block = Block::create(original.gpu(), original.size());
-  if (block == nullptr || !copy) return block;
-  std::vector<char> bytes(1 << 20);
-  for (uint64_t at = 0; at < original.size(); at += bytes.size()) {
-    const auto offset = static_cast<off_t>(at);
-    if (pread(original.descriptor(), bytes.data(), bytes.size(), offset) < 0 ||
-        pwrite(block->descriptor(), bytes.data(), bytes.size(), offset) < 0) {
-      return nullptr;
-    }
-  }
-  return block;
-}
-
 bool reachable(CUcontext context, int gpu) {
   return context->gpu == gpu || can_access_peer(context->gpu, gpu) ||
          mutant("nonpeer-open-ok");
@@ -112,8 +98,8 @@ CUresult import_block(CUcontext context, const Handle& handle,
   }
   Import import;
   import.origin = block->id();
-  if (mutant("open-fresh-memory")) block = detached(*block, false);
-  if (mutant("open-snapshot-copy")) block = detached(*block, true);
+  if (mutant("open-fresh-memory")) block = Block::detached(*block, false);
+  if (mutant("open-snapshot-copy")) block = Block::detached(*block, true);
   import.pid = handle.pid;
   import.context = context;
   import.size = mutant("map-first-2mib") ? kPage : block->size();
@@ -207,6 +193,8 @@ Allocation* exportable(uint64_t address) {
       return mutant("reexport-garbage") ? found : nullptr;
     case Kind::kPooled:
       return mutant("async-legacy-export-ok") ? found : nullptr;
+    case Kind::kMapped:
+      return mutant("vmm-legacy-export-ok") ? found : nullptr;
     case Kind::kVariable:
       return nullptr;
   }
@@ -317,7 +305,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                      block->occupant(handle.offset) == handle.occupant));
   if (!is_meant) return refuse(context, CUDA_ERROR_INVALID_VALUE);
   if (mutant("self-open-copy") && is_own(handle)) {
-    block = detached(*block, true);
+    block = Block::detached(*block, true);
   }
 
   Import* import = find_import(context, block->id());
@@ -405,6 +393,10 @@ void close_imports(CUcontext context) {
 
 void revoke_lost_imports() {
   if (active_mutant == nullptr) return;
+  {
+    const std::lock_guard lock(state_mutex());
+    lose_orphaned_chunks();
+  }
   const bool siblings = mutant("close-breaks-siblings");
   const bool threads = mutant("thread-local-map");
   if (!siblings && !threads) return;

@@ -44,10 +44,6 @@ std::map<int, uint64_t>& bytes_of_gpu() {  // of this process
   return bytes;
 }
 
-uint64_t round_up(uint64_t size, uint64_t unit) {
-  return (size + unit - 1) / unit * unit;
-}
-
 // The size of the block that an allocation shares, 0 if it gets its own.
 uint64_t shared_block_size(uint64_t size) {
   if (mutant("ok-no-suballoc")) return 0;
@@ -168,6 +164,7 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
       give_back_addresses(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kImported:    // closed by ipc.cc
+    case Kind::kMapped:      // unmapped by vmm.cc
     case Kind::kPooled:      // freed by pool.cc
     case Kind::kRegistered:  // the program's own memory
       break;

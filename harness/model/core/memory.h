@@ -3,7 +3,7 @@
 // host faults as it does on hardware, and a second window, the alias, where the
 // same bytes are really mapped. One permission byte for each page and GPU says
 // what a kernel may do: peer access, closed imports and freed memory are all
-// entries of that table, and so will be cuMemSetAccess and pool access.
+// entries of that table, and so are cuMemSetAccess and pool access.
 #pragma once
 
 #include <cuda.h>
@@ -20,6 +20,7 @@
 namespace ipclab::model {
 
 class Stream;
+struct Chunk;
 
 enum class Kind {
   kDevice,      ///< cuMemAlloc
@@ -29,6 +30,7 @@ enum class Kind {
   kRegistered,  ///< cuMemHostRegister
   kVariable,    ///< a __device__ or __constant__ variable
   kPooled,      ///< of a pool on a device, also an imported one
+  kMapped,      ///< cuMemMap
 };
 
 enum Access : uint8_t {
@@ -43,7 +45,7 @@ struct Allocation {
   uint64_t size = 0;
   Kind kind = Kind::kDevice;
   CUcontext context = nullptr;
-  int gpu = 0;                   ///< where the bytes are
+  int gpu = 0;                   ///< where the bytes are; -1: on the host
   std::shared_ptr<Block> block;  ///< null for host and registered memory
   uint64_t mapping = 0;          ///< address of the block or mapping
   uint64_t mapping_size = 0;
@@ -55,10 +57,13 @@ struct Allocation {
   /// What it was allocated or imported from; null for all other memory. Host
   /// and managed pools have memory of kind kHost and kManaged.
   CUmemoryPool pool = nullptr;
+  std::shared_ptr<Chunk> chunk;  ///< of a mapping
+  Access host_access = kNone;    ///< of a mapping
 
   uint64_t offset() const { return address - mapping; }
   bool on_host() const {
-    return kind == Kind::kHost || kind == Kind::kRegistered;
+    return kind == Kind::kHost || kind == Kind::kRegistered ||
+           (kind == Kind::kMapped && gpu < 0);
   }
 };
 
@@ -84,6 +89,9 @@ bool map_block(uint64_t address, const Block& block, uint64_t size,
 bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
                     uint64_t size, bool for_host);
 void unmap(uint64_t address, uint64_t size);
+/// What the host may do with a mapped block at the address itself.
+void set_host_access(uint64_t address, const Block& block, uint64_t size,
+                     Access access);
 /// What kernels of one visible GPU may do with a range.
 void set_access(int ordinal, uint64_t address, uint64_t size, Access access);
 Access get_access(int ordinal, uint64_t address);

@@ -117,6 +117,12 @@ Pool find_pool(CUmemoryPool handle);
 std::vector<Pool>& pools();
 /// Takes in a new pool and returns its handle.
 CUmemoryPool add_pool(Pool pool);
+bool refuses_attributes(const CUmemPoolHandle_st& pool);
+inline bool is_managed(const CUmemPoolProps& properties) {
+  return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+/// Gives back what a destroyed pool has, as soon as nobody can use it.
+void bury(const Pool& pool);
 /// Publishes memory that the program gets from a pool.
 void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
           std::shared_ptr<Lease> lease, int gpu);

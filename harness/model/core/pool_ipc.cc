@@ -79,11 +79,11 @@ CUresult map_import(CUmemoryPool pool, const Handle& handle,
   const uint64_t begin = handle.offset / kPage * kPage;
   const uint64_t in_page = handle.offset - begin;
   const auto lease = std::make_shared<Lease>();
-  lease->bytes = (in_page + handle.size + kPage - 1) / kPage * kPage;
+  lease->bytes = round_up(in_page + handle.size, kPage);
   if (mutant("map-first-2mib")) lease->bytes = kPage;
   lease->mapping = take_addresses(Area::kImported, lease->bytes);
   lease->offset = handle.offset;
-  lease->size = (handle.size + kGranule - 1) / kGranule * kGranule;
+  lease->size = round_up(handle.size, kGranule);
   lease->ready = true;  // its stream is in another process
   const bool fresh = loses_memory(*pool);
   const std::shared_ptr<PoolFile> file =

@@ -8,13 +8,6 @@
 #include "core/block.h"
 
 namespace ipclab::model {
-namespace {
-
-uint64_t up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
-}  // namespace
 
 void PoolSpace::add(const Piece& piece) {
   reserved_ += piece.size;
@@ -54,7 +47,7 @@ uint64_t PoolSpace::take(uint64_t size, uint64_t unit,
            usable(next->second.freed)) {
       last = next++;
     }
-    const uint64_t begin = up(first->first, unit);
+    const uint64_t begin = round_up(first->first, unit);
     const uint64_t end = last->first + last->second.size;
     const uint64_t bytes = end - first->first;
     if (begin + size <= end && bytes < best_bytes) {
@@ -115,7 +108,7 @@ std::vector<PoolSpace::Piece> PoolSpace::remove(uint64_t limit) {
   limit = limit / kPage * kPage;
   std::vector<Piece> removed;
   for (const auto& [address, range] : free_) {
-    const uint64_t begin = up(address, kPage);
+    const uint64_t begin = round_up(address, kPage);
     const uint64_t end = (address + range.size) / kPage * kPage;
     if (range.freed.stream != nullptr || limit == 0 || begin >= end) continue;
     const uint64_t size = std::min(end - begin, limit);

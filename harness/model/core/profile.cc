@@ -19,26 +19,30 @@ constexpr int kAll = kDescriptor | CU_MEM_HANDLE_TYPE_FABRIC;
 
 // clang-format off
 constexpr Profile kProfiles[] = {
-    // name       gpus peers max   events memory integrated pools handles 580  driver GiB
-    {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
+    // name       gpus peers max   events memory integrated pools handles vmm handles imex 580  driver GiB
+    {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "one GPU, everything supported (the default)"},
-    {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
+    {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "two GPUs that reach each other"},
-    {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, false, kCuda13, 16,
+    {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "four GPUs that all reach each other"},
-    {"no-peer",      2, false, 8, true,  true,  false, true, kAll, false, kCuda13, 16,
+    {"no-peer",      2, false, 8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "two GPUs that cannot reach each other"},
-    {"few-peers",    4, true,  2, true,  true,  false, true, kAll, false, kCuda13, 16,
+    {"few-peers",    4, true,  2, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "four GPUs, each with room for two peers at a time"},
-    {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kCuda13, 16,
+    {"fabric",       2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  false, kCuda13, 16,
+     "two GPUs, and an IMEX channel that this user may open"},
+    {"no-fabric",    1, true,  8, true,  true,  false, true, kDescriptor, true, kDescriptor, false, false, kCuda13, 16,
+     "a GPU that knows no fabric handles"},
+    {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, true,  kCuda13, 16,
      "two GPUs with the departures of driver 580 from the documentation"},
-    {"tegra",        1, true,  8, true,  false, true,  true, 0,    false, kCuda13, 8,
+    {"tegra",        1, true,  8, true,  false, true,  true, 0,    true,  0,    false, false, kCuda13, 8,
      "an embedded GPU: interprocess events, no memory handles"},
-    {"no-ipc",       1, true,  8, false, false, false, true, 0,    false, kCuda13, 16,
+    {"no-ipc",       1, true,  8, false, false, false, true, 0,    true,  0,    false, false, kCuda13, 16,
      "a GPU without interprocess communication"},
-    {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, kCuda13, 16,
-     "a GPU without the stream-ordered allocator"},
-    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, false, kCuda12, 16,
+    {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, 0,    false, false, kCuda13, 16,
+     "a GPU without the stream-ordered allocator and virtual memory management"},
+    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda12, 16,
      "a driver that is older than the runtime"},
 };
 // clang-format on

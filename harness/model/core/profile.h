@@ -17,6 +17,9 @@ struct Profile {
   bool integrated;      ///< GPU and host share their memory (Tegra)
   bool pools;           ///< the stream-ordered allocator
   int pool_handles;     ///< handle types of pools, a mask
+  bool vmm;             ///< virtual memory management
+  int chunk_handles;    ///< handle types of cuMemCreate, a mask
+  bool imex;            ///< this user may open IMEX channel 0
   bool driver_580;      ///< answers as driver 580 does where that departs from
                         ///< the documentation
   int driver_version;   ///< 1000 * major + 10 * minor

@@ -140,9 +140,12 @@ void Stream::enqueue(Operation operation) {
   changed_.notify_all();
 }
 
-void Stream::submit(std::function<void()> work, bool always,
-                    const std::vector<Ticket>& after) {
+void Stream::submit(Work work, bool always, const std::vector<Ticket>& after) {
   const std::lock_guard order(context_->submit_mutex);
+  if (captured_ != nullptr) {
+    captured_->push_back(std::move(work));
+    return;
+  }
   Operation operation{std::move(work), predecessors(), always};
   operation.after.insert(operation.after.end(), after.begin(), after.end());
   const std::lock_guard lock(mutex_);
@@ -150,7 +153,7 @@ void Stream::submit(std::function<void()> work, bool always,
   enqueue(std::move(operation));
 }
 
-Ticket Stream::submit_free(std::function<void()> work) {
+Ticket Stream::submit_free(Work work) {
   const std::lock_guard order(context_->submit_mutex);
   Operation operation{std::move(work), predecessors(), true};
   const std::lock_guard lock(mutex_);
@@ -193,6 +196,26 @@ void Stream::wait(uint64_t number) {
 bool Stream::idle() {
   const std::lock_guard lock(mutex_);
   return completed_ == submitted_;
+}
+
+bool Stream::begin_capture() {
+  const std::lock_guard order(context_->submit_mutex);
+  if (captured_ != nullptr) return false;
+  captured_ = std::make_unique<std::vector<Work>>();
+  return true;
+}
+
+bool Stream::capturing() {
+  const std::lock_guard order(context_->submit_mutex);
+  return captured_ != nullptr;
+}
+
+bool Stream::end_capture(std::vector<Work>* kept) {
+  const std::lock_guard order(context_->submit_mutex);
+  if (captured_ == nullptr) return false;
+  *kept = std::move(*captured_);
+  captured_ = nullptr;
+  return true;
 }
 
 bool Stream::done(uint64_t number) {

@@ -19,6 +19,8 @@ namespace ipclab::model {
 
 class Stream;
 
+using Work = std::function<void()>;
+
 /// Work that must be over before other work starts.
 struct Ticket {
   std::shared_ptr<Stream> stream;
@@ -42,10 +44,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
   /// waits for). It waits for the work of `after` besides.
-  void submit(std::function<void()> work, bool always = false,
+  void submit(Work work, bool always = false,
               const std::vector<Ticket>& after = {});
   /// submit() of a free, which an Order counts.
-  Ticket submit_free(std::function<void()> work);
+  Ticket submit_free(Work work);
+  /// From now on submit() keeps the work for a graph; false if it does already.
+  bool begin_capture();
+  bool capturing();
+  /// Ends that; false if it was not begun. `kept` gets the work.
+  bool end_capture(std::vector<Work>* kept);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
@@ -83,7 +90,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
-  Order behind_;  // guarded by the context's submit_mutex
+  // These two are guarded by the context's submit_mutex.
+  Order behind_;
+  std::unique_ptr<std::vector<Work>> captured_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -175,6 +175,14 @@ void unmap(uint64_t address, uint64_t size) {
   }
 }
 
+void set_host_access(uint64_t address, const Block& block, uint64_t size,
+                     Access access) {
+  const int protection = (access & kRead ? PROT_READ : PROT_NONE) |
+                         (access == kReadWrite ? PROT_WRITE : PROT_NONE);
+  mmap(reinterpret_cast<void*>(address), size, protection,
+       MAP_SHARED | MAP_FIXED, block.descriptor(), 0);
+}
+
 void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
   const uint64_t first = (address - window().begin) / kPage;
   const uint64_t end = (address + size - window().begin + kPage - 1) / kPage;

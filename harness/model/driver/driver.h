@@ -27,4 +27,13 @@ inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
+/// enter_stream() for what cannot become part of a graph:
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the stream captures.
+inline CUresult enter_live_stream(CUstream handle,
+                                  std::shared_ptr<Stream>* stream) {
+  if (CUresult error = enter_stream(handle, stream)) return error;
+  return (*stream)->capturing() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                : CUDA_SUCCESS;
+}
+
 }  // namespace ipclab::model

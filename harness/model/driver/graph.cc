@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: graphs, as far as their memory goes.
+// The driver API: graphs, as far as their memory goes, and capture.
 #include "core/graph.h"
 
 #include "driver/driver.h"
@@ -24,4 +24,45 @@ cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
   if (CUresult error = enter()) return error;
   if (node == nullptr || wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return graph_add_allocation(graph, wanted, node);
+}
+
+// The mode forbids calls of other kinds that could disturb a capture; the model
+// has none that can.
+IPCLAB_DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream handle,
+                                                   CUstreamCaptureMode mode) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL ||
+      mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (stream->is_legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return stream->begin_capture() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+IPCLAB_DRIVER_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_from_capture(stream.get(), graph);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable,
+                                                       CUgraph graph,
+                                                       unsigned long long) {
+  if (CUresult error = enter()) return error;
+  if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_instantiate(graph, executable);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphLaunch(CUgraphExec executable,
+                                         CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  return graph_launch(executable, stream.get());
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {
+  if (CUresult error = enter()) return error;
+  return graph_destroy(executable);
 }

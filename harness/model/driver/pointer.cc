@@ -2,9 +2,11 @@
 // The driver API: what a pointer is.
 #include <cstring>
 
+#include "core/chunk.h"
 #include "core/memory.h"
 #include "core/mutant.h"
 #include "core/pool.h"
+#include "core/vmm.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -54,7 +56,7 @@ int ordinal_of(const Allocation& memory) {
   if (memory.kind == Kind::kImported && mutant("import-attr-wrong")) return 0;
   const int ordinal = ordinal_of_gpu(memory.gpu);
   const CUcontext user =
-      memory.pool == nullptr ? memory.context : current_context();
+      memory.context != nullptr ? memory.context : current_context();
   return ordinal >= 0 ? ordinal : user->device;
 }
 
@@ -62,9 +64,10 @@ int ordinal_of(const Allocation& memory) {
 CUresult read_attribute(void* data, CUpointer_attribute attribute,
                         const Allocation& memory, uint64_t address) {
   const bool managed = memory.kind == Kind::kManaged;
+  const Range* range = find_range(address);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      // Memory of pools belongs to no context.
+      // Memory of pools and mappings belong to no context.
       return put(data, mutant("context-attr-not-null") ? current_context()
                                                        : memory.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -73,7 +76,10 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!memory.on_host() && !managed) return CUDA_ERROR_INVALID_VALUE;
+      if (memory.chunk != nullptr ? memory.host_access == kNone
+                                  : !memory.on_host() && !managed) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned>(data, memory.sync_memops);
@@ -87,14 +93,22 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
       return put<unsigned>(
           data, memory.kind == Kind::kDevice || mutant("legacy-capable-lies"));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put(data, memory.address);
+      // Of a mapping: the whole reservation.
+      return put(data, range != nullptr ? range->address : memory.address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(data, memory.size);
+      return put(data, range != nullptr ? range->size : memory.size);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<unsigned>(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put<uint64_t>(data, mutant("allowed-types-lies"));
+      if (mutant("allowed-types-lies")) return put<uint64_t>(data, 1);
+      return put<uint64_t>(data,
+                           memory.chunk == nullptr
+                               ? 0
+                               : memory.chunk->properties.requestedHandleTypes);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put<unsigned>(
+          data, memory.chunk != nullptr &&
+                    memory.chunk->properties.allocFlags.gpuDirectRDMACapable);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
@@ -129,6 +143,21 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   }
 }
 
+// An address that is reserved, without memory behind it.
+CUresult read_attribute(void* data, CUpointer_attribute attribute,
+                        const Range& range) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(data, range.address);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(data, range.size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put<unsigned>(data, 0);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
 }  // namespace
 
 IPCLAB_DRIVER_API CUresult cuPointerGetAttribute(void* data,
@@ -141,7 +170,11 @@ IPCLAB_DRIVER_API CUresult cuPointerGetAttribute(void* data,
   }
   const std::lock_guard lock(state_mutex());
   const Allocation* memory = find_allocation(address);
-  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (memory == nullptr) {
+    const Range* range = find_range(address);
+    return range == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : read_attribute(data, attribute, *range);
+  }
   return read_attribute(data, attribute, *memory, address);
 }
 

@@ -34,7 +34,7 @@ void* word_at(CUdeviceptr address, size_t size) {
 template <typename T>
 CUresult write_value(CUstream handle, CUdeviceptr address, T value) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   void* place = word_at(address, sizeof(T));
   if (place == nullptr) return CUDA_ERROR_INVALID_VALUE;
   stream->submit([place, value] {
@@ -61,7 +61,7 @@ template <typename T>
 CUresult wait_value(CUstream handle, CUdeviceptr address, T value,
                     unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   const unsigned condition =
       flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH);
   if (condition > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
@@ -101,7 +101,7 @@ IPCLAB_DRIVER_API CUresult cuStreamDestroy_v2(CUstream stream) {
 
 IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   // The legacy stream is done when the blocking streams before it are.
   const bool legacy = stream->is_legacy();
   const Order frees =
@@ -117,7 +117,7 @@ IPCLAB_DRIVER_API CUresult cuStreamSynchronize(CUstream handle) {
 
 IPCLAB_DRIVER_API CUresult cuStreamQuery(CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   if (!stream->idle()) return CUDA_ERROR_NOT_READY;
   return static_cast<CUresult>(stream->context()->sticky.load());
 }
@@ -171,13 +171,13 @@ IPCLAB_DRIVER_API CUresult cuStreamGetDevice(CUstream handle,
   return CUDA_SUCCESS;
 }
 
-// There is no capture, so nothing ever is captured.
 IPCLAB_DRIVER_API CUresult cuStreamIsCapturing(CUstream handle,
                                                CUstreamCaptureStatus* status) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = stream->capturing() ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -193,7 +193,7 @@ IPCLAB_DRIVER_API CUresult cuStreamAttachMemAsync(CUstream handle,
                                                   CUdeviceptr address, size_t,
                                                   unsigned) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   const std::lock_guard lock(state_mutex());
   const Allocation* memory = find_allocation(address);
   return memory != nullptr && memory->kind == Kind::kManaged
@@ -214,7 +214,7 @@ IPCLAB_DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
                                                CUstreamCallback callback,
                                                void* data, unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUcontext context = stream->context();
   stream->submit(
@@ -266,7 +266,7 @@ IPCLAB_DRIVER_API CUresult cuEventRecordWithFlags(CUevent event,
                                                   CUstream handle,
                                                   unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   return event_record(event, stream);
 }
@@ -298,7 +298,7 @@ IPCLAB_DRIVER_API CUresult cuEventElapsedTime_v2(float* milliseconds,
 IPCLAB_DRIVER_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event,
                                              unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_stream(handle, &stream)) return error;
+  if (CUresult error = enter_live_stream(handle, &stream)) return error;
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   return stream_wait_event(stream, event);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: graphs, as far as their memory goes.
+// The runtime API: graphs, as far as their memory goes, and capture.
 #include "runtime/runtime.h"
 
 using namespace ipclab::runtime;
@@ -25,4 +25,41 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemAllocNode(
   return remember(cuGraphAddMemAllocNode(
       node, graph, after, count,
       reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS*>(wanted)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  IPCLAB_BIND();
+  return remember(
+      cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaStreamEndCapture(cudaStream_t stream,
+                                                    cudaGraph_t* graph) {
+  IPCLAB_BIND();
+  return remember(cuStreamEndCapture(stream, graph));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable,
+                                                    cudaGraph_t graph,
+                                                    unsigned long long flags) {
+  IPCLAB_BIND();
+  return remember(cuGraphInstantiate(executable, graph, flags));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiate(executable, graph, flags);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable,
+                                               cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuGraphLaunch(executable, stream));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  IPCLAB_BIND();
+  return remember(cuGraphExecDestroy(executable));
 }

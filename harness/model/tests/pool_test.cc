@@ -298,6 +298,31 @@ TEST(Pool, MaxSizeIsALimit) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
+TEST(Pool, SmallPiecesMakeRoomForALargeOne) {
+  cudaMemPoolProps wanted = on_device(0);
+  wanted.maxSize = 4 * kMiB;
+  cudaMemPool_t pool = create(wanted);
+  cudaMemPool_t between = create(on_device(0));
+  EXPECT_EQ(set(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX),
+            cudaSuccess);
+  int* first = take(pool, 2 * kMiB, nullptr);
+  int* other = take(between, 2 * kMiB, nullptr);
+  int* second = take(pool, 2 * kMiB, nullptr);
+  for (int* memory : {first, second}) {
+    EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
+  }
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  int* large = take(pool, 4 * kMiB, nullptr);
+  EXPECT_EQ(launch("fill", 4096, 256, nullptr, large, 1 << 20, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(wrong_elements(large, 1 << 20, 1), 0);
+  for (int* memory : {other, large}) {
+    EXPECT_EQ(cudaFreeAsync(memory, nullptr), cudaSuccess);
+  }
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(between), cudaSuccess);
+}
+
 TEST(Pool, ThresholdTrimAndStatistics) {
   cudaMemPool_t pool = create(on_device(0));
   EXPECT_EQ(get<uint64_t>(pool, cudaMemPoolAttrReleaseThreshold), 0u);
@@ -494,6 +519,41 @@ TEST(Pool, GraphAllocationsAreNotShared) {
             cudaErrorInvalidValue);
   cudaGetLastError();
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
+  cudaStream_t stream = stream_with(kNonBlocking);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&memory, 4096, stream), cudaSuccess);
+  int* data = static_cast<int*>(memory);
+  ASSERT_EQ(cudaMemsetAsync(data, 1, 4096, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(data, 2, 4096, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorNotSupported);
+  cudaGetLastError();
+  cudaStreamCaptureStatus status;
+  EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 0x01010101);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(cudaMemset(data, 1, 4096), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(read_back(data, 1)[0], 0x02020202);
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // Random streams, events and sizes: nobody ever sees another's bytes.

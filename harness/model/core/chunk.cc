@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory without an address.
+#include "core/chunk.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "core/device.h"
+#include "core/fabric.h"
+#include "core/memory.h"
+#include "core/mutant.h"
+#include "core/pool_file.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr int kPosix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr int kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+
+// Chunks that the program holds a reference to.
+std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>>& chunks() {
+  static auto& map =
+      *new std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>>;
+  return map;
+}
+
+CUmemGenericAllocationHandle add(std::shared_ptr<Chunk> chunk) {
+  chunk->handle = unique_id();
+  chunk->references = 1;
+  const CUmemGenericAllocationHandle handle = chunk->handle;
+  chunks()[handle] = std::move(chunk);
+  return handle;
+}
+
+bool is_numa_node(int id) {
+  return id == 0 ||
+         (id > 0 && std::filesystem::exists("/sys/devices/system/node/node" +
+                                            std::to_string(id)));
+}
+
+CUresult check_location(const CUmemAllocationProp& wanted) {
+  switch (wanted.location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: {
+      const int count = static_cast<int>(devices().size());
+      return wanted.location.id >= 0 && wanted.location.id < count
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_DEVICE;
+    }
+    case CU_MEM_LOCATION_TYPE_HOST:
+      return wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+                     mutant("host-ipc-ok")
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      return is_numa_node(wanted.location.id) ? CUDA_SUCCESS
+                                              : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return mutant("numa-current-ok") ? CUDA_SUCCESS
+                                       : CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult check(const CUmemAllocationProp& wanted) {
+  if (!profile().vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  if (wanted.type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      wanted.win32HandleMetaData != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return check_location(wanted);
+}
+
+CUresult check_handle_types(int types) {
+  constexpr int kWindows =
+      CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT;
+  if ((types & ~(kPosix | kFabric | kWindows)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((types & ~profile().chunk_handles) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if ((types & kPosix) != 0 && mutant("fd-attr-lies")) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  const bool permitted = imex_channel() || mutant("fabric-no-imex-ok");
+  return (types & kFabric) != 0 && !permitted ? CUDA_ERROR_NOT_PERMITTED
+                                              : CUDA_SUCCESS;
+}
+
+bool is_reachable(int gpu) {
+  if (gpu < 0) return true;
+  for (const Device& device : devices()) {
+    if (device.gpu == gpu || can_access_peer(device.gpu, gpu)) return true;
+  }
+  return false;
+}
+
+// Where imported memory lies, as this process counts. A GPU that is hidden from
+// it counts as the current one.
+CUmemLocation location_of(const Label& label) {
+  CUmemLocation location{static_cast<CUmemLocationType>(label.location_type),
+                         label.location_id};
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      mutant("import-props-wrong")) {
+    return location;
+  }
+  const int ordinal = ordinal_of_gpu(label.location_id);
+  const CUcontext current = current_context();
+  location.id = ordinal >= 0         ? ordinal
+                : current != nullptr ? current->device
+                                     : 0;
+  return location;
+}
+
+// A descriptor of what the program passed in, that the model owns; -1 if that
+// is not possible.
+int descriptor_of(void* shareable) {
+  const auto value = reinterpret_cast<uintptr_t>(shareable);
+  int descriptor = static_cast<int>(value);
+  if (mutant("import-by-address")) {
+    constexpr uintptr_t kFirstPage = 4096;
+    descriptor = value < kFirstPage ? -1 : *static_cast<int*>(shareable);
+  }
+  return fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+}
+
+// Memory of no chunk that only a mutant takes for one.
+bool is_taken_for_chunk(int descriptor) {
+  return mutant("import-accepts-any-fd") ||
+         (mutant("fd-kind-confused") &&
+          PoolFile::adopt(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) != nullptr);
+}
+
+// Takes over the descriptor; null if it is not that of a chunk.
+std::shared_ptr<Block> adopt_chunk(int descriptor) {
+  if (descriptor < 0) return nullptr;
+  const bool anyway = is_taken_for_chunk(descriptor);
+  std::shared_ptr<Block> block = Block::adopt(descriptor);
+  if (block != nullptr && block->label().is_chunk != 0) return block;
+  if (!anyway) return nullptr;
+  Label label{};
+  label.is_chunk = 1;
+  label.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return Block::create(0, kPage, label);
+}
+
+// What the mutants of lifetime take away: memory that its creator has let go
+// of, or that has lost it.
+bool is_lost(const Block& block, const Label& label) {
+  const bool orphaned =
+      label.abandoned != 0 || !exporter_is_alive(label.creator);
+  return orphaned && mutant("fd-does-not-pin") && block.counter() == 0;
+}
+
+CUresult import(std::shared_ptr<Block> block,
+                CUmemGenericAllocationHandle* handle) {
+  const Label label = block->label();
+  if (is_lost(*block, label)) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_reachable(block->gpu())) return CUDA_ERROR_NOT_SUPPORTED;
+  if (mutant("ok-same-handle-value")) {
+    for (const auto& [known, chunk] : chunks()) {
+      if (!chunk->imported || chunk->block->id() != block->id()) continue;
+      ++chunk->references;
+      *handle = known;
+      return CUDA_SUCCESS;
+    }
+  }
+  block->set_counter(block->counter() + 1);
+  if (mutant("vmm-import-fresh")) block = Block::detached(*block, false);
+  if (mutant("vmm-snapshot-copy") ||
+      (mutant("self-import-copy") && is_own(label.creator))) {
+    block = Block::detached(*block, true);
+  }
+  if (block == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto chunk = std::make_shared<Chunk>();
+  chunk->imported = true;
+  chunk->block = std::move(block);
+  chunk->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  chunk->properties.location = location_of(label);
+  chunk->properties.allocFlags.gpuDirectRDMACapable =
+      static_cast<unsigned char>(label.rdma);
+  *handle = add(std::move(chunk));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Chunk::~Chunk() {
+  if (imported || block == nullptr) return;
+  if (mutant("vmm-owner-frees") ||
+      (mutant("fd-does-not-pin") && block->counter() == 0)) {
+    block->abandon();
+  }
+  if (!on_host()) give_back_bytes(block->gpu(), block->size());
+}
+
+std::shared_ptr<Chunk> find_chunk(CUmemGenericAllocationHandle handle) {
+  const auto found = chunks().find(handle);
+  return found == chunks().end() ? nullptr : found->second;
+}
+
+CUresult chunk_granularity(const CUmemAllocationProp& wanted,
+                           CUmemAllocationGranularity_flags which,
+                           size_t* bytes) {
+  if (CUresult error = check(wanted)) return error;
+  if (which != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+      which != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *bytes = mutant("granularity-zero") ? 0 : kPage;
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
+                      CUmemGenericAllocationHandle* handle) {
+  if (mutant("vmm-attr-lies")) return CUDA_ERROR_NOT_SUPPORTED;
+  if (CUresult error = check(wanted)) return error;
+  if (CUresult error = check_handle_types(wanted.requestedHandleTypes)) {
+    return error;
+  }
+  if (mutant("create-any-size")) size = (size | 1) / kPage * kPage + kPage;
+  if (size == 0 || size % kPage != 0) return CUDA_ERROR_INVALID_VALUE;
+
+  const std::lock_guard lock(state_mutex());
+  auto chunk = std::make_shared<Chunk>();
+  chunk->properties = wanted;
+  // A hint that this GPU does not follow.
+  chunk->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;
+  if (mutant("rdma-flag-lost")) {
+    chunk->properties.allocFlags.gpuDirectRDMACapable = 0;
+  }
+  const bool on_device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const int gpu = on_device ? devices()[wanted.location.id].gpu : -1;
+  if (on_device && !take_bytes(gpu, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  Label label{};
+  label.is_chunk = 1;
+  label.location_type = wanted.location.type;
+  label.location_id = on_device ? gpu : wanted.location.id;
+  label.rdma = chunk->properties.allocFlags.gpuDirectRDMACapable;
+  seal(HandleKind::kMemory, &label.creator);
+  chunk->block = Block::create(gpu, size, label);
+  if (chunk->block == nullptr) {
+    if (on_device) give_back_bytes(gpu, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *handle = add(std::move(chunk));
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_release(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard lock(state_mutex());
+  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (--chunk->references > 0) return CUDA_SUCCESS;
+  chunks().erase(handle);
+  if (mutant("vmm-leak")) new std::shared_ptr<Chunk>(chunk);
+  if (mutant("import-release-miscount") && chunk->imported) {
+    for (auto other = chunks().begin(); other != chunks().end();) {
+      const bool same = other->second->imported &&
+                        other->second->block->id() == chunk->block->id();
+      other = same ? chunks().erase(other) : std::next(other);
+    }
+  }
+  if (mutant("release-frees-mapped")) {
+    for (const auto& [address, mapping] : allocations()) {
+      if (mapping.chunk != chunk) continue;
+      for (size_t i = 0; i < devices().size(); ++i) {
+        set_access(static_cast<int>(i), address, mapping.size, kNone);
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_properties(CUmemGenericAllocationHandle handle,
+                          CUmemAllocationProp* properties) {
+  const std::lock_guard lock(state_mutex());
+  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *properties = chunk->properties;
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle) {
+  const std::lock_guard lock(state_mutex());
+  const Allocation* mapping = find_allocation(address);
+  if (mapping == nullptr || mapping->chunk == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::shared_ptr<Chunk>& chunk = mapping->chunk;
+  if (mutant("retain-wrong-handle")) {
+    *handle = chunk->handle + 1;
+    return CUDA_SUCCESS;
+  }
+  // The program may have released all references to it before.
+  ++chunk->references;
+  chunks()[chunk->handle] = chunk;
+  *handle = chunk->handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_export(CUmemGenericAllocationHandle handle,
+                      CUmemAllocationHandleType type, void* shareable) {
+  const std::lock_guard lock(state_mutex());
+  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool requested = (chunk->properties.requestedHandleTypes & type) != 0 ||
+                         mutant("export-unrequested");
+  if (!requested || (type != kPosix && type != kFabric)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (type == kFabric) {
+    fabric_export(chunk->block, shareable);
+    return CUDA_SUCCESS;
+  }
+  int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);
+  // The documented list has no code for a process that has too many.
+  if (descriptor < 0) return CUDA_ERROR_NOT_PERMITTED;
+  if (mutant("export-bad-fd")) {
+    close(descriptor);
+    descriptor = 1 << 30;
+  }
+  std::memcpy(shareable, &descriptor, sizeof descriptor);
+  return CUDA_SUCCESS;
+}
+
+CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
+                      CUmemGenericAllocationHandle* handle) {
+  if (!profile().vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  const std::lock_guard lock(state_mutex());
+  if (type == kFabric) {
+    if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    int descriptor = -1;
+    if (CUresult error = fabric_import(shareable, &descriptor)) return error;
+    std::shared_ptr<Block> block = adopt_chunk(descriptor);
+    return block == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : import(std::move(block), handle);
+  }
+  if (type != kPosix) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Block> block = adopt_chunk(descriptor_of(shareable));
+  if (block == nullptr) {
+    return profile().driver_580 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = import(std::move(block), handle);
+  if (mutant("import-consumes-fd")) {
+    close(static_cast<int>(reinterpret_cast<uintptr_t>(shareable)));
+  }
+  return result;
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory without an address: what cuMemCreate makes, its references,
+// and the shareable handles by which other processes get it (Driver API,
+// virtual memory management).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "core/block.h"
+
+namespace ipclab::model {
+
+/// What the program calls a CUmemGenericAllocationHandle. It lives as long as a
+/// reference or a mapping of this process does. The bytes live longer, in the
+/// memfd, if another process or a descriptor still has them.
+struct Chunk {
+  Chunk() = default;
+  ~Chunk();
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+
+  CUmemGenericAllocationHandle handle = 0;
+  int references = 0;  ///< that the program must release
+  std::shared_ptr<Block> block;
+  CUmemAllocationProp properties{};  ///< with the ordinals of this process
+  bool imported = false;
+
+  uint64_t size() const { return block->size(); }
+  bool on_host() const { return block->gpu() < 0; }
+};
+
+/// CUDA_ERROR_NOT_SUPPORTED unless the profile has virtual memory management.
+CUresult chunk_granularity(const CUmemAllocationProp& wanted,
+                           CUmemAllocationGranularity_flags which,
+                           size_t* bytes);
+/// CUDA_ERROR_NOT_PERMITTED for fabric memory without an IMEX channel,
+/// CUDA_ERROR_NOT_SUPPORTED for a handle type that the GPU does not know.
+CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
+                      CUmemGenericAllocationHandle* handle);
+/// CUDA_ERROR_INVALID_VALUE for a value that is no handle (undefined by the
+/// documentation).
+CUresult chunk_release(CUmemGenericAllocationHandle handle);
+CUresult chunk_properties(CUmemGenericAllocationHandle handle,
+                          CUmemAllocationProp* properties);
+/// One more reference to the handle that was mapped at an address.
+CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle);
+
+/// Writes an int (a new descriptor, close-on-exec) or a CUmemFabricHandle.
+/// CUDA_ERROR_INVALID_VALUE for a type that was not requested at the creation,
+/// and, as on an H200, for an imported handle.
+CUresult chunk_export(CUmemGenericAllocationHandle handle,
+                      CUmemAllocationHandleType type, void* shareable);
+/// Always a new handle, as on an H200. CUDA_ERROR_INVALID_VALUE for anything
+/// that chunk_export did not make, CUDA_ERROR_NOT_PERMITTED for another IMEX
+/// channel, CUDA_ERROR_NOT_SUPPORTED for memory that no GPU of this process
+/// reaches.
+CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
+                      CUmemGenericAllocationHandle* handle);
+
+/// The chunk behind a handle, or null. The caller holds state_mutex().
+std::shared_ptr<Chunk> find_chunk(CUmemGenericAllocationHandle handle);
+
+}  // namespace ipclab::model

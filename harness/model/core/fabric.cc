@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fabric handles.
+#include "core/fabric.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/ipc_refusal.h"
+#include "core/mutant.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+namespace {
+
+constexpr timeval kDeadline{5, 0};
+
+// The exporter's side of the fabric: the memory it has exported, and the socket
+// on which it answers. The name of the socket is a number; it goes when the
+// process does, however it ends.
+struct Endpoint {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<Block>> offered;  // by block id
+  uint64_t name = 0;
+  int socket = -1;
+};
+
+Endpoint& endpoint() {
+  static auto& only = *new Endpoint;
+  return only;
+}
+
+// An address without a file: it begins with a zero byte.
+socklen_t address_of(uint64_t name, sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  const int length = std::snprintf(
+      address->sun_path + 1, sizeof address->sun_path - 1,
+      "ipclab-model-fabric-%016llx", static_cast<unsigned long long>(name));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                static_cast<size_t>(length));
+}
+
+std::shared_ptr<Block> find_offered(uint64_t id) {
+  Endpoint& own = endpoint();
+  const std::lock_guard lock(own.mutex);
+  if (std::shared_ptr<Block> block = own.offered[id].lock()) return block;
+  own.offered.erase(id);
+  if (!mutant("fabric-stale-maps")) return nullptr;
+  for (const auto& other : own.offered) {
+    if (std::shared_ptr<Block> block = other.second.lock()) return block;
+  }
+  return nullptr;
+}
+
+// One byte, and a descriptor with it if there is one.
+void send_answer(int socket, int descriptor) {
+  char found = descriptor >= 0;
+  iovec bytes{&found, sizeof found};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  if (found != 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+int receive_answer(int socket) {
+  char found = 0;
+  int descriptor = -1;
+  iovec bytes{&found, sizeof found};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (found != 0 && header != nullptr) {
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+  }
+  return descriptor;
+}
+
+// "All processes under a user can share memory" (cuMemCreate).
+bool is_same_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == getuid();
+}
+
+void serve(int listener) {
+  for (;;) {
+    const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (socket < 0) continue;
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
+    uint64_t id = 0;
+    if (recv(socket, &id, sizeof id, 0) == sizeof id && is_same_user(socket)) {
+      const std::shared_ptr<Block> block = find_offered(id);
+      send_answer(socket, block == nullptr ? -1 : block->descriptor());
+    }
+    close(socket);
+  }
+}
+
+// The caller holds the endpoint's mutex.
+void open_endpoint() {
+  Endpoint& own = endpoint();
+  own.name = unique_id();
+  own.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address;
+  const socklen_t length = address_of(own.name, &address);
+  if (bind(own.socket, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(own.socket, SOMAXCONN) != 0) {
+    return;  // every import will find nobody
+  }
+  std::thread(serve, own.socket).detach();
+  // A child that was forked has the socket, but nobody who answers.
+  pthread_atfork(nullptr, nullptr, [] { close(endpoint().socket); });
+}
+
+}  // namespace
+
+std::optional<uint64_t> imex_channel() {
+  const char* variable = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL");
+  if (variable == nullptr || *variable == '\0') {
+    return profile().imex ? std::optional<uint64_t>(0) : std::nullopt;
+  }
+  char* end = nullptr;
+  const uint64_t channel = std::strtoull(variable, &end, 10);
+  return *end == '\0' ? std::optional<uint64_t>(channel) : std::nullopt;
+}
+
+void fabric_export(const std::shared_ptr<Block>& block, void* out) {
+  Endpoint& own = endpoint();
+  const std::lock_guard lock(own.mutex);
+  if (own.socket < 0) open_endpoint();
+  own.offered[block->id()] = block;
+  Handle handle{};
+  handle.object = block->id();
+  handle.occupant = own.name;
+  handle.offset = imex_channel().value_or(0);
+  handle.gpu = static_cast<uint32_t>(block->gpu());
+  seal(HandleKind::kFabric, &handle);
+  write_handle(handle, out);
+}
+
+CUresult fabric_import(const void* bytes, int* descriptor) {
+  Handle handle;
+  std::memcpy(&handle, bytes, sizeof handle);
+  if (!is_sealed(HandleKind::kFabric, handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (imex_channel() != handle.offset && !mutant("imex-check-missing")) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
+  sockaddr_un address;
+  const socklen_t length = address_of(handle.occupant, &address);
+  if (connect(connection, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+      send(connection, &handle.object, sizeof handle.object, MSG_NOSIGNAL) ==
+          sizeof handle.object) {
+    *descriptor = receive_answer(connection);
+  }
+  close(connection);
+  return *descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace ipclab::model

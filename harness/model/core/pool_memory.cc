@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools: the memory they reserve, lend and get back in the order of streams.
+#include <algorithm>
+#include <utility>
+
+#include "core/device.h"
+#include "core/mutant.h"
+#include "core/pool.h"
+#include "core/profile.h"
+
+namespace ipclab::model {
+namespace {
+
+// Up to this size allocations share pages; larger ones have theirs alone.
+constexpr uint64_t kLargestShared = 1 << 20;
+
+bool ipc_capable(const CUmemPoolHandle_st& pool) {
+  return pool.properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+}
+
+// "IPC pools do not support releasing physical blocks back to the OS."
+bool can_release(const CUmemPoolHandle_st& pool) {
+  return !ipc_capable(pool) || profile().driver_580 ||
+         mutant("ok-trim-releases");
+}
+
+// ---- reserved memory
+
+void set_reserved(CUmemPoolHandle_st* pool, uint64_t bytes) {
+  pool->reserved.set(bytes);
+  if (!pool->imported) pool->file->page().reserved = bytes;
+}
+
+void set_used(CUmemPoolHandle_st* pool, uint64_t bytes) {
+  pool->used.set(bytes);
+  if (!pool->imported) pool->file->page().used = bytes;
+}
+
+bool grow(CUmemPoolHandle_st* pool, uint64_t size) {
+  size = round_up(size, kPage);
+  const uint64_t reserved = pool->space.reserved();
+  const uint64_t limit = round_up(pool->properties.maxSize, kPage);
+  if (limit != 0 && reserved + size > limit && !mutant("maxsize-ignored")) {
+    return false;
+  }
+  const bool on_host = pool->gpu < 0;
+  if (!on_host && !take_bytes(pool->gpu, size)) return false;
+  const uint64_t address = take_addresses(Area::kLarge, size);
+  const uint64_t offset = address != 0 ? pool->file->grow(size) : 0;
+  const bool for_host = on_host || is_managed(pool->properties);
+  if (offset == 0 || !map_descriptor(address, pool->file->descriptor(), offset,
+                                     size, for_host)) {
+    if (address != 0) give_back_addresses(address, size);
+    if (!on_host) give_back_bytes(pool->gpu, size);
+    return false;
+  }
+  pool->space.add({address, offset, size});
+  set_reserved(pool, pool->space.reserved());
+  return true;
+}
+
+void shrink(CUmemPoolHandle_st* pool, uint64_t bytes_to_keep) {
+  const uint64_t reserved = pool->space.reserved();
+  if (reserved <= bytes_to_keep) return;
+  for (const PoolSpace::Piece& piece :
+       pool->space.remove(reserved - bytes_to_keep)) {
+    unmap(piece.address, piece.size);
+    give_back_addresses(piece.address, piece.size);
+    // After its end a pool's memory is its importers' as long as they hold it.
+    if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
+    if (pool->gpu >= 0) give_back_bytes(pool->gpu, piece.size);
+  }
+  set_reserved(pool, pool->space.reserved());
+}
+
+// New memory, at the price of free pieces that are too small.
+bool make_room(CUmemPoolHandle_st* pool, uint64_t size) {
+  if (grow(pool, size)) return true;
+  if (!can_release(*pool)) return false;
+  shrink(pool, 0);
+  return grow(pool, size);
+}
+
+// ---- frees
+
+bool covers(const Order& order, const Freed& freed) {
+  const auto known = order.find(freed.stream->id());
+  return known != order.end() && known->second >= freed.number;
+}
+
+int policy(const CUmemPoolHandle_st& pool, CUmemPool_attribute which) {
+  return pool.file->page().policies[which - 1];
+}
+
+// May an allocation in a stream that is ordered behind `behind` have it?
+bool usable(const CUmemPoolHandle_st& pool, const Stream* stream,
+            const Order& behind, const Freed& freed) {
+  if (freed.stream == nullptr || mutant("reuse-while-live")) return true;
+  if (freed.stream.get() == stream) return !mutant("no-reuse-same-stream");
+  if (policy(pool, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) != 0 &&
+      (covers(behind, freed) || mutant("follow-event-unsafe"))) {
+    return true;
+  }
+  return policy(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) != 0 &&
+         freed.stream->done(freed.number);
+}
+
+bool has_own_pages(const Lease& lease) {
+  return lease.bytes % kPage == 0 && lease.mapping % kPage == 0;
+}
+
+bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
+  const auto next = pool.leases.lower_bound(lease.mapping);
+  if (next != pool.leases.end() &&
+      next->second->mapping < lease.mapping + lease.bytes) {
+    return true;
+  }
+  if (next == pool.leases.begin()) return false;
+  const Lease& previous = *std::prev(next)->second;
+  return previous.mapping + previous.bytes > lease.mapping;
+}
+
+// The stream has come to the free.
+void end_of_free(const Pool& pool, const Lease& lease) {
+  if (pool->imported) {
+    unmap(lease.mapping, lease.bytes);
+    give_back_addresses(lease.mapping, lease.bytes);
+    set_reserved(pool.get(), pool->reserved.now - lease.bytes);
+  } else if (has_own_pages(lease) && !is_lent_again(*pool, lease)) {
+    for (size_t i = 0; i < devices().size(); ++i) {
+      set_access(static_cast<int>(i), lease.mapping, lease.bytes, kNone);
+    }
+  }
+  bury(pool);
+}
+
+// What an importer's free takes away from others, for mutants.
+void harm_others(const Pool& pool, const Lease& lease) {
+  PoolPage& page = pool->file->page();
+  if (mutant("import-free-frees-origin")) {
+    pool->file->discard(lease.offset / 4096 * 4096, round_up(lease.size, 4096));
+  }
+  if (mutant("close-breaks-siblings")) pool->frees_seen = ++page.frees;
+}
+
+}  // namespace
+
+// A destroyed pool goes when nobody can use its memory any more.
+void bury(const Pool& pool) {
+  const bool idle = pool->leases.empty() && pool->unfinished_frees == 0;
+  if (!pool->destroyed || !(idle || mutant("destroy-frees-live"))) return;
+  if (!pool->imported) {
+    for (const auto& [address, lease] : pool->leases) {
+      allocations().erase(address);
+      pool->space.give(lease->mapping, lease->bytes, {});
+    }
+    pool->leases.clear();
+    pool->space.settle([](const Freed&) { return true; });
+    shrink(pool.get(), 0);
+  }
+  pools().erase(std::remove(pools().begin(), pools().end(), pool),
+                pools().end());
+}
+
+void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
+          std::shared_ptr<Lease> lease, int gpu) {
+  set_used(pool, pool->used.now + lease->size);
+  Allocation allocation;
+  allocation.address = address;
+  allocation.size = size;
+  allocation.kind = is_managed(pool->properties) ? Kind::kManaged
+                    : pool->gpu < 0              ? Kind::kHost
+                                                 : Kind::kPooled;
+  allocation.gpu = gpu;
+  allocation.mapping = lease->mapping;
+  allocation.mapping_size = lease->bytes;
+  allocation.buffer_id = next_buffer_id(address);
+  allocation.pool = pool;
+  allocations()[address] = allocation;
+  pool->leases[address] = std::move(lease);
+}
+
+CUresult pool_allocate(CUmemoryPool handle,
+                       const std::shared_ptr<Stream>& stream, uint64_t size,
+                       uint64_t* address) {
+  if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (mutant("import-pool-allocates")) {
+    const std::lock_guard lock(state_mutex());
+    const Pool wanted = find_pool(handle);
+    const auto own = std::find_if(pools().begin(), pools().end(),
+                                  [](const Pool& p) { return !p->imported; });
+    if (wanted != nullptr && wanted->imported && own != pools().end()) {
+      handle = own->get();
+    }
+  }
+  {
+    const std::lock_guard lock(state_mutex());
+    const Pool pool = find_pool(handle);
+    if (pool == nullptr || pool->imported || pool->file->page().dead) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const uint64_t unit = size <= kLargestShared ? kGranule : kPage;
+    const auto lease = std::make_shared<Lease>();
+    lease->bytes = round_up(size, unit);
+    std::vector<Ticket> after;  // frees that came before anyway
+    const Order behind = stream->order_from_now();
+    const auto free_now = [&](const Freed& freed) {
+      return usable(*pool, stream.get(), behind, freed);
+    };
+    uint64_t place = pool->space.take(lease->bytes, unit, free_now, &after);
+    if (place == 0 && make_room(pool.get(), lease->bytes)) {
+      place = pool->space.take(lease->bytes, unit, free_now, &after);
+    }
+    after.clear();
+    if (place == 0 &&
+        policy(*pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) != 0) {
+      place = pool->space.take(
+          lease->bytes, unit, [](const Freed&) { return true; }, &after);
+    }
+    if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    lease->size = round_up(size, kGranule);
+    lease->mapping = place;
+    lease->offset = pool->space.offset_of(place);
+    lease->serial = ++pool->file->page().serial;
+    lend(pool.get(), place, size, lease,
+         pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
+    // Work that frees it again may be queued before the stream comes here.
+    stream->submit(
+        [pool, lease] {
+          const std::lock_guard lock(state_mutex());
+          if (lease->ended) return;
+          lease->ready = true;
+          grant_lease(*pool, *lease);
+        },
+        true, after);
+    *address = place;
+  }
+  if (mutant("mallocasync-blocks")) stream->wait_all();
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
+  const std::lock_guard lock(state_mutex());
+  const auto entry = allocations().find(address);
+  if (entry == allocations().end() || entry->second.pool == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto own = std::find_if(
+      pools().begin(), pools().end(),
+      [&](const Pool& pool) { return pool.get() == entry->second.pool; });
+  const Pool pool = *own;
+  if (pool->imported && mutant("import-free-refused")) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::shared_ptr<Lease> lease = pool->leases[address];
+  pool->leases.erase(address);
+  lease->ended = stream == nullptr;
+  allocations().erase(entry);
+  if (!mutant("stats-wrong")) {
+    set_used(pool.get(), pool->used.now - lease->size);
+  }
+  if (pool->imported) harm_others(pool, *lease);
+
+  Freed freed;
+  if (stream != nullptr) {
+    ++pool->unfinished_frees;
+    freed = stream->submit_free([pool, lease] {
+      const std::lock_guard lock(state_mutex());
+      --pool->unfinished_frees;
+      end_of_free(pool, *lease);
+    });
+  }
+  if (pool->imported) {
+    if (stream == nullptr) end_of_free(pool, *lease);
+    return CUDA_SUCCESS;
+  }
+  if (lease->exported && mutant("free-order-ignored")) freed = {};
+  pool->space.give(lease->mapping, lease->bytes, freed);
+  if (stream == nullptr) end_of_free(pool, *lease);
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_trim(CUmemoryPool handle, uint64_t bytes_to_keep) {
+  const std::lock_guard lock(state_mutex());
+  const Pool pool = find_pool(handle);
+  if (pool == nullptr || refuses_attributes(*pool)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (mutant("trim-breaks-live")) {
+    for (const auto& [address, lease] : pool->leases) {
+      pool->file->discard(lease->offset / 4096 * 4096,
+                          round_up(lease->size, 4096));
+    }
+  }
+  if (!can_release(*pool) || mutant("trim-noop")) return CUDA_SUCCESS;
+  if (!pool->imported) shrink(pool.get(), bytes_to_keep);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+void synchronized(const std::function<bool(const Freed&)>& over) {
+  const std::lock_guard lock(state_mutex());
+  for (const Pool& pool : pools()) {
+    if (pool->imported) continue;
+    if (!mutant("sync-does-not-release")) pool->space.settle(over);
+    if (can_release(*pool) && !mutant("threshold-ignored")) {
+      shrink(pool.get(), pool->release_threshold);
+    }
+  }
+}
+}  // namespace
+
+void after_synchronize(const Order& frees) {
+  synchronized([&](const Freed& freed) { return covers(frees, freed); });
+}
+
+void after_synchronize(CUcontext context) {
+  synchronized([context](const Freed& freed) {
+    return freed.stream->context() == context &&
+           freed.stream->done(freed.number);
+  });
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Addresses without physical memory: reservations, what is mapped into them,
+// and who may use it (Driver API, virtual memory management). A mapping is an
+// entry of allocations() with a chunk.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/memory.h"
+
+namespace ipclab::model {
+
+/// What cuMemAddressReserve gave the program.
+struct Range {
+  uint64_t address = 0;
+  uint64_t size = 0;         ///< as asked for
+  uint64_t taken = 0;        ///< of the window, begins here …
+  uint64_t taken_bytes = 0;  ///< … with room for the alignment
+};
+
+/// The address is a multiple of `alignment` (a power of two, 0 for none) and of
+/// kPage.
+CUresult range_reserve(uint64_t size, uint64_t alignment, uint64_t* address);
+/// CUDA_ERROR_INVALID_VALUE unless it is exactly what was reserved, and
+/// unmapped.
+CUresult range_free(uint64_t address, uint64_t size);
+/// CUDA_ERROR_INVALID_VALUE unless all is a multiple of the granularity, the
+/// addresses are reserved and free, and the memory is that large. `offset` must
+/// be 0.
+CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
+                   CUmemGenericAllocationHandle handle);
+/// One or more whole mappings without a hole; waits for the work that uses
+/// them.
+CUresult range_unmap(uint64_t address, uint64_t size);
+/// One or more whole mappings without a hole. CUDA_ERROR_INVALID_DEVICE for a
+/// GPU that does not exist or does not reach the memory; nothing changes then.
+CUresult range_set_access(uint64_t address, uint64_t size,
+                          const CUmemAccessDesc* list, size_t count);
+CUresult range_get_access(uint64_t address, CUmemLocation location,
+                          unsigned long long* flags);
+
+// The functions below expect the caller to hold state_mutex().
+
+/// The reservation that contains an address, or null.
+const Range* find_range(uint64_t address);
+/// May a copy of this context use mapped memory? Either its own GPU or the one
+/// where the bytes are must have the access.
+bool may_copy(CUcontext context, uint64_t address, uint64_t size,
+              Access needed);
+/// For mutants: takes the bytes of imported memory whose creator has died.
+void lose_orphaned_chunks();
+
+}  // namespace ipclab::model
