@@ -85,6 +85,7 @@ CUresult import(Memory* memory, int fd) {
 }
 
 int importer(Channel channel) {
+  const int fd = channel.receive_descriptor("descriptor");
   Memory memory;
   const std::pair<const char*, int> wrong[] = {
       {"import -1", -1},
@@ -92,10 +93,9 @@ int importer(Channel channel) {
       {"import /dev/null", open("/dev/null", O_RDWR)},
       {"import shared memory of the host", memfd_create("host", 0)},
   };
-  for (const auto& [what, fd] : wrong)
-    expect_refusal(what, import(&memory, fd));
-
-  CU_CHECK(import(&memory, channel.receive_descriptor("descriptor")));
+  for (const auto& [what, number] : wrong)
+    expect_refusal(what, import(&memory, number));
+  CU_CHECK(import(&memory, fd));
   unsigned char* data = map(memory);
   expect_value(data, kExporter);
   CUDA_CHECK(cudaMemset(data, kImporter, kBytes));
