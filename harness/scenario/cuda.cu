@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -194,10 +196,14 @@ Pattern pattern(const std::string& name) {
 }
 
 void Words::fill(Pattern pattern, cudaStream_t stream) const {
+  queue_fill(pattern, stream);
+  CALL(cudaStreamSynchronize(stream));
+}
+
+void Words::queue_fill(Pattern pattern, cudaStream_t stream) const {
   note_call("write_pattern<<<>>>");
   write_pattern<<<blocks_for(count), kBlock, 0, stream>>>(data, count, pattern);
   CALL(cudaGetLastError());
-  CALL(cudaStreamSynchronize(stream));
 }
 
 void Words::poison() const {
@@ -305,6 +311,73 @@ void Latch::hold(cudaStream_t stream) {
 }
 
 void Latch::release() { *static_cast<volatile unsigned*>(flag_) = 1; }
+
+Stream::Stream() {
+  CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+testing::AssertionResult passes(cudaStream_t stream,
+                                std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  note_call("cudaStreamQuery(stream)");
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    clear(code);
+    if (code == cudaSuccess) return testing::AssertionSuccess();
+    if (code != cudaErrorNotReady ||
+        std::chrono::steady_clock::now() > deadline) {
+      expected_but_saw(name_of(cudaSuccess), name_of(code));
+      return testing::AssertionFailure()
+             << "the stream's work is not done after " << limit.count()
+             << " ms: " << name_of(code);
+    }
+    std::this_thread::yield();
+  }
+}
+
+SharedEvent::SharedEvent(unsigned flags) {
+  CALL(cudaEventCreateWithFlags(&event_, flags));
+}
+
+SharedEvent::SharedEvent(const cudaIpcEventHandle_t& handle) {
+  CALL(cudaIpcOpenEventHandle(&event_, handle));
+}
+
+cudaIpcEventHandle_t SharedEvent::handle() const {
+  cudaIpcEventHandle_t handle;
+  CALL(cudaIpcGetEventHandle(&handle, event_));
+  return handle;
+}
+
+void SharedEvent::destroy() {
+  CALL(cudaEventDestroy(event_));
+  event_ = nullptr;
+}
+
+HostWait::HostWait(cudaEvent_t event) {
+  note_call("cudaEventSynchronize(event) in a thread");
+  thread_ = std::thread([this, event] {
+    entered_ = true;
+    code_ = cudaEventSynchronize(event);
+    returned_ = true;
+    rusage used;
+    getrusage(RUSAGE_THREAD, &used);
+    const auto us = [](const timeval& time) {
+      return time.tv_sec * 1000000ll + time.tv_usec;
+    };
+    cpu_us_ = us(used.ru_utime) + us(used.ru_stime);
+  });
+  while (!entered_) std::this_thread::yield();
+}
+
+HostWait::~HostWait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+cudaError_t HostWait::join() {
+  thread_.join();
+  return code_;
+}
 
 int attribute(cudaDeviceAttr which, int device) {
   int value = 0;

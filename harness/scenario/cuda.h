@@ -6,10 +6,13 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -114,6 +117,9 @@ struct Words {
 
   /// Writes the pattern with a kernel and waits for it.
   void fill(Pattern pattern, cudaStream_t stream = nullptr) const;
+  /// Queues the kernel that fill() waits for. Call fill() once before a stream
+  /// is held: loading a kernel may wait for all work of the context.
+  void queue_fill(Pattern pattern, cudaStream_t stream) const;
   /// Every byte 0xEE.
   void poison() const;
 };
@@ -176,6 +182,66 @@ class Latch {
 
  private:
   unsigned* flag_ = nullptr;  // pinned host memory, seen by the kernel
+};
+
+// --- order ------------------------------------------------------------------
+
+/// A stream that the legacy default stream does not wait for.
+class Stream {
+ public:
+  Stream();
+  Stream(const Stream&) = delete;
+  ~Stream() { cudaStreamDestroy(stream_); }
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// All work of the stream is done within `limit`.
+testing::AssertionResult passes(cudaStream_t stream,
+                                std::chrono::milliseconds limit = 5s);
+
+/// An event that processes share: created in one, opened in the others.
+class SharedEvent {
+ public:
+  explicit SharedEvent(unsigned flags = cudaEventInterprocess |
+                                        cudaEventDisableTiming);
+  /// Opens the handle of another process's event.
+  explicit SharedEvent(const cudaIpcEventHandle_t& handle);
+  SharedEvent(const SharedEvent&) = delete;
+  ~SharedEvent() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  operator cudaEvent_t() const { return event_; }
+  cudaIpcEventHandle_t handle() const;
+  /// Destroys now, where destroying is the step that matters.
+  void destroy();
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// cudaEventSynchronize in a thread of its own, so that the role can look
+/// whether it has returned.
+class HostWait {
+ public:
+  /// Returns when the thread is about to call.
+  explicit HostWait(cudaEvent_t event);
+  HostWait(const HostWait&) = delete;
+  ~HostWait();
+
+  bool returned() const { return returned_; }
+  /// Waits for the thread; what cudaEventSynchronize gave.
+  cudaError_t join();
+  /// Processor time of the waiting thread in microseconds, once joined.
+  long long cpu_us() const { return cpu_us_; }
+
+ private:
+  std::atomic<bool> entered_{false}, returned_{false};
+  cudaError_t code_ = cudaSuccess;
+  long long cpu_us_ = 0;
+  std::thread thread_;
 };
 
 // --- the machine ------------------------------------------------------------

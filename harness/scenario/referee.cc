@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -116,6 +117,10 @@ void Referee::start(size_t index) {
   place.referee = getpid();
   auto changes = player->spec->environment;
   changes[RolePlace::kVariable] = place.text();
+  // The first launch of a kernel that is loaded only then may wait for work
+  // that a latch holds.
+  if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
+    changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
   std::vector<std::string> arguments = {
       std::string(program_invocation_short_name) + ":" + player->spec->name,

@@ -109,6 +109,10 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     event->record = record;
     event->behind = behind;
   }
+  if (interprocess(*event) && mutant("ipc-record-early")) {
+    state->complete(record);
+    return CUDA_SUCCESS;
+  }
   stream->submit([state, record] { state->complete(record); }, true);
   return CUDA_SUCCESS;
 }

@@ -231,6 +231,13 @@ CUresult ipc_get_memory(CUcontext context, void* out, uint64_t address) {
     allocation->block->set_occupant(allocation->offset(),
                                     allocation->export_id);
   }
+  if (mutant("get-consumes-memory")) {
+    static auto& lost = *new std::vector<std::shared_ptr<Block>>;
+    static int exports = 0;
+    if (++exports % 1000 == 0) {
+      lost.push_back(Block::create(allocation->gpu, kPage));
+    }
+  }
   Handle handle{};
   if (allocation->block != nullptr) {
     handle.object = allocation->block->id();

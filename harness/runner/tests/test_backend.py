@@ -183,6 +183,42 @@ def test_a_flagged_variant_fails(build: Build) -> None:
     assert "LMEM-01 flagged" in done.stdout
 
 
+def test_a_test_that_cannot_judge_is_no_kill(build: Build) -> None:
+    machine(build, NO_GPU)
+    mutants(build, {"name": "bad", "rows": ["LMEM-01"]})
+    build.conformance(f"{NOTICES}record(outcome='broken' if m else 'conforms')")
+    done = build.ipclab("mutants", "--build", "build")
+    assert done.returncode == 1
+    assert "LMEM-01 broken" in done.stdout
+
+
+def test_a_judged_row_that_no_mutant_fails_is_not_proved(build: Build) -> None:
+    machine(build, NO_GPU)
+    mutants(build, {"name": "ok-variant", "rows": ["LMEM-01"]})
+    build.conformance("record()")
+    build.conformance("record()", name="Suite.Limit", row="LIM-01")
+    done = build.ipclab("mutants", "--build", "build")
+    assert done.returncode == 1
+    assert "no mutant is killed by LMEM-01\n" in done.stdout
+
+
+def test_rules_name_what_proves_a_row(build: Build) -> None:
+    mutants(build, {"name": "bad", "rows": ["LMEM-01"]})
+    build.conformance("record()")
+    assert build.run().code == 0
+    done = build.ipclab("rules", "--build", "build")
+    (line,) = (x for x in done.stdout.splitlines() if x.startswith("LMEM-01"))
+    assert line.split()[:4] == ["LMEM-01", "MUST", "1", "1"]
+    told = build.ipclab(
+        "rules", "--build", "build", "--results", "out", "lmem-01"
+    ).stdout
+    assert "conformance.01_legacy_memory.Suite.Name  conforms" in told
+    assert "bad: is wrong" in told
+    done = build.ipclab("rules", "--build", "build", "LMEM-99")
+    assert done.returncode == 2
+    assert "no row 'LMEM-99'" in done.stderr + done.stdout
+
+
 def test_a_mutant_has_its_profile(build: Build) -> None:
     machine(build, NO_GPU)
     mutants(build, {"name": "bad", "rows": ["LMEM-01"], "profile": "tegra"})

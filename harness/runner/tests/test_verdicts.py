@@ -228,6 +228,15 @@ def test_deviation_of_something_else_excuses_nothing(
     assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
 
 
+def test_a_deviation_holds_for_a_row_not_for_each_of_its_tests(build: Build) -> None:
+    build.conformance(VIOLATES)
+    build.conformance("record()", name="Suite.Other")
+    build.deviation()
+    outcome = build.run()
+    assert outcome.code == 0
+    assert sorted(x["verdict"] for x in outcome.records) == ["conforms", "deviates"]
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -392,6 +401,29 @@ def test_the_drivers_own_names_are_removed(build: Build) -> None:
     assert record["verdict"] == "conforms"
     pid = record["roles"][0]["pid"]
     assert not list(Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"))
+
+
+def test_the_drivers_names_of_further_processes_are_removed(build: Build) -> None:
+    mine = Path(f"/dev/shm/cuda.shm.{os.geteuid()}.{os.getpid():x}.ipclab")
+    build.sample(
+        "import subprocess, time\n"
+        "name = f'/dev/shm/cuda.shm.{os.geteuid()}.%x.1'\n"
+        f"open({str(mine)!r}, 'w').close()\n"
+        "if len(sys.argv) == 1:\n"
+        "    child = subprocess.run([sys.executable, __file__, 'again'])\n"
+        "    sys.exit(child.returncode)\n"
+        "open(name % os.getpid(), 'w').close()\n"
+        "print('child', os.getpid())\n"
+        "time.sleep(0.3)  # what a CUDA process needs to end, at least\n"
+    )
+    try:
+        record = build.run().only
+        assert record["verdict"] == "conforms"
+        pid = int(record["roles"][0]["output"].split()[1])
+        assert not list(Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"))
+        assert mine.exists(), "of a process that is not the sample's"
+    finally:
+        mine.unlink(missing_ok=True)
 
 
 def test_the_probe_tells_the_driver(build: Build) -> None:

@@ -14,7 +14,17 @@ from types import FrameType
 import pytest
 from rich.console import Console
 
-from ipclab import backend, doctor, mutants, report, results, sample, terminal
+from ipclab import (
+    backend,
+    compare,
+    doctor,
+    mutants,
+    report,
+    results,
+    rules,
+    sample,
+    terminal,
+)
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
@@ -59,6 +69,16 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command == "doctor":
         return doctor.run(terminal.console(), build)
+    if options.command == "rules":
+        return rules.run(terminal.console(), build, options.row, options.results)
+    if options.command == "compare":
+        return compare.run(
+            terminal.console(),
+            options.old,
+            options.new,
+            options.json,
+            options.any_catalogue,
+        )
     return _report(options.results)
 
 
@@ -251,7 +271,16 @@ def _parser() -> argparse.ArgumentParser:
         help="write the kill matrix there, as JSON",
     )
     look = commands.add_parser("doctor", help="what this machine can share")
-    for command in (run, one, kill, look):
+    law = commands.add_parser("rules", help="the rows, their tests and mutants")
+    law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
+    law.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="verdicts of this run (default: results/latest)",
+    )
+    for command in (run, one, kill, look, law):
         command.add_argument(
             "--build",
             metavar="DIR",
@@ -259,6 +288,22 @@ def _parser() -> argparse.ArgumentParser:
             default=BUILD,
             help=f"build folder (default: {BUILD})",
         )
+    two = commands.add_parser(
+        "compare",
+        help="what two runs say differently",
+        epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
+        "2 usage, 3 the harness is broken",
+    )
+    two.add_argument("old", metavar="OLD", type=Path)
+    two.add_argument("new", metavar="NEW", type=Path)
+    two.add_argument(
+        "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+    )
+    two.add_argument(
+        "--any-catalogue",
+        action="store_true",
+        help="even if rows have another sentence in the two runs",
+    )
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.run import Run, Settings
 
-KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE = (
+KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE, UNJUDGED = (
     "killed",  # the row failed: the mutant was noticed
     "survived",  # the row passed although its behaviour is gone
     "passed",  # an ok-* variant, as it must
@@ -32,8 +33,11 @@ KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE = (
     "open",  # the row has no test yet
     "observed",  # the row is only written down, nothing could fail
     "not applicable",  # a test of the row cannot run on the model
+    "broken",  # the harness could not judge: that is no kill
 )
-WRONG = (SURVIVED, FLAGGED)
+WRONG = (SURVIVED, FLAGGED, UNJUDGED)
+# Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
+JUDGED = ("MUST", "ERROR")
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,14 @@ def run(out: Console, request: Request) -> int:
     if request.matrix is not None:
         _write(request.matrix, chosen, matrix)
     _show(out, chosen, matrix)
-    wrong = sum(cell in WRONG for row in matrix.values() for cell in row.values())
-    return 1 if wrong else 0
+    wrong = sum(x in WRONG for row in matrix.values() for x in row.values())
+    unproved = [] if request.names else _unproved(next(iter(runs.values())), matrix)
+    if unproved:
+        out.print(
+            Text(f"no mutant is killed by {', '.join(unproved)}", style="bold red"),
+            soft_wrap=True,
+        )
+    return 1 if wrong or unproved else 0
 
 
 def read(source: Path) -> list[Mutant]:
@@ -106,13 +116,29 @@ def cell(mutant: Mutant, verdicts: Sequence[str]) -> str:
     """What the verdicts of a row's tests say of a mutant."""
     if not verdicts:
         return OPEN
-    if any(verdict in records.FAILING for verdict in verdicts):
+    failing = [verdict for verdict in verdicts if verdict in records.FAILING]
+    if any(verdict != "broken" for verdict in failing):
         return FLAGGED if mutant.conforming else KILLED
+    if failing:
+        return UNJUDGED
     if "not applicable" in verdicts:  # perhaps the one that would notice
         return ELSEWHERE
     if mutant.conforming:
         return PASSED
     return SEEN if "observed" in verdicts else SURVIVED
+
+
+def _unproved(run: Run, matrix: dict[str, dict[str, str]]) -> list[str]:
+    """Judged rows that have a test which has never been seen to fail."""
+    tested = {case.requirement for case in run.cases}
+    killed = {
+        row for rows in matrix.values() for row, cell in rows.items() if cell == KILLED
+    }
+    return [
+        row
+        for row, entry in run.catalogue.items()
+        if entry["kind"] in JUDGED and row in tested and row not in killed
+    ]
 
 
 def _matrix(
@@ -151,8 +177,11 @@ def _matrix(
             bar.advance(task)
             return str(record["verdict"])
 
+        beside = [job for job in wanted if not job[3].alone]
+        wanted = beside + [job for job in wanted if job[3].alone]
+        verdict_of = chain(pool.map(one, beside), map(one, wanted[len(beside) :]))
         for (mutant, profile, row, case), verdict in zip(
-            wanted, pool.map(one, wanted), strict=True
+            wanted, verdict_of, strict=True
         ):
             if mutant is None and verdict in records.FAILING:
                 raise HarnessError(
@@ -181,6 +210,7 @@ def _show(
         OPEN: "dim",
         SEEN: "dim",
         ELSEWHERE: "dim",
+        UNJUDGED: "bold red",
     }
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("mutant", "what it does", "rows"):

@@ -179,11 +179,15 @@ class Run:
         if self.error:
             found.append(self.error)
         table = self.rows
-        for row in table:
-            if row.verdict == "conforms" and row.record["deviation"]:
-                found.append(
-                    f"deviations.json: {row.record['requirement']} conforms after all"
-                )
+        entered = [row for row in table if row.record["deviation"]]
+        departing = {
+            x.record["requirement"] for x in entered if x.verdict != "conforms"
+        }
+        found += [
+            f"deviations.json: {name} conforms after all"
+            for name in dict.fromkeys(row.record["requirement"] for row in entered)
+            if name not in departing
+        ]
         judged = {
             row.record["requirement"] for row in table if row.verdict in records.JUDGED
         }

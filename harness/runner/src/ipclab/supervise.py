@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ MARK = "IPCLAB_SUPERVISED"  # inherited even by those who leave the session
 HEAD = TAIL = 64 * 1024  # bytes of output kept at either end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 0.3  # seconds in which a last child may still end by itself
+LOOK = 0.05  # seconds between two looks at /dev/shm; a CUDA process lives longer
 
 _PR_SET_CHILD_SUBREAPER = 36
 _lock = threading.Lock()
@@ -122,11 +123,12 @@ def run(
         _leaders.add(program.pid)
     reader = threading.Thread(target=_read, args=(program, capture, live), daemon=True)
     reader.start()
+    names_of_driver = _DriverNames(program.pid, mark)
     timed_out = False
     survivors: list[psutil.Process] = []
     try:
         try:
-            program.wait(timeout)
+            _wait_and_look(program, timeout, names_of_driver)
         except subprocess.TimeoutExpired:
             timed_out = True
             _signal_group(program.pid, signal.SIGTERM)
@@ -136,6 +138,7 @@ def run(
             survivors = _wait_for(program.pid, mark, LINGER)
         names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
     finally:
+        names_of_driver.look()
         # Also the way out of a KeyboardInterrupt: end all, reap all.
         _signal_group(program.pid, signal.SIGKILL)
         for process in _family(program.pid, mark):
@@ -146,7 +149,7 @@ def run(
         with _lock:
             _leaders.discard(program.pid)
         reader.join(GRACE)
-        _remove_driver_names(program.pid)
+        names_of_driver.remove()
     return Ended(
         pid=program.pid,
         code=program.returncode,
@@ -197,9 +200,7 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
                 _reap(process.pid)
-            elif process.pid != leader and (
-                os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
-            ):
+            elif process.pid != leader and _belongs(process, leader, mark):
                 family.append(process)
     return family
 
@@ -212,14 +213,58 @@ def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
     return family
 
 
-def _remove_driver_names(pid: int) -> None:
-    """Remove what NVIDIA's driver leaves in /dev/shm of a process that has ended.
+def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
+    return os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
 
-    It makes a name for interprocess events and never unlinks it.
+
+def _wait_and_look(
+    program: subprocess.Popen[bytes], timeout: float, names: _DriverNames
+) -> None:
+    """Wait as Popen.wait does, and look at the names meanwhile."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            program.wait(min(LOOK, max(left, 0)))
+        except subprocess.TimeoutExpired:
+            names.look()
+            if left <= LOOK:
+                raise
+        else:
+            return
+
+
+class _DriverNames:
+    """What NVIDIA's driver leaves in /dev/shm of the processes of one program.
+
+    It makes a name for interprocess events, with the process's id, and never
+    unlinks it. Only names that were seen while their process lived and belonged
+    to the program are removed: an id that no process has here any more may be
+    alive in a container that shares /dev/shm.
     """
-    for name in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid:x}.*"):
-        with contextlib.suppress(OSError):
-            name.unlink()
+
+    def __init__(self, leader: int, mark: str) -> None:
+        self._leader = leader
+        self._mark = mark
+        self._ours: set[Path] = set()
+
+    def look(self) -> None:
+        """Remember the names of the processes that live now."""
+        for path in self._all():
+            with contextlib.suppress(psutil.Error, OSError, ValueError):
+                pid = int(path.name.split(".")[3], 16)
+                if _belongs(psutil.Process(pid), self._leader, self._mark):
+                    self._ours.add(path)
+
+    def remove(self) -> None:
+        """Remove the names; all processes of the program have ended."""
+        for path in self._ours.union(self._all(f"{self._leader:x}")):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    @staticmethod
+    def _all(pid: str = "[0-9a-f]*") -> Iterator[Path]:
+        return Path("/dev/shm").glob(f"cuda.shm.{os.geteuid()}.{pid}.*")
 
 
 def _reap(pid: int) -> None:

@@ -1,0 +1,594 @@
+// What a handle names: one allocation, whole, and never a later one.
+// Mirror of samples/02_handle_identity.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+
+constexpr size_t kSmall = 4096;     // shares a block with others
+constexpr size_t kLarge = 4 << 20;  // has its own
+constexpr int kExports = 10000;
+constexpr int kTries = 64;  // to get an address back
+constexpr size_t kAllocations = 64;
+constexpr unsigned kProbes = 16;  // bytes looked at in one allocation
+
+std::string bytes_of(const Handle& handle) {
+  return {reinterpret_cast<const char*>(&handle), sizeof handle};
+}
+
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+// Memory of `bytes` at `address`, or anywhere if the allocator does not give
+// that address back. What it gives instead is kept until then, so that each
+// try gets another.
+std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
+  std::vector<std::unique_ptr<DeviceBuffer>> others;
+  for (int i = 0; i < kTries; ++i) {
+    auto buffer = std::make_unique<DeviceBuffer>(bytes);
+    if (buffer->data == address) return buffer;
+    others.push_back(std::move(buffer));
+  }
+  return std::move(others.back());
+}
+
+template <class T>
+T pointer_attribute(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  CALL(DRIVER(cuPointerGetAttribute)(&value, which,
+                                     reinterpret_cast<CUdeviceptr>(pointer)));
+  return value;
+}
+
+// The same of a pointer for which no answer is promised.
+template <class T>
+std::string answer_for(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
+      &value, which, reinterpret_cast<CUdeviceptr>(pointer)));
+  return code == CUDA_SUCCESS ? std::to_string(value) : name_of(code);
+}
+
+// --- single bytes of allocations of any size --------------------------------
+
+struct Probes {
+  size_t at[kProbes];
+  unsigned count = 0;
+};
+
+// The edges of an allocation, and of what might be mapped of it alone: one
+// page, or what 32 bits count.
+Probes probes_of(size_t bytes) {
+  std::set<size_t> places{0, bytes / 2, bytes - 1};
+  for (const size_t edge : {size_t{512}, size_t{4096}, size_t{2} << 20,
+                            size_t{4} << 20, size_t{4} << 30})
+    for (const size_t place : {edge - 1, edge})
+      if (place < bytes) places.insert(place);
+  Probes probes;
+  for (const size_t place : places) probes.at[probes.count++] = place;
+  return probes;
+}
+
+// Neither 0 nor the poison 0xEE.
+__host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
+  return static_cast<unsigned char>(1 + pattern.at(place) % 200);
+}
+
+__global__ void write_bytes(unsigned char* data, Probes probes,
+                            Pattern pattern) {
+  const size_t place = probes.at[threadIdx.x];
+  data[place] = byte_at(pattern, place);
+}
+
+__global__ void read_bytes(const unsigned char* data, Probes probes,
+                           unsigned char* seen) {
+  seen[threadIdx.x] = data[probes.at[threadIdx.x]];
+}
+
+void write_by_kernel(void* data, size_t bytes, Pattern pattern) {
+  const Probes probes = probes_of(bytes);
+  note_call("write_bytes<<<>>>");
+  write_bytes<<<1, probes.count>>>(static_cast<unsigned char*>(data), probes,
+                                   pattern);
+  CALL(cudaGetLastError());
+  CALL(cudaDeviceSynchronize());
+}
+
+// A kernel and a copy find these bytes.
+void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
+  SCOPED_TRACE("an allocation of " + std::to_string(bytes) + " bytes");
+  const Probes probes = probes_of(bytes);
+  const auto* begin = static_cast<const unsigned char*>(data);
+  const DeviceBuffer by_kernel(kProbes);
+  note_call("read_bytes<<<>>>");
+  read_bytes<<<1, probes.count>>>(
+      begin, probes, reinterpret_cast<unsigned char*>(by_kernel.data));
+  CALL(cudaGetLastError());
+  unsigned char seen[kProbes];
+  CALL(cudaMemcpy(seen, by_kernel.data, sizeof seen, cudaMemcpyDefault));
+  for (unsigned i = 0; i < probes.count; ++i) {
+    const size_t place = probes.at[i];
+    EXPECT_EQ(seen[i], byte_at(pattern, place)) << "by kernel, byte " << place;
+    unsigned char copied = 0xEE;
+    CALL(cudaMemcpy(&copied, begin + place, 1, cudaMemcpyDefault));
+    EXPECT_EQ(copied, byte_at(pattern, place)) << "by copy, byte " << place;
+  }
+}
+
+}  // namespace
+
+TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
+  covers("LMEM-05");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kLarge);
+    buffer.fill(pattern("exporter"));
+    std::array<Handle, 3> kept;
+    kept[0] = buffer.legacy_handle();
+    // Others may take memory at the same time, so shrinking once proves
+    // nothing; not shrinking once proves enough.
+    constexpr int kRounds = 50;
+    bool shrinks = true;
+    std::set<std::string> different;
+    for (int round = 0; round < kRounds && shrinks; ++round) {
+      const size_t before = free_bytes();
+      for (int i = 0; i < kExports; ++i) {
+        const Handle handle = buffer.legacy_handle();
+        different.insert(bytes_of(handle));
+        if (i == kExports / 2) kept[1] = handle;
+        kept[2] = handle;
+      }
+      shrinks = free_bytes() < before;
+    }
+    EXPECT_FALSE(shrinks) << "device memory shrinks in each of " << kRounds
+                          << " rounds of " << kExports << " exports";
+    me.observe("exports of one allocation have " +
+               std::to_string(different.size()) + " different handle(s)");
+    me.send("handles", kept);
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    for (const Handle& handle : me.receive<std::array<Handle, 3>>("handles")) {
+      LegacyMapping mapping(handle, kLarge);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      mapping.close();
+    }
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
+  covers("LMEM-06");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+    for (const size_t bytes : {kSmall, kLarge}) {
+      DeviceBuffer first(bytes);
+      first.fill(pattern("first"));
+      const void* address = first.data;
+      const Handle before = first.legacy_handle();
+      first.free();
+      const auto second = allocate_at(address, bytes);
+      second->fill(pattern("second"));
+      const Handle after = second->legacy_handle();
+      if (second->data != address)
+        me.observe("the address of " + std::to_string(bytes) +
+                   " bytes does not come back");
+      EXPECT_NE(bytes_of(before), bytes_of(after)) << bytes << " bytes";
+      me.send("handle", after);
+      me.wait("closed");
+    }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    for (const size_t bytes : {kSmall, kLarge}) {
+      LegacyMapping mapping(me.receive<Handle>("handle"), bytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("second")));
+      mapping.close();
+      me.signal("closed");
+    }
+  });
+
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
+  covers("LMEM-07");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+    for (const size_t bytes : {kSmall, kLarge}) {
+      DeviceBuffer first(bytes);
+      const void* address = first.data;
+      const Handle stale = first.legacy_handle();
+      first.free();
+      const auto second = allocate_at(address, bytes);
+      second->fill(pattern("secret"));
+      me.observe(std::to_string(bytes) + " bytes: the address " +
+                 (second->data == address ? "came back" : "did not come back"));
+      // Lent to somebody else, perhaps: only memory that has been exported can
+      // be opened at all.
+      second->legacy_handle();
+      me.send("stale handle", stale);
+      me.wait("tried");
+      EXPECT_TRUE(kernel_reads(*second, pattern("secret")));
+    }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    for (const size_t bytes : {kSmall, kLarge}) {
+      const auto stale = me.receive<Handle>("stale handle");
+      CALL(cudaFree(nullptr));
+      void* opened = nullptr;
+      const cudaError_t code = NOTED(
+          cudaIpcOpenMemHandle(&opened, stale, cudaIpcMemLazyEnablePeerAccess));
+      cudaGetLastError();
+      me.observe("opening a stale handle: " + name_of(code));
+      if (code == cudaSuccess) {
+        const Words words(opened, bytes);
+        EXPECT_FALSE(kernel_reads(words, pattern("secret")));
+        EXPECT_FALSE(copy_reads(words, pattern("secret")));
+        CALL(cudaIpcCloseMemHandle(opened));
+      }
+      EXPECT_TRUE(context_is_usable());
+      me.signal("tried");
+    }
+  });
+
+  scenario.run(20s);
+}
+
+// The second importer's address space is filled otherwise, if possible with
+// something at the exporter's address.
+TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
+  covers("LMEM-15");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kLarge);
+    buffer.fill(pattern("exporter"));
+    me.send("address", buffer.data);
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed", 2);
+  });
+
+  const auto borrow = [](Role& me, const uint32_t* address) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.observe(std::string("opens at ") + (mapping.data == address
+                                               ? "the exporter's address"
+                                               : "another address"));
+    mapping.close();
+    me.signal("closed");
+  };
+  scenario.role("importer", [borrow](Role& me) {
+    borrow(me, me.receive<uint32_t*>("address"));
+  });
+  scenario.role("crowded importer", [borrow](Role& me) {
+    const auto address = me.receive<uint32_t*>("address");
+    const DeviceBuffer own(kLarge);
+    CUdeviceptr reserved = 0;
+    const CUresult code = NOTED(DRIVER(cuMemAddressReserve)(
+        &reserved, kLarge, 0, reinterpret_cast<CUdeviceptr>(address), 0));
+    me.observe("reserving the exporter's address first: " + name_of(code));
+    borrow(me, address);
+    if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemAddressFree)(reserved, kLarge));
+  });
+
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
+  covers("LMEM-17");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  struct Loan {
+    Handle handle;
+    size_t number;
+  };
+  using Loans = std::array<Loan, kAllocations>;
+  // Most share blocks with their neighbours, each eighth has its own.
+  const auto size_of = [](size_t number) {
+    return number % 8 == 7 ? (size_t{2} << 20) + number * 4
+                           : 512 * (number + 1);
+  };
+  const auto of = [](size_t number) {
+    return pattern("allocation " + std::to_string(number));
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+    Loans loans;
+    std::set<std::string> handles;
+    for (size_t i = 0; i < kAllocations; ++i) {
+      buffers.push_back(std::make_unique<DeviceBuffer>(size_of(i)));
+      buffers.back()->fill(of(i));
+      loans[i] = {buffers.back()->legacy_handle(), i};
+      handles.insert(bytes_of(loans[i].handle));
+    }
+    EXPECT_EQ(handles.size(), kAllocations) << "handles are not distinct";
+    std::shuffle(loans.begin(), loans.end(),
+                 std::mt19937(pattern("order").key));
+    me.send("loans", loans);
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    std::vector<std::unique_ptr<LegacyMapping>> mappings(kAllocations);
+    for (const Loan& loan : me.receive<Loans>("loans"))
+      mappings.at(loan.number) =
+          std::make_unique<LegacyMapping>(loan.handle, size_of(loan.number));
+    for (size_t i = 0; i < kAllocations; ++i) {
+      EXPECT_TRUE(kernel_reads(*mappings[i], of(i))) << "allocation " << i;
+      EXPECT_TRUE(copy_reads(*mappings[i], of(i))) << "allocation " << i;
+    }
+    mappings.clear();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(HandleIdentity, TheWholeAllocationIsReachable) {
+  covers("LMEM-18");
+  needs(gpus(1), legacy_memory);
+  static constexpr size_t kMiB = 1 << 20;
+  static constexpr std::array kSizes{
+      size_t{1},    size_t{511},   size_t{4097},
+      2 * kMiB - 1, 2 * kMiB,      2 * kMiB + 1,
+      3 * kMiB,     64 * kMiB + 5, 4096 * kMiB + 2 * kMiB + 1};
+  using Handles = std::array<Handle, kSizes.size()>;
+  Scenario scenario;
+
+  // No DeviceBuffer: it would poison all of several GiB.
+  scenario.role("exporter", [](Role& me) {
+    std::array<void*, kSizes.size()> memory;
+    Handles handles;
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      CALL(cudaMalloc(&memory[i], kSizes[i]));
+      write_by_kernel(memory[i], kSizes[i], pattern("exporter"));
+      CALL(cudaIpcGetMemHandle(&handles[i], memory[i]));
+    }
+    me.send("handles", handles);
+    me.wait("closed");
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      expect_bytes(memory[i], kSizes[i], pattern("importer"));
+      CALL(cudaFree(memory[i]));
+    }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      LegacyMapping mapping(handles[i], kSizes[i]);
+      expect_bytes(mapping.data, kSizes[i], pattern("exporter"));
+      write_by_kernel(mapping.data, kSizes[i], pattern("importer"));
+      mapping.close();
+    }
+    me.signal("closed");
+  });
+
+  scenario.run(60s);
+}
+
+namespace {
+
+__device__ uint32_t variable[1024];
+
+// The attribute says the same of a pointer as the export itself.
+void expect_attribute_is_true(const char* kind, void* memory) {
+  const auto capable = pointer_attribute<unsigned>(
+      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory);
+  Handle handle;
+  const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, memory));
+  cudaGetLastError();
+  expected_but_saw(capable != 0 ? "cudaSuccess" : "a refusal", name_of(code));
+  EXPECT_EQ(capable != 0, code == cudaSuccess)
+      << kind << ": the attribute is " << capable << ", the export gives "
+      << name_of(code);
+}
+
+}  // namespace
+
+TEST(HandleIdentity, TheAttributeTellsWhatCanBeExported) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer buffer(kLarge), small(kSmall);
+    expect_attribute_is_true("cudaMalloc", buffer.data);
+    expect_attribute_is_true("a small cudaMalloc", small.data);
+    EXPECT_EQ(pointer_attribute<unsigned>(
+                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, buffer.data),
+              1u);
+
+    void* memory = nullptr;
+    size_t pitch = 0;
+    CALL(cudaMallocPitch(&memory, &pitch, 100, 100));
+    expect_attribute_is_true("cudaMallocPitch", memory);
+    CALL(cudaFree(memory));
+
+    CALL(cudaHostAlloc(&memory, kSmall, cudaHostAllocMapped));
+    expect_attribute_is_true("cudaHostAlloc", memory);
+    CALL(cudaFreeHost(memory));
+
+    if (attribute(cudaDevAttrManagedMemory) != 0) {
+      CALL(cudaMallocManaged(&memory, kSmall));
+      expect_attribute_is_true("cudaMallocManaged", memory);
+      CALL(cudaFree(memory));
+    }
+    if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
+      CALL(cudaMallocAsync(&memory, kSmall, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+      expect_attribute_is_true("cudaMallocAsync", memory);
+      CALL(cudaFreeAsync(memory, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+    }
+    CALL(cudaGetSymbolAddress(&memory, variable));
+    expect_attribute_is_true("a __device__ variable", memory);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, TheAttributeIsTrueOfMappedMemory) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory, vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    size_t size = 0;
+    CALL(DRIVER(cuMemGetAllocationGranularity)(
+        &size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUmemGenericAllocationHandle memory = 0;
+    CALL(DRIVER(cuMemCreate)(&memory, size, &wanted, 0));
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAddressReserve)(&address, size, 0, 0, 0));
+    CALL(DRIVER(cuMemMap)(address, size, 0, memory, 0));
+    const CUmemAccessDesc access{wanted.location,
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CALL(DRIVER(cuMemSetAccess)(address, size, &access, 1));
+    expect_attribute_is_true("cuMemMap", reinterpret_cast<void*>(address));
+    CALL(DRIVER(cuMemUnmap)(address, size));
+    CALL(DRIVER(cuMemAddressFree)(address, size));
+    CALL(DRIVER(cuMemRelease)(memory));
+  });
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, TheAttributeIsTrueOfAnImport) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kLarge));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+    expect_attribute_is_true("an import", mapping.data);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, SyncMemopsOnBothSides) {
+  covers("LMEM-46");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  const auto seen = [](Role& me, const char* when, const void* pointer) {
+    me.observe(std::string("SYNC_MEMOPS ") + when + ": " +
+               answer_for<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
+  };
+  const auto set = [](void* pointer) {
+    const unsigned on = 1;
+    return NOTED(
+        DRIVER(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                      reinterpret_cast<CUdeviceptr>(pointer)));
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(kLarge);
+    buffer.fill(pattern("exporter"));
+    seen(me, "in the exporter at first", buffer.data);
+    CALL(set(buffer.data));
+    EXPECT_EQ(pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                          buffer.data),
+              1u);
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+    seen(me, "in the importer, set by the exporter", mapping.data);
+    me.observe("setting it in the importer: " + name_of(set(mapping.data)));
+    seen(me, "in the importer, set by the importer", mapping.data);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(HandleIdentity, ABufferIdIsNeverReused) {
+  covers("LMEM-48");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  const auto id_of = [](const Words& memory) {
+    return pointer_attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                                 memory.data);
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    std::set<unsigned long long> ids;
+    size_t allocations = 0, repeats = 0;
+    for (const size_t bytes : {kSmall, kLarge}) {
+      const DeviceBuffer other(bytes);
+      DeviceBuffer first(bytes);
+      const void* address = first.data;
+      ids.insert({id_of(other), id_of(first)});
+      first.free();
+      const auto second = allocate_at(address, bytes);
+      ids.insert(id_of(*second));
+      allocations += 3;
+      repeats += second->data == address;
+    }
+    me.observe(std::to_string(repeats) + " of 2 addresses came back");
+    EXPECT_EQ(ids.size(), allocations) << "an id stands for two allocations";
+
+    const DeviceBuffer buffer(kLarge);
+    buffer.fill(pattern("exporter"));
+    me.send("id", id_of(buffer));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const auto theirs = me.receive<unsigned long long>("id");
+    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
+    me.observe("the id of the import is " +
+               answer_for<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                              mapping.data) +
+               ", the exporter's of the same memory " + std::to_string(theirs));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}

@@ -1,0 +1,376 @@
+// Every open needs its close: what the count keeps alive, and for whom.
+// Mirror of samples/03_reference_count.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kOpens = 4;
+
+__global__ void add_one(uint32_t* word) { *word += 1; }
+
+void* open(const Handle& handle) {
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+  return opened;
+}
+
+// The exporter of a mapping that must go on working: each time the importer
+// has written, it finds that and answers with something new.
+void answer(Role& me, const DeviceBuffer& buffer, int times) {
+  for (int i = 0; i < times; ++i) {
+    const std::string turn = std::to_string(i);
+    buffer.fill(pattern("exporter " + turn));
+    me.signal("exporter wrote");
+    me.wait("importer wrote");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer " + turn)));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer " + turn)));
+  }
+}
+
+// The importer's side of turn `i`.
+void expect_works(Role& me, const Words& mapping, int i) {
+  const std::string turn = std::to_string(i);
+  me.wait("exporter wrote");
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter " + turn)));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter " + turn)));
+  mapping.fill(pattern("importer " + turn));
+  me.signal("importer wrote");
+}
+
+// An exporter that answers `turns` times and keeps its memory until the end.
+std::function<void(Role&)> answers(int turns) {
+  return [turns](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    me.send("handle", buffer.legacy_handle());
+    answer(me, buffer, turns);
+    me.wait("closed");
+    EXPECT_TRUE(context_is_usable());
+  };
+}
+
+#define EXPECT_CLOSE_REFUSED(pointer)                                   \
+  EXPECT_REFUSED(cudaIpcCloseMemHandle(pointer), cudaErrorInvalidValue, \
+                 cudaErrorMapBufferObjectFailed, cudaErrorNotSupported)
+
+}  // namespace
+
+TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
+  covers("LMEM-08");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    void* first = open(handle);
+    for (int i = 1; i < kOpens; ++i) {
+      void* again = nullptr;
+      EXPECT_SUCCESS(
+          cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess));
+      ASSERT_EQ(again, first) << "open " << i + 1;
+    }
+    EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
+    EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
+    // Raised by one each time, or one of these would be refused.
+    for (int i = 0; i < kOpens; ++i)
+      EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, AMappingWorksUntilItsLastClose) {
+  covers("LMEM-09");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", answers(kOpens));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    Words mapping;
+    for (int i = 0; i < kOpens; ++i) mapping = Words(open(handle), kBytes);
+    for (int i = 0; i < kOpens; ++i) {
+      expect_works(me, mapping, i);
+      EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
+    }
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, TheLastCloseUnmaps) {
+  covers("LMEM-10");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    void* opened = nullptr;
+    for (int i = 0; i < kOpens; ++i) opened = open(handle);
+    const auto address = reinterpret_cast<CUdeviceptr>(opened);
+    cudaPointerAttributes attributes{};
+    for (int i = 0; i < kOpens; ++i) {
+      CALL(cudaPointerGetAttributes(&attributes, opened));
+      EXPECT_EQ(attributes.type, cudaMemoryTypeDevice) << "after " << i;
+      CALL(cudaIpcCloseMemHandle(opened));
+    }
+    CALL(cudaPointerGetAttributes(&attributes, opened));
+    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    EXPECT_REFUSED(DRIVER(cuMemGetAddressRange)(&base, &size, address),
+                   CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// Only a kernel may try: cudaMemcpy would take the address for the host's.
+TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
+  covers("LMEM-10");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("faulted");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    uint32_t* const closed = mapping.data;
+    mapping.close();
+    note_call("add_one<<<>>>");
+    add_one<<<1, 1>>>(closed);
+    CALL(cudaGetLastError());
+    EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+    // The context is lost, whatever is asked of it.
+    EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+    me.signal("faulted");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, ACloseTooManyIsRefused) {
+  covers("LMEM-11");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    for (const int opens : {1, kOpens}) {
+      void* opened = nullptr;
+      for (int i = 0; i < opens; ++i) opened = open(handle);
+      for (int i = 0; i < opens; ++i) CALL(cudaIpcCloseMemHandle(opened));
+      EXPECT_CLOSE_REFUSED(opened);
+      EXPECT_REFUSED(
+          DRIVER(cuIpcCloseMemHandle)(reinterpret_cast<CUdeviceptr>(opened)),
+          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_CONTEXT,
+          CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
+      EXPECT_TRUE(context_is_usable());
+    }
+    // The count has not gone below zero: one open is one open.
+    LegacyMapping mapping(handle, kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
+  covers("LMEM-12");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("first"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("first")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("first")));
+    buffer.fill(pattern("second"));
+    me.send("handle again", buffer.legacy_handle());
+    me.wait("closed again");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("second")));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    Words mapping;
+    for (int i = 0; i < kOpens; ++i) mapping = Words(open(handle), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
+    for (int i = 0; i < kOpens; ++i) CALL(cudaIpcCloseMemHandle(mapping.data));
+    me.signal("closed");
+  });
+
+  scenario.role("later importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle again"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("second")));
+    mapping.close();
+    me.signal("closed again");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, FreeRefusesAnImport) {
+  covers("LMEM-28");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", answers(1));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
+    EXPECT_REFUSED(
+        DRIVER(cuMemFree)(reinterpret_cast<CUdeviceptr>(mapping.data)),
+        CUDA_ERROR_INVALID_VALUE);
+    expect_works(me, mapping, 0);
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
+    mapping.data = nullptr;
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
+  covers("LMEM-29");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer never_exported(kBytes), buffer(kBytes);
+    never_exported.fill(pattern("never exported"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened");
+    EXPECT_CLOSE_REFUSED(buffer.data);
+    EXPECT_CLOSE_REFUSED(never_exported.data);
+    EXPECT_TRUE(kernel_reads(never_exported, pattern("never exported")));
+    answer(me, buffer, 1);
+    me.wait("closed");
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    me.signal("opened");
+    expect_works(me, mapping, 0);
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
+  covers("LMEM-29");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("importer", [](Role&) {
+    CALL(cudaFree(nullptr));
+    void* nothing = nullptr;
+    EXPECT_CLOSE_REFUSED(nothing);
+    std::vector<char> host(kBytes, 'h');
+    EXPECT_CLOSE_REFUSED(host.data());
+    EXPECT_EQ(host, std::vector<char>(kBytes, 'h'));
+    void* pinned = nullptr;
+    CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocMapped));
+    EXPECT_CLOSE_REFUSED(pinned);
+    const Words words(pinned, kBytes);
+    words.fill(pattern("pinned"));
+    EXPECT_TRUE(kernel_reads(words, pattern("pinned")));
+    CALL(cudaFreeHost(pinned));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+// Nothing is said of an address inside an open mapping.
+TEST(ReferenceCount, ClosingInsideAMapping) {
+  covers("LMEM-29");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    void* inside = mapping.data + mapping.count / 2;
+    const cudaError_t code = NOTED(cudaIpcCloseMemHandle(inside));
+    cudaGetLastError();
+    me.observe("closing the middle of an open mapping: " + name_of(code));
+    if (code == cudaSuccess) {
+      mapping.data = nullptr;  // it counts as the close
+    } else {
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      mapping.close();
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ReferenceCount, FreeingBeforeTheClose) {
+  covers("LMEM-42");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other"));
+    DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("freed"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened");
+    const cudaError_t code = NOTED(cudaFree(buffer.data));
+    cudaGetLastError();
+    buffer.data = nullptr;
+    me.observe("cudaFree while an importer has it open: " + name_of(code));
+    me.signal("freed");
+    // The importer ends here, or earlier: nobody knows.
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    EXPECT_TRUE(copy_reads(other, pattern("other")));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario
+      .role("importer",
+            [](Role& me) {
+              void* opened = open(me.receive<Handle>("handle"));
+              me.signal("opened");
+              me.wait("freed");
+              const Words words(opened, kBytes);
+              try {
+                me.observe(kernel_reads(words, pattern("freed"))
+                               ? "the importer still reads what was there"
+                               : "the importer reads something else");
+              } catch (const CallFailed& failed) {
+                me.observe("the importer's kernel ends with " + failed.seen);
+              }
+              const cudaError_t code = NOTED(cudaIpcCloseMemHandle(opened));
+              cudaGetLastError();
+              me.observe("closing afterwards: " + name_of(code));
+            })
+      .may_end_by(SIGSEGV);
+
+  scenario.run(20s);
+}

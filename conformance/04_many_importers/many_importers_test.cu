@@ -1,0 +1,426 @@
+// One allocation in many processes and threads, and many allocations in one.
+// Mirror of samples/04_many_importers.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+
+constexpr size_t kBytes = 4 << 20;
+constexpr size_t kSlotBytes = 16 << 10;
+constexpr unsigned kThreads = 8;
+constexpr unsigned kAllocations = 2000;
+constexpr unsigned kWords = 512;  // of each of these
+constexpr unsigned kNobody = 65534;
+
+std::string importer(int number) {
+  return "importer " + std::to_string(number);
+}
+
+Words slot(const Words& all, int number) {
+  return {all.data + static_cast<size_t>(number) * kSlotBytes / 4, kSlotBytes};
+}
+
+// All hold it open at once, each reads what the exporter wrote, then each
+// writes a slot of its own.
+void shared_by(int importers, std::chrono::milliseconds deadline) {
+  const size_t bytes = static_cast<size_t>(importers) * kSlotBytes;
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(bytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened", importers);
+    me.signal("all opened");
+    me.wait("read", importers);
+    buffer.poison();
+    me.signal("all read");
+    me.wait("written", importers);
+    for (int i = 0; i < importers; ++i) {
+      EXPECT_TRUE(kernel_reads(slot(buffer, i), pattern(importer(i)))) << i;
+      EXPECT_TRUE(copy_reads(slot(buffer, i), pattern(importer(i)))) << i;
+    }
+    me.signal("all written");
+    me.wait("closed", importers);
+  });
+
+  scenario.roles("importer", importers, [=](Role& me) {
+    void* opened = nullptr;
+    const auto handle = me.receive<Handle>("handle");
+    EXPECT_SUCCESS(
+        cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+    me.signal("opened");
+    ASSERT_NE(opened, nullptr);
+    const Words mapping(opened, bytes);
+    me.wait("all opened");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("read");
+    me.wait("all read");
+    slot(mapping, me.index()).fill(pattern(me.name()));
+    me.signal("written");
+    me.wait("all written");
+    CALL(cudaIpcCloseMemHandle(opened));
+    me.signal("closed");
+  });
+
+  scenario.run(deadline);
+}
+
+__global__ void write_each(uint32_t* const* allocations, Pattern pattern) {
+  for (unsigned i = threadIdx.x; i < kWords; i += blockDim.x)
+    allocations[blockIdx.x][i] = pattern.at(blockIdx.x * kWords + i);
+}
+
+// What is wrong is counted for each allocation.
+__global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
+                           unsigned* wrong) {
+  for (unsigned i = threadIdx.x; i < kWords; i += blockDim.x)
+    if (allocations[blockIdx.x][i] != pattern.at(blockIdx.x * kWords + i))
+      atomicAdd(&wrong[blockIdx.x], 1u);
+}
+
+// The pointers where kernels find them.
+struct Table : DeviceBuffer {
+  explicit Table(const std::vector<uint32_t*>& pointers)
+      : DeviceBuffer(pointers.size() * sizeof(uint32_t*)) {
+    CALL(cudaMemcpy(data, pointers.data(), bytes(), cudaMemcpyHostToDevice));
+  }
+  uint32_t** pointers() const { return reinterpret_cast<uint32_t**>(data); }
+};
+
+}  // namespace
+
+TEST(ManyImporters, TwoHoldOneHandle) {
+  covers("LMEM-16");
+  needs(gpus(1), legacy_memory);
+  shared_by(2, 20s);
+}
+
+TEST(ManyImporters, EightHoldOneHandle) {
+  covers("LMEM-16");
+  needs(gpus(1), legacy_memory);
+  shared_by(8, 40s);
+}
+
+TEST(ManyImporters, SixtyFourHoldOneHandle) {
+  covers("LMEM-16");
+  needs(gpus(1), alone, legacy_memory);
+  shared_by(64, 110s);
+}
+
+TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
+  covers("LMEM-13");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("early"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("opened");
+    me.wait("closed");
+    buffer.fill(pattern("late"));
+    me.signal("late written");
+    me.wait("importer written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    me.signal("seen");
+    me.wait("other closed");
+  });
+
+  scenario.role("importer that closes", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    LegacyMapping first(handle, kBytes), second(handle, kBytes);
+    EXPECT_TRUE(kernel_reads(first, pattern("early")));
+    me.wait("opened");
+    first.close();
+    second.close();
+    me.signal("closed");
+    me.wait("other closed");  // closing, not ending, is the question
+  });
+
+  scenario.role("importer that stays", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
+    me.signal("opened");
+    me.wait("late written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("late")));
+    mapping.fill(pattern("importer"));
+    me.signal("importer written");
+    me.wait("seen");
+    mapping.close();
+    me.signal("other closed");
+  });
+
+  scenario.run(20s);
+}
+
+// Each is exporter and importer at once.
+TEST(ManyImporters, TwoProcessesLendToEachOther) {
+  covers("LMEM-17");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.roles("peer", 2, [](Role& me) {
+    const std::string mine = std::to_string(me.index());
+    const std::string theirs = std::to_string(1 - me.index());
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("lent by " + mine));
+    me.send("handle of " + mine, buffer.legacy_handle());
+
+    LegacyMapping mapping(me.receive<Handle>("handle of " + theirs), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
+    EXPECT_TRUE(copy_reads(mapping, pattern("lent by " + theirs)));
+    me.signal("read");
+    me.wait("read");
+    mapping.fill(pattern("written by " + mine));
+    me.signal("written");
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("written by " + theirs)));
+    EXPECT_TRUE(copy_reads(buffer, pattern("written by " + theirs)));
+    mapping.close();
+    me.signal("closed");
+    me.wait("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
+  covers("LMEM-17");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+    std::vector<uint32_t*> pointers;
+    std::string handles;
+    for (unsigned i = 0; i < kAllocations; ++i) {
+      buffers.push_back(
+          std::make_unique<DeviceBuffer>(kWords * sizeof(uint32_t)));
+      pointers.push_back(buffers.back()->data);
+      const Handle handle = buffers.back()->legacy_handle();
+      handles.append(reinterpret_cast<const char*>(&handle), sizeof handle);
+    }
+    const Table table(pointers);
+    note_call("write_each<<<>>>");
+    write_each<<<kAllocations, 128>>>(table.pointers(), pattern("exporter"));
+    CALL(cudaGetLastError());
+    CALL(cudaDeviceSynchronize());
+    me.send_bytes("handles", handles);
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const std::string handles = me.receive_bytes("handles");
+    std::vector<std::unique_ptr<LegacyMapping>> mappings;
+    std::vector<uint32_t*> pointers;
+    for (unsigned i = 0; i < kAllocations; ++i) {
+      Handle handle;
+      std::memcpy(&handle, handles.data() + i * sizeof handle, sizeof handle);
+      mappings.push_back(
+          std::make_unique<LegacyMapping>(handle, kWords * sizeof(uint32_t)));
+      pointers.push_back(mappings.back()->data);
+    }
+    const Table table(pointers);
+    const DeviceBuffer counters(kAllocations * sizeof(unsigned));
+    CALL(cudaMemset(counters.data, 0, counters.bytes()));
+    note_call("check_each<<<>>>");
+    check_each<<<kAllocations, 128>>>(table.pointers(), pattern("exporter"),
+                                      counters.data);
+    CALL(cudaGetLastError());
+    std::vector<unsigned> wrong(kAllocations, 1);
+    CALL(cudaMemcpy(wrong.data(), counters.data, counters.bytes(),
+                    cudaMemcpyDeviceToHost));
+    std::vector<uint32_t> copied(kWords);
+    for (unsigned i = 0; i < kAllocations; ++i) {
+      ASSERT_EQ(wrong[i], 0u) << "words of allocation " << i << ", by kernel";
+      CALL(cudaMemcpy(copied.data(), pointers[i], mappings[i]->bytes(),
+                      cudaMemcpyDefault));
+      for (unsigned word = 0; word < kWords; ++word)
+        ASSERT_EQ(copied[word], pattern("exporter").at(i * kWords + word))
+            << "allocation " << i << ", word " << word << ", by copy";
+    }
+    mappings.clear();
+    me.signal("closed");
+  });
+
+  scenario.run(60s);
+}
+
+namespace {
+
+template <class Call>
+cudaError_t in_a_thread(Call call) {
+  cudaError_t code = cudaErrorUnknown;
+  std::thread([&] { code = call(); }).join();
+  return code;
+}
+
+// What one thread finds wrong, looking with a stream and memory of its own;
+// nothing if all is well.
+std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
+                                 Pattern expected) {
+  const auto count = static_cast<unsigned>(mapping.count / kWords);
+  std::vector<unsigned> wrong(count, 1);
+  std::vector<uint32_t> copied(mapping.count);
+  try {
+    cudaStream_t stream = nullptr;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const DeviceBuffer counters(count * sizeof(unsigned));
+    CALL(cudaMemsetAsync(counters.data, 0, counters.bytes(), stream));
+    check_each<<<count, 128, 0, stream>>>(slices.pointers(), expected,
+                                          counters.data);
+    CALL(cudaGetLastError());
+    CALL(cudaMemcpyAsync(wrong.data(), counters.data, counters.bytes(),
+                         cudaMemcpyDeviceToHost, stream));
+    CALL(cudaMemcpyAsync(copied.data(), mapping.data, mapping.bytes(),
+                         cudaMemcpyDefault, stream));
+    CALL(cudaStreamSynchronize(stream));
+    CALL(cudaStreamDestroy(stream));
+  } catch (const CallFailed& failed) {
+    return failed.call + " gives " + failed.seen;
+  }
+  if (wrong != std::vector<unsigned>(count, 0)) return "a kernel reads wrong";
+  for (size_t i = 0; i < copied.size(); ++i)
+    if (copied[i] != expected.at(i)) return "a copy reads wrong";
+  return "";
+}
+
+}  // namespace
+
+TEST(ManyImporters, EveryThreadMayUseTheMapping) {
+  covers("LMEM-40");
+  needs(gpus(1), legacy_memory);
+  constexpr size_t kShared = 64 * kWords * sizeof(uint32_t);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kShared));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    void* opened = nullptr;
+    CALL(in_a_thread([&] {
+      return cudaIpcOpenMemHandle(&opened, handle,
+                                  cudaIpcMemLazyEnablePeerAccess);
+    }));
+    const Words mapping(opened, kShared);
+    std::vector<uint32_t*> pointers;
+    for (size_t at = 0; at < mapping.count; at += kWords)
+      pointers.push_back(mapping.data + at);
+    const Table slices(pointers);
+
+    std::vector<std::string> found(kThreads, "did not run");
+    std::vector<std::thread> threads;
+    for (std::string& mine : found)
+      threads.emplace_back([&] {
+        mine = wrong_in_this_thread(mapping, slices, pattern("exporter"));
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+
+    EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(ManyImporters, ExportingAnImport) {
+  covers("LMEM-38");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    Sentinel<Handle> onwards;
+    const cudaError_t code =
+        NOTED(cudaIpcGetMemHandle(onwards.out(), mapping.data));
+    cudaGetLastError();
+    me.observe("exporting an import: " + name_of(code));
+    me.send("exported", code);
+    me.send("handle onwards", onwards.value);
+    me.wait("tried");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.role("second importer", [](Role& me) {
+    const auto exported = me.receive<cudaError_t>("exported");
+    const auto handle = me.receive<Handle>("handle onwards");
+    if (exported == cudaSuccess) {
+      // Nobody has to export it, but who does gives out the origin.
+      void* opened = nullptr;
+      CALL(cudaIpcOpenMemHandle(&opened, handle,
+                                cudaIpcMemLazyEnablePeerAccess));
+      const Words words(opened, kBytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      CALL(cudaIpcCloseMemHandle(opened));
+    }
+    me.signal("tried");
+  });
+
+  scenario.run(20s);
+}
+
+namespace {
+
+// Whoever has the bytes tries; the exporter neither started it nor knows it.
+void try_to_open(Role& me, const char* who) {
+  const auto handle = me.receive<Handle>("handle");
+  void* opened = nullptr;
+  cudaError_t code = NOTED(cudaFree(nullptr));
+  if (code != cudaSuccess) {
+    me.observe(std::string(who) + " gets no context: " + name_of(code));
+  } else {
+    code = NOTED(
+        cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+    cudaGetLastError();
+    me.observe(std::string(who) + " opens the handle: " + name_of(code));
+    EXPECT_TRUE(context_is_usable());
+  }
+  if (opened != nullptr) {
+    const Words words(opened, kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    CALL(cudaIpcCloseMemHandle(opened));
+  }
+  me.signal("closed");
+}
+
+}  // namespace
+
+TEST(ManyImporters, WhoeverHasTheBytesOpens) {
+  covers("LMEM-44");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes, 2));
+  scenario.role("importer", [](Role& me) {
+    try_to_open(me, "an unrelated process of the same user");
+  });
+  scenario.role("importer of another user", [](Role& me) {
+    const bool changed =
+        geteuid() == 0 && setgid(kNobody) == 0 && setuid(kNobody) == 0;
+    // A change of user hides a process from itself; the harness looks at it.
+    if (changed) prctl(PR_SET_DUMPABLE, 1);
+    try_to_open(me, changed ? "a process of another user"
+                            : "a second process of the same user");
+  });
+  scenario.run(20s);
+}

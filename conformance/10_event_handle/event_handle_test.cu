@@ -1,0 +1,341 @@
+// An event, lent to another process by a handle.
+// Mirror of samples/10_event_handle.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+constexpr int kReopens = 1000;
+constexpr int kLooks = 50;
+
+/// What the exporter lends: memory, and the event that says when to read it.
+struct Handles {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
+void nothing(const SharedEvent&) {}
+
+/// An exporter that writes `written` and records behind a latch, which it
+/// releases once the importer has said `ready`. `looks_on` runs while the
+/// latch holds, `looks_back` once the work is done.
+std::function<void(Role&)> records_late(
+    Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
+    void (*looks_back)(const SharedEvent&) = nothing) {
+  return [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(written, stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+
+    for (int i = 0; i < kLooks; ++i) {
+      me.wait("look");
+      me.signal("looked");
+    }
+    me.wait("ready");
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    looks_on(event);
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    looks_back(event);
+    me.signal("done");
+    me.wait("closed");
+  };
+}
+
+/// Round trips to the exporter, in which a call that returns early would show.
+void look_on(Role& me) {
+  for (int i = 0; i < kLooks; ++i) {
+    me.signal("look");
+    me.wait("looked");
+  }
+}
+
+struct Resources {
+  size_t descriptors = 0;
+  size_t mappings = 0;
+};
+
+Resources resources() {
+  Resources now;
+  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
+  now.descriptors = static_cast<size_t>(std::distance(begin(descriptors), {}));
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) ++now.mappings;
+  return now;
+}
+
+}  // namespace
+
+TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
+  covers("LEVT-01");
+  static_assert(sizeof(cudaIpcEventHandle_t) == 64);
+  static_assert(sizeof(CUipcEventHandle) == 64);
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    cudaEvent_t event = nullptr;
+    EXPECT_SUCCESS(cudaEventCreateWithFlags(
+        &event, cudaEventInterprocess | cudaEventDisableTiming));
+    struct Guarded {
+      Sentinel<cudaIpcEventHandle_t> handle;
+      Sentinel<cudaIpcEventHandle_t> behind;
+    } guarded;
+    EXPECT_SUCCESS(cudaIpcGetEventHandle(guarded.handle.out(), event));
+    EXPECT_TRUE(guarded.handle.touched());
+    EXPECT_FALSE(guarded.behind.touched()) << "wrote more than 64 bytes";
+    EXPECT_SUCCESS(cudaEventDestroy(event));
+  });
+  scenario.run(20s);
+}
+
+TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
+  covers("LEVT-06");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event;
+    const Stream stream;
+    CALL(cudaEventRecord(event, stream));
+    CALL(cudaStreamSynchronize(stream));
+    me.send("handle", event.handle());
+    me.wait("closed");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+    const Stream stream;
+    const auto rounds = [&](int count) {
+      for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
+        SCOPED_TRACE("round " + std::to_string(i));
+        cudaEvent_t event = nullptr;
+        EXPECT_SUCCESS(cudaIpcOpenEventHandle(&event, handle));
+        EXPECT_SUCCESS(cudaEventQuery(event));
+        EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+        EXPECT_SUCCESS(cudaEventRecord(event, stream));
+        EXPECT_SUCCESS(cudaEventSynchronize(event));
+        EXPECT_SUCCESS(cudaEventDestroy(event));
+      }
+    };
+    rounds(10);  // what is made once, is made now
+    size_t free_before = 0, free_after = 0, total = 0;
+    CALL(cudaMemGetInfo(&free_before, &total));
+    const Resources before = resources();
+    rounds(kReopens);
+    const Resources after = resources();
+    CALL(cudaMemGetInfo(&free_after, &total));
+    EXPECT_LT(after.descriptors, before.descriptors + kReopens / 10);
+    EXPECT_LT(after.mappings, before.mappings + kReopens / 10);
+    // Not judged: others may use this GPU, too.
+    me.observe(std::to_string(kReopens) + " opens and destroys: free memory " +
+               std::to_string(free_before) + " bytes before, " +
+               std::to_string(free_after) + " after");
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario;
+  scenario.role("exporter", records_late(written));
+
+  scenario.role("importer", [written](Role& me) {
+    const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
+    const Stream stream;
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
+                         cudaMemcpyDeviceToDevice, stream));
+    note_call("copy_words<<<>>>");
+    copy_words<<<static_cast<unsigned>(mapping.count / 256), 256, 0, stream>>>(
+        by_kernel.data, mapping.data, mapping.count);
+    CALL(cudaGetLastError());
+    look_on(me);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("ready");
+
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy behind the wait";
+    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel behind the wait";
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
+  covers("LEVT-08");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario;
+  scenario.role("exporter", records_late(written));
+
+  scenario.role("importer", [written](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    HostWait waiter(event);
+    look_on(me);
+    EXPECT_FALSE(waiter.returned()) << "before the work was done";
+    me.signal("ready");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_TRUE(copy_reads(mapping, written));
+    EXPECT_TRUE(kernel_reads(mapping, written));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventHandle, QueryTellsPendingFromDone) {
+  covers("LEVT-09");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario;
+  scenario.role("exporter", records_late(
+                                written,
+                                [](const SharedEvent& event) {
+                                  EXPECT_CODE(cudaErrorNotReady,
+                                              cudaEventQuery(event));
+                                },
+                                [](const SharedEvent& event) {
+                                  EXPECT_SUCCESS(cudaEventQuery(event));
+                                }));
+
+  scenario.role("importer", [written](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    look_on(me);
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("ready");
+    me.wait("done");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_TRUE(kernel_reads(mapping, written));
+    EXPECT_TRUE(copy_reads(mapping, written));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventHandle, NeverRecordedStandsForNoWork) {
+  covers("LEVT-11");
+  needs(gpus(1), legacy_events);
+  const auto blocks_nobody = [](cudaEvent_t event) {
+    ASSERT_EQ(NOTED(cudaEventQuery(event)), cudaSuccess);
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    EXPECT_TRUE(passes(stream));
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const SharedEvent event;
+    blocks_nobody(event);
+    me.send("handle", event.handle());
+    me.wait("asked");
+    blocks_nobody(event);
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    blocks_nobody(event);
+    event.destroy();
+    me.signal("asked");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
+  covers("LEVT-22");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  const auto report = [](Role& me, const HostWait& waiter) {
+    me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
+               " us of processor time");
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    cudaEvent_t created = nullptr;
+    EXPECT_SUCCESS(cudaEventCreateWithFlags(
+        &created, cudaEventInterprocess | cudaEventDisableTiming |
+                      cudaEventBlockingSync));
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(written, stream);
+    CALL(cudaEventRecord(created, stream));
+    Handles handles{buffer.legacy_handle(), {}};
+    EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
+    me.send("handles", handles);
+
+    HostWait waiter(created);
+    me.wait("waiting");
+    EXPECT_FALSE(waiter.returned()) << "before the work was done";
+    latch.release();
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    report(me, waiter);
+    EXPECT_TRUE(kernel_reads(buffer, written));
+    me.wait("closed");
+    EXPECT_SUCCESS(cudaEventDestroy(created));
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    HostWait waiter(event);
+    for (int i = 0; i < kLooks; ++i)
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_FALSE(waiter.returned()) << "before the work was done";
+    me.signal("waiting");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    report(me, waiter);
+    EXPECT_TRUE(kernel_reads(mapping, written));
+    EXPECT_TRUE(copy_reads(mapping, written));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}

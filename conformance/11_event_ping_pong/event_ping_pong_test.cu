@@ -1,0 +1,636 @@
+// Events in both directions, over and over, among many processes.
+// Mirror of samples/11_event_ping_pong.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+constexpr int kLooks = 50;
+constexpr int kImporters = 8;
+constexpr int kSiblings = 3;
+constexpr int kSiblingRounds = 20;
+// The host tells of every record, so a round costs two process switches of
+// the GPU: all of them together stay under two seconds.
+constexpr int kRounds = 4096;
+constexpr int kHeldRounds = 64;  // queued before the first of them runs
+constexpr int kBulkRounds = 200;
+constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
+
+struct Handles {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+struct TwoWays {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t ping, pong;
+};
+
+__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
+void queue_kernel_copy(const Words& to, const Words& from,
+                       cudaStream_t stream) {
+  note_call("copy_words<<<>>>");
+  copy_words<<<static_cast<unsigned>((to.count + 255) / 256), 256, 0, stream>>>(
+      to.data, from.data, to.count);
+  CALL(cudaGetLastError());
+}
+
+void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
+  CALL(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice,
+                       stream));
+}
+
+/// Counts to `expected` + 1 if it stands at `expected`; a step that came out
+/// of its turn is counted in the second word.
+__global__ void count_on(volatile uint32_t* counter, uint32_t expected) {
+  if (counter[0] != expected) counter[1] = counter[1] + 1;
+  counter[0] = counter[0] + 1;
+}
+
+/// Writes one number into all words.
+__global__ void write_round(uint32_t* data, size_t count, uint32_t round) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step)
+    data[i] = round;
+}
+
+/// Counts the words that hold another number.
+__global__ void check_round(const volatile uint32_t* data, size_t count,
+                            uint32_t round, uint32_t* wrong) {
+  const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       i < count; i += step)
+    if (data[i] != round) atomicAdd(wrong, 1u);
+}
+
+unsigned blocks() {
+  static const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  return static_cast<unsigned>(multiprocessors) * 4;
+}
+
+/// Two hosts that tell each other "recorded": a byte a time, thousands of
+/// times, which would flood the timeline as steps of the scenario.
+class Whistle {
+ public:
+  explicit Whistle(Descriptor end) : end_(std::move(end)) {
+    const timeval limit{10, 0};
+    setsockopt(end_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  static std::pair<Descriptor, Descriptor> ends() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    return {Descriptor(ends[0]), Descriptor(ends[1])};
+  }
+  bool blow() const { return ::send(end_.get(), "!", 1, MSG_NOSIGNAL) == 1; }
+  bool hear() const {
+    char byte;
+    return ::recv(end_.get(), &byte, 1, 0) == 1;
+  }
+
+ private:
+  Descriptor end_;
+};
+
+/// Both sides have counted `rounds` times, each in its turn.
+testing::AssertionResult counted(const Words& counter, int rounds) {
+  const auto steps = static_cast<uint32_t>(2 * rounds);
+  uint32_t seen[2] = {~0u, ~0u};
+  CALL(cudaMemcpy(seen, counter.data, sizeof seen, cudaMemcpyDeviceToHost));
+  if (seen[0] == steps && seen[1] == 0) return testing::AssertionSuccess();
+  expected_but_saw(std::to_string(steps) + ", 0 out of turn",
+                   std::to_string(seen[0]) + ", " + std::to_string(seen[1]) +
+                       " out of turn");
+  return testing::AssertionFailure()
+         << "the counter stands at " << seen[0] << " after " << rounds
+         << " rounds; " << seen[1] << " steps came out of turn";
+}
+
+}  // namespace
+
+TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
+  covers("LEVT-10");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("importer");
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(kBytes), by_copy(kBytes), by_kernel(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    const SharedEvent event;
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("recorded");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    queue_copy(by_copy, buffer, stream);
+    queue_kernel_copy(by_kernel, buffer, stream);
+    HostWait waiter(event);
+    for (int i = 0; i < kLooks; ++i) {
+      me.signal("look");
+      me.wait("looked");
+    }
+    EXPECT_FALSE(waiter.returned()) << "before the importer's work was done";
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("ready");
+
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_TRUE(kernel_reads(buffer, written)) << "after the synchronize";
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy behind the wait";
+    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel behind the wait";
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    const Stream stream;
+    EXPECT_TRUE(kernel_reads(mapping, pattern("old")));
+    const DeviceBuffer own(kBytes);
+    own.fill(written);  // loads the kernel before the stream is held
+    Latch latch;
+    latch.hold(stream);
+    mapping.queue_fill(written, stream);
+    EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    me.signal("recorded");
+    for (int i = 0; i < kLooks; ++i) {
+      me.wait("look");
+      me.signal("looked");
+    }
+    me.wait("ready");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+// A wait before the record waits for nothing; a wait keeps its record though
+// the event is recorded again, before the wait's turn and while it waits.
+TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
+  covers("LEVT-12");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream first, second, third;
+    const SharedEvent event;
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("waits for nothing");
+    CALL(cudaEventRecord(event, first));
+    EXPECT_TRUE(passes(first));
+    me.signal("recorded 1");
+
+    me.wait("waits for 1");
+    Latch second_latch, third_latch;
+    second_latch.hold(second);
+    buffer.queue_fill(pattern("second"), second);
+    CALL(cudaEventRecord(event, second));
+    me.signal("recorded 2");
+
+    me.wait("waits for 2");
+    third_latch.hold(third);
+    CALL(cudaEventRecord(event, third));
+    me.signal("recorded 3");
+    me.wait("still waits for 2");
+    second_latch.release();
+    me.wait("seen");
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(third));
+    third_latch.release();
+    EXPECT_TRUE(passes(third));
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    const DeviceBuffer copy(kBytes);
+    const Stream early, first, second;
+    Latch early_latch, first_latch;
+    // The own latches keep both waits back until the next record is made.
+    early_latch.hold(early);
+    EXPECT_SUCCESS(cudaStreamWaitEvent(early, event, 0));
+    me.signal("waits for nothing");
+
+    me.wait("recorded 1");
+    first_latch.hold(first);
+    EXPECT_SUCCESS(cudaStreamWaitEvent(first, event, 0));
+    me.signal("waits for 1");
+
+    me.wait("recorded 2");
+    early_latch.release();
+    EXPECT_TRUE(passes(early)) << "the wait from before the first record";
+    first_latch.release();
+    EXPECT_TRUE(passes(first)) << "the wait for the first record";
+    EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
+    queue_copy(copy, mapping, second);
+    me.signal("waits for 2");
+
+    me.wait("recorded 3");
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
+    me.signal("still waits for 2");
+    EXPECT_TRUE(passes(second)) << "the wait for the second record";
+    EXPECT_TRUE(kernel_reads(copy, pattern("second")));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("seen");
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
+  covers("LEVT-13");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream;
+    const SharedEvent event;
+    me.send("handle", event.handle());
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_TRUE(passes(stream));
+    me.signal("recorded 1");
+    me.wait("asked 1");
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("recorded 2");
+    me.wait("asked 2");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    me.signal("done");
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    me.wait("recorded 1");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    me.signal("asked 1");
+    me.wait("recorded 2");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.signal("asked 2");
+    me.wait("done");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    event.destroy();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+// Both sides queue many rounds while the first of them is held, again and
+// again: no step can be in turn by luck.
+TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
+  covers("LEVT-14");
+  needs(gpus(1), legacy_memory, legacy_events);
+  static_assert(kRounds % kHeldRounds == 0);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer counter(256);
+    const Stream stream;
+    const SharedEvent ping, pong;
+    auto [mine, theirs] = Whistle::ends();
+    const Whistle whistle(std::move(mine));
+    count_on<<<1, 1, 0, stream>>>(counter.data, 0);  // loads the kernel
+    CALL(cudaStreamSynchronize(stream));
+    CALL(cudaMemset(counter.data, 0, 256));
+    CALL(cudaDeviceSynchronize());
+    me.send_descriptor("whistle", theirs.get());
+    me.send("handles",
+            TwoWays{counter.legacy_handle(), ping.handle(), pong.handle()});
+    me.wait("opened");
+    for (int round = 0; round < kRounds;) {
+      Latch latch;
+      latch.hold(stream);
+      for (int i = 0; i < kHeldRounds; ++i, ++round) {
+        note_call("count_on<<<>>>");
+        count_on<<<1, 1, 0, stream>>>(counter.data,
+                                      static_cast<uint32_t>(2 * round));
+        CALL(cudaGetLastError());
+        CALL(cudaEventRecord(ping, stream));
+        ASSERT_TRUE(whistle.blow());
+        ASSERT_TRUE(whistle.hear()) << "round " << round;
+        CALL(cudaStreamWaitEvent(stream, pong, 0));
+      }
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+      latch.release();
+      ASSERT_TRUE(passes(stream)) << "round " << round;
+      ASSERT_TRUE(counted(counter, round));
+    }
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Whistle whistle(me.receive_descriptor("whistle"));
+    const auto handles = me.receive<TwoWays>("handles");
+    LegacyMapping counter(handles.memory, 256);
+    SharedEvent ping(handles.ping), pong(handles.pong);
+    const Stream stream;
+    me.signal("opened");
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_TRUE(whistle.hear()) << "round " << round;
+      CALL(cudaStreamWaitEvent(stream, ping, 0));
+      count_on<<<1, 1, 0, stream>>>(counter.data,
+                                    static_cast<uint32_t>(2 * round + 1));
+      CALL(cudaGetLastError());
+      CALL(cudaEventRecord(pong, stream));
+      ASSERT_TRUE(whistle.blow());
+    }
+    EXPECT_TRUE(passes(stream));
+    ping.destroy();
+    pong.destroy();
+    counter.close();
+    me.signal("closed");
+  });
+
+  scenario.run(60s);
+}
+
+TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
+  covers("LEVT-15");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+  const auto bytes = [] {
+    return kBulkBytesPerMultiprocessor *
+           static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer buffer(bytes());
+    const Stream stream;
+    const SharedEvent ping, pong;
+    auto [mine, theirs] = Whistle::ends();
+    const Whistle whistle(std::move(mine));
+    me.send_descriptor("whistle", theirs.get());
+    me.send("handles",
+            TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
+    me.wait("opened");
+    const auto write = [&](int round) {
+      write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
+                                                static_cast<uint32_t>(round));
+      CALL(cudaGetLastError());
+    };
+    write(-1);  // loads the kernel before the stream is held
+    EXPECT_TRUE(passes(stream));
+    Latch latch;
+    latch.hold(stream);
+    for (int round = 0; round < kBulkRounds; ++round) {
+      if (round == kHeldRounds) latch.release();
+      write(round);
+      CALL(cudaEventRecord(ping, stream));
+      ASSERT_TRUE(whistle.blow());
+      ASSERT_TRUE(whistle.hear()) << "round " << round;
+      CALL(cudaStreamWaitEvent(stream, pong, 0));
+    }
+    EXPECT_TRUE(passes(stream));
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const Whistle whistle(me.receive_descriptor("whistle"));
+    const auto handles = me.receive<TwoWays>("handles");
+    LegacyMapping mapping(handles.memory, bytes());
+    SharedEvent ping(handles.ping), pong(handles.pong);
+    const DeviceBuffer wrong(sizeof(uint32_t) * kBulkRounds);
+    CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
+    CALL(cudaDeviceSynchronize());
+    const Stream stream;
+    me.signal("opened");
+    for (int round = 0; round < kBulkRounds; ++round) {
+      ASSERT_TRUE(whistle.hear()) << "round " << round;
+      CALL(cudaStreamWaitEvent(stream, ping, 0));
+      check_round<<<blocks(), 256, 0, stream>>>(mapping.data, mapping.count,
+                                                static_cast<uint32_t>(round),
+                                                wrong.data + round);
+      CALL(cudaGetLastError());
+      CALL(cudaEventRecord(pong, stream));
+      ASSERT_TRUE(whistle.blow());
+    }
+    EXPECT_TRUE(passes(stream));
+    std::vector<uint32_t> seen(wrong.count, ~0u);
+    CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
+                    cudaMemcpyDeviceToHost));
+    EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
+    ping.destroy();
+    pong.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(60s);
+}
+
+TEST(EventPingPong, OneRecordReleasesAllImporters) {
+  covers("LEVT-19");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(pattern("exporter"), stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("queued", kImporters);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    me.wait("closed", kImporters);
+  });
+
+  scenario.roles("importer", kImporters, [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    const DeviceBuffer copy(kBytes);
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    queue_copy(copy, mapping, stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("queued");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(60s);
+}
+
+// Each writes a word of its own round by round and reads those of all others
+// behind a wait for each of their events.
+TEST(EventPingPong, SiblingsWaitForOneAnother) {
+  covers("LEVT-19");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+
+  scenario.roles("sibling", kSiblings, [](Role& me) {
+    const int self = me.index();
+    const auto of = [](const char* what, int whose, int round = 0) {
+      return std::string(what) + " of " + std::to_string(whose) + ", round " +
+             std::to_string(round);
+    };
+    const DeviceBuffer own(kBytes);
+    const SharedEvent written, read;
+    const Stream stream;
+    me.send(of("handles", self),
+            TwoWays{own.legacy_handle(), written.handle(), read.handle()});
+    struct Sibling {
+      LegacyMapping memory;
+      SharedEvent written, read;
+      int index;
+      Sibling(const TwoWays& handles, int which)
+          : memory(handles.memory, kBytes),
+            written(handles.ping),
+            read(handles.pong),
+            index(which) {}
+    };
+    std::vector<std::unique_ptr<Sibling>> others;
+    for (int i = 0; i < kSiblings; ++i)
+      if (i != self)
+        others.push_back(std::make_unique<Sibling>(
+            me.receive<TwoWays>(of("handles", i)), i));
+    const DeviceBuffer wrong(sizeof(uint32_t) * kSiblingRounds);
+    CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
+    CALL(cudaDeviceSynchronize());
+
+    const auto value = [](int whose, int round) {
+      return static_cast<uint32_t>(1000 * (whose + 1) + round);
+    };
+    for (int round = 0; round < kSiblingRounds; ++round) {
+      write_round<<<8, 256, 0, stream>>>(own.data, own.count,
+                                         value(self, round));
+      CALL(cudaGetLastError());
+      CALL(cudaEventRecord(written, stream));
+      me.signal(of("written", self, round));
+      for (const auto& other : others) {
+        me.wait(of("written", other->index, round));
+        CALL(cudaStreamWaitEvent(stream, other->written, 0));
+        check_round<<<8, 256, 0, stream>>>(
+            other->memory.data, other->memory.count, value(other->index, round),
+            wrong.data + round);
+        CALL(cudaGetLastError());
+      }
+      CALL(cudaEventRecord(read, stream));
+      me.signal(of("read", self, round));
+      for (const auto& other : others) {
+        me.wait(of("read", other->index, round));
+        CALL(cudaStreamWaitEvent(stream, other->read, 0));
+      }
+    }
+    EXPECT_TRUE(passes(stream));
+    std::vector<uint32_t> seen(wrong.count, ~0u);
+    CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
+                    cudaMemcpyDeviceToHost));
+    EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
+    others.clear();
+    me.signal("closed");
+    me.wait("closed", kSiblings - 1);
+  });
+
+  scenario.run(60s);
+}
+
+// One importer destroys its event while the other's wait is queued.
+TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
+  covers("LEVT-20");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(pattern("first"), stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("destroyed");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    me.wait("seen first");
+
+    buffer.queue_fill(pattern("second"), stream);
+    EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    me.signal("recorded second");
+    me.wait("closed");
+  });
+
+  scenario.role("importer that destroys", [](Role& me) {
+    SharedEvent event(me.receive<Handles>("handles").event);
+    me.wait("queued");
+    event.destroy();
+    me.signal("destroyed");
+    me.wait("closed");  // its end must not be what the others notice
+  });
+
+  scenario.role("importer that stays", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    const DeviceBuffer copy(kBytes);
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    queue_copy(copy, mapping, stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("queued");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(copy, pattern("first")));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    me.signal("seen first");
+
+    me.wait("recorded second");
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    queue_copy(copy, mapping, stream);
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(copy_reads(copy, pattern("second")));
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}

@@ -1,0 +1,532 @@
+// What an interprocess event refuses, and what nobody promises.
+// Mirror of samples/12_event_refusals.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 256 << 10;
+constexpr unsigned kInterprocess =
+    cudaEventInterprocess | cudaEventDisableTiming;
+// Each may cost device memory and a page in /dev/shm, so there is a cap.
+constexpr int kMostEvents = 4000;
+constexpr rlim_t kSpareDescriptors = 256;
+
+struct Handles {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+__global__ void write_word(uint32_t* word, uint32_t value) { *word = value; }
+
+void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
+  CALL(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault,
+                       stream));
+}
+
+/// A refused call that returns an event leaves nothing that looks like one.
+template <class Event>
+testing::AssertionResult no_event(const Sentinel<Event>& out) {
+  if (!out.touched() || out.value == nullptr)
+    return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the refused call returned an event";
+}
+
+/// cudaIpcOpenEventHandle refuses, with a code of its documented list.
+testing::AssertionResult open_refused(const cudaIpcEventHandle_t& handle,
+                                      cudaError_t expected) {
+  Sentinel<cudaEvent_t> event;
+  const auto answer =
+      refused(NOTED(cudaIpcOpenEventHandle(event.out(), handle)),
+              "cudaIpcOpenEventHandle",
+              {expected, cudaErrorMapBufferObjectFailed, cudaErrorNotSupported,
+               cudaErrorInvalidValue, cudaErrorDeviceUninitialized});
+  return answer ? no_event(event) : answer;
+}
+
+/// cuIpcOpenEventHandle refuses, with a code of its documented list.
+testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
+                                             CUresult expected) {
+  Sentinel<CUevent> event;
+  CUipcEventHandle handle;
+  std::memcpy(&handle, &bytes, sizeof handle);
+  const auto answer =
+      refused(NOTED(DRIVER(cuIpcOpenEventHandle)(event.out(), handle)),
+              "cuIpcOpenEventHandle",
+              {expected, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_MAP_FAILED,
+               CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, CUDA_ERROR_INVALID_HANDLE,
+               CUDA_ERROR_INVALID_VALUE});
+  return answer ? no_event(event) : answer;
+}
+
+/// An exporter that writes and records behind a latch until the importer has
+/// said "queued". `misuses` the event before it does.
+std::function<void(Role&)> records_late(
+    const std::function<void(const SharedEvent&)>& misuses = {}) {
+  return [=](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("old"));
+    const Stream stream;
+    const SharedEvent event;
+    if (misuses) misuses(event);
+    Latch latch;
+    latch.hold(stream);
+    buffer.queue_fill(pattern("exporter"), stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait("queued");
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    me.wait("closed");
+  };
+}
+
+/// The importer's half: a copy behind the wait holds the exporter's values.
+/// Says "queued" and, at the end, "closed".
+void copies_behind_wait(Role& me, const Handles& handles, SharedEvent& event) {
+  LegacyMapping mapping(handles.memory, kBytes);
+  const DeviceBuffer copy(kBytes);
+  const Stream stream;
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  queue_copy(copy, mapping, stream);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("queued");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), {}));
+}
+
+/// What a call answered, for a note.
+template <class Code>
+std::string answer(const char* call, Code code) {
+  cudaGetLastError();
+  return std::string(call) + ": " + name_of(code);
+}
+
+}  // namespace
+
+TEST(EventRefusals, InterprocessWithoutDisableTiming) {
+  covers("LEVT-02");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    for (const unsigned flags :
+         {cudaEventInterprocess,
+          cudaEventInterprocess | cudaEventBlockingSync}) {
+      Sentinel<cudaEvent_t> event;
+      EXPECT_CODE(cudaErrorInvalidValue,
+                  cudaEventCreateWithFlags(event.out(), flags));
+      EXPECT_TRUE(no_event(event));
+      Sentinel<CUevent> driver_event;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuEventCreate)(driver_event.out(), flags));
+      EXPECT_TRUE(no_event(driver_event));
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, ExportOfAPlainEvent) {
+  covers("LEVT-03");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    for (const unsigned flags :
+         {cudaEventDefault, cudaEventDisableTiming, cudaEventBlockingSync}) {
+      const SharedEvent event(flags);
+      Sentinel<cudaIpcEventHandle_t> handle;
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  cudaIpcGetEventHandle(handle.out(), event));
+      EXPECT_FALSE(handle.touched());
+      Sentinel<CUipcEventHandle> driver_handle;
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
+      EXPECT_FALSE(driver_handle.touched());
+      EXPECT_SUCCESS(cudaEventRecord(event, nullptr));
+      EXPECT_SUCCESS(cudaEventSynchronize(event));
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, HandlesThatNameNoEvent) {
+  covers("LEVT-04");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", records_late());
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    const Sentinel<cudaIpcEventHandle_t> garbage;
+    cudaIpcEventHandle_t zero, foreign;
+    std::memset(&zero, 0, sizeof zero);
+    std::memcpy(&foreign, &handles.memory, sizeof foreign);
+    CALL(cudaFree(nullptr));
+    for (const auto& handle : {zero, garbage.value, foreign}) {
+      EXPECT_TRUE(open_refused(handle, cudaErrorMapBufferObjectFailed));
+      EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_MAP_FAILED));
+    }
+    EXPECT_TRUE(context_is_usable());
+    SharedEvent event(handles.event);
+    copies_behind_wait(me, handles, event);
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventRefusals, OpenInTheExportingProcess) {
+  covers("LEVT-05");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+  scenario.role(
+      "exporter", records_late([](const SharedEvent& event) {
+        const cudaIpcEventHandle_t handle = event.handle();
+        EXPECT_TRUE(open_refused(handle, cudaErrorDeviceUninitialized));
+        EXPECT_TRUE(driver_open_refused(handle, CUDA_ERROR_INVALID_CONTEXT));
+        EXPECT_TRUE(context_is_usable());
+      }));
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent event(handles.event);
+    copies_behind_wait(me, handles, event);
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventRefusals, ElapsedTime) {
+  covers("LEVT-16");
+  needs(gpus(1), legacy_events);
+  const auto measures_nothing = [](cudaEvent_t event) {
+    const SharedEvent timed(cudaEventDefault);
+    const Stream stream;
+    // Recorded and done: only the missing clock is left as a reason.
+    CALL(cudaEventRecord(timed, stream));
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_TRUE(passes(stream));
+    Sentinel<float> ms;
+    EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, timed));
+    EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                cudaEventElapsedTime(ms.out(), event, timed));
+    EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                cudaEventElapsedTime(ms.out(), timed, event));
+    EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                cudaEventElapsedTime(ms.out(), event, event));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_TRUE(context_is_usable());
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const SharedEvent event;
+    measures_nothing(event);
+    me.send("handle", event.handle());
+    me.wait("asked");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    measures_nothing(event);
+    event.destroy();
+    me.signal("asked");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
+  covers("LEVT-17");
+  needs(gpus(2), legacy_memory, legacy_events);
+  const auto refuses_other_device = [](cudaEvent_t event) {
+    CALL(cudaSetDevice(1));
+    {
+      const Stream other;
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  cudaEventRecord(event, other));
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DRIVER(cuEventRecord)(event, other));
+      EXPECT_TRUE(context_is_usable());
+    }
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(context_is_usable());
+  };
+  Scenario scenario;
+  scenario.role("exporter", records_late(refuses_other_device));
+
+  scenario.role("importer", [=](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent event(handles.event);
+    refuses_other_device(event);
+    copies_behind_wait(me, handles, event);
+  });
+
+  scenario.run(30s);
+}
+
+TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {
+  covers("LEVT-18");
+  needs(gpus(2), legacy_memory, legacy_events, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", records_late());
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent on_first(handles.event);  // opened under GPU 0
+    CALL(cudaSetDevice(1));
+    SharedEvent on_second(handles.event);  // opened under GPU 1
+    LegacyMapping mapping(handles.memory, kBytes);
+    const DeviceBuffer first_copy(kBytes), second_copy(kBytes);
+    const Stream first, second;  // both of GPU 1
+    EXPECT_SUCCESS(cudaStreamWaitEvent(first, on_first, 0));
+    queue_copy(first_copy, mapping, first);
+    EXPECT_SUCCESS(cudaStreamWaitEvent(second, on_second, 0));
+    queue_copy(second_copy, mapping, second);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(first));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
+    me.signal("queued");
+    EXPECT_TRUE(passes(first));
+    EXPECT_TRUE(passes(second));
+    EXPECT_TRUE(kernel_reads(first_copy, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(second_copy, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(first_copy, pattern("exporter")));
+    on_first.destroy();
+    on_second.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
+// Keep the exported event until every importer has destroyed its own: what is
+// seen here is no promise.
+TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
+  covers("LEVT-21");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    SharedEvent opened, unopened;
+    const Stream stream;
+    CALL(cudaEventRecord(opened, stream));
+    CALL(cudaEventRecord(unopened, stream));
+    EXPECT_TRUE(passes(stream));
+    me.send("handle", opened.handle());
+    me.send("stale handle", unopened.handle());
+    me.wait("opened");
+    opened.destroy();
+    unopened.destroy();
+    me.signal("destroyed");
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+              const auto stale =
+                  me.receive<cudaIpcEventHandle_t>("stale handle");
+              cudaEvent_t event = nullptr, late = nullptr;
+              CALL(cudaIpcOpenEventHandle(&event, handle));
+              me.signal("opened");
+              me.wait("destroyed");
+              me.observe(answer("query after the destroy",
+                                NOTED(cudaEventQuery(event))));
+              me.observe(answer("record after the destroy",
+                                NOTED(cudaEventRecord(event, nullptr))));
+              me.observe(answer("destroy of the import",
+                                NOTED(cudaEventDestroy(event))));
+              const cudaError_t code =
+                  NOTED(cudaIpcOpenEventHandle(&late, stale));
+              me.observe(answer("open of a destroyed event's handle", code));
+              if (code == cudaSuccess) cudaEventDestroy(late);
+            })
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGABRT);
+
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, LaunchAttributes) {
+  covers("LEVT-23");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event, plain(cudaEventDisableTiming);
+    const DeviceBuffer word(sizeof(uint32_t));
+    const Stream stream;
+    const auto launch = [&](cudaLaunchAttributeID id, cudaEvent_t with,
+                            uint32_t value) {
+      cudaLaunchAttribute attribute{};
+      attribute.id = id;
+      if (id == cudaLaunchAttributeProgrammaticEvent) {
+        attribute.val.programmaticEvent.event = with;
+        attribute.val.programmaticEvent.triggerAtBlockStart = 1;
+      } else {
+        attribute.val.launchCompletionEvent.event = with;
+      }
+      cudaLaunchConfig_t config{};
+      config.gridDim = config.blockDim = dim3(1);
+      config.stream = stream;
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      return cudaLaunchKernelEx(&config, write_word, word.data, value);
+    };
+    const auto holds = [&](uint32_t value) {
+      EXPECT_TRUE(passes(stream));
+      uint32_t seen = ~value;
+      CALL(cudaMemcpy(&seen, word.data, sizeof seen, cudaMemcpyDefault));
+      EXPECT_EQ(seen, value);
+    };
+    const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
+      EXPECT_SUCCESS(launch(id, plain, value));
+      holds(value);
+      // No code is documented; any refusal that runs nothing will do.
+      const cudaError_t code = NOTED(launch(id, event, value + 1));
+      cudaGetLastError();
+      EXPECT_NE(code, cudaSuccess) << "attribute " << id;
+      me.observe("launch attribute " + std::to_string(id) +
+                 " with an interprocess event: " + name_of(code));
+      holds(code == cudaSuccess ? value + 1 : value);
+    };
+    judge(cudaLaunchAttributeLaunchCompletionEvent, 10);
+    if (attribute(cudaDevAttrComputeCapabilityMajor) >= 9)
+      judge(cudaLaunchAttributeProgrammaticEvent, 20);
+    else
+      me.observe("programmatic events begin with compute capability 9.0");
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, CaptureIntoAGraph) {
+  covers("LEVT-24");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  // Each call in a capture of its own, which the call may spoil.
+  const auto try_capture = [](Role& me, cudaEvent_t event) {
+    const Stream stream;
+    const auto capture = [&](const char* what, auto call) {
+      const cudaError_t began = NOTED(
+          cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      if (began != cudaSuccess) {
+        me.observe(std::string(what) + ": " + answer("no capture", began));
+        return;
+      }
+      note_call(what);
+      std::string note = answer(what, call());
+      cudaGraph_t graph = nullptr;
+      note += answer(", end of the capture",
+                     NOTED(cudaStreamEndCapture(stream, &graph)));
+      if (graph != nullptr) CALL(cudaGraphDestroy(graph));
+      me.observe(note);
+    };
+    capture("wait", [&] { return cudaStreamWaitEvent(stream, event, 0); });
+    capture("external wait", [&] {
+      return cudaStreamWaitEvent(stream, event, cudaEventWaitExternal);
+    });
+    capture("record", [&] { return cudaEventRecord(event, stream); });
+    capture("external record", [&] {
+      return cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal);
+    });
+    EXPECT_TRUE(context_is_usable());
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    const SharedEvent captured, other;
+    const Stream stream;
+    try_capture(me, captured);
+    CALL(cudaEventRecord(other, stream));
+    EXPECT_TRUE(passes(stream));
+    me.send("captured", captured.handle());
+    me.send("other", other.handle());
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    SharedEvent captured(me.receive<cudaIpcEventHandle_t>("captured"));
+    SharedEvent other(me.receive<cudaIpcEventHandle_t>("other"));
+    try_capture(me, captured);
+    EXPECT_SUCCESS(cudaEventSynchronize(other));
+    captured.destroy();
+    other.destroy();
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(EventRefusals, AsManyAsThereIsRoomFor) {
+  covers("LEVT-26");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    rlimit tight = before;
+    tight.rlim_cur =
+        std::min(before.rlim_cur, open_descriptors() + kSpareDescriptors);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+
+    std::vector<cudaEvent_t> events;
+    std::string end = "the cap of this test";
+    cudaIpcEventHandle_t handle;
+    while (static_cast<int>(events.size()) < kMostEvents) {
+      cudaEvent_t event = nullptr;
+      cudaError_t code = NOTED(cudaEventCreateWithFlags(&event, kInterprocess));
+      if (code != cudaSuccess) {
+        end = answer("cudaEventCreateWithFlags", code);
+        break;
+      }
+      events.push_back(event);
+      code = NOTED(cudaIpcGetEventHandle(&handle, event));
+      if (code != cudaSuccess) {
+        end = answer("cudaIpcGetEventHandle", code);
+        break;
+      }
+    }
+    me.observe(std::to_string(events.size()) + " live events, then " + end);
+    EXPECT_FALSE(events.empty());
+    for (const cudaEvent_t event : events)
+      EXPECT_SUCCESS(cudaEventDestroy(event));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_TRUE(context_is_usable());
+    records_late()(me);  // and there is room again
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent event(handles.event);
+    copies_behind_wait(me, handles, event);
+  });
+
+  scenario.run(30s);
+}

@@ -1,0 +1,220 @@
+"""`ipclab compare OLD NEW`: what two runs say differently, test by test."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ipclab import records, results
+from ipclab.errors import HarnessError, UsageError
+from ipclab.records import Row
+
+# In the order in which they are shown.
+REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
+    "regressed",  # passed, fails now
+    "DISAPPEARED",  # was there, is not
+    "fixed",  # failed, passes now
+    "changed",  # another verdict, on the same side
+    "new",
+    "explained",  # one of the two is a deviation that deviations.json knows
+    "timing",  # same verdict, another duration
+)
+WORSE = (REGRESSED, DISAPPEARED)
+COLOURS = {
+    REGRESSED: "bold red",
+    DISAPPEARED: "bold red",
+    FIXED: "green",
+    CHANGED: "yellow",
+    NEW: "cyan",
+    EXPLAINED: "dim",
+    SLOWER: "dim",
+}
+# Durations below this, in milliseconds, and ratios below that are noise.
+LONG, RATIO = 500.0, 2.0
+# Differ between any two processes and mean nothing to CUDA.
+UNIMPORTANT = ("id", "namespaces")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one test."""
+
+    test: str
+    requirement: str | None
+    what: str  # one of the words above
+    before: str | None  # the verdict as shown; None: not there
+    after: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two runs say differently."""
+
+    changes: list[Change]
+    environment: dict[str, tuple[Any, Any]]  # fact of the fingerprint: old, new
+    same: int  # tests with the same verdict
+
+    @property
+    def worse(self) -> bool:
+        """Whether something regressed or disappeared."""
+        return any(change.what in WORSE for change in self.changes)
+
+
+def run(
+    out: Console, old: Path, new: Path, json_file: Path | None, any_catalogue: bool
+) -> int:
+    """Compare two results folders; 1 if something regressed or disappeared.
+
+    UsageError where a comparison would mislead: a run that has not finished,
+    one of a part of the suite, records that are not whole, rows whose sentence
+    has changed (unless `any_catalogue`).
+    """
+    before, after = _read(old), _read(new)
+    if not any_catalogue:
+        _same_catalogue(before[0], after[0])
+    found = difference(before, after)
+    if json_file is not None:
+        document = json.dumps(asdict(found), indent=1) + "\n"
+        try:
+            json_file.write_text(document, encoding="utf-8")
+        except OSError as error:
+            raise HarnessError(f"{json_file}: {error.strerror}") from None
+    _show(out, before[0], after[0], found)
+    return 1 if found.worse else 0
+
+
+def difference(
+    old: tuple[dict[str, Any], list[Row]], new: tuple[dict[str, Any], list[Row]]
+) -> Difference:
+    """What the rows and the machines of two runs have in common, and what not."""
+    before = {row.ctest: row for row in old[1]}
+    after = {row.ctest: row for row in new[1]}
+    changes = [
+        change
+        for name in before | after
+        if (change := _change(name, before.get(name), after.get(name)))
+    ]
+    order = list(COLOURS)
+    changes.sort(key=lambda change: (order.index(change.what), change.test))
+    same = sum(
+        before[name].verdict == after[name].verdict
+        for name in before.keys() & after.keys()
+    )
+    machines = old[0]["fingerprint"], new[0]["fingerprint"]
+    return Difference(changes, dict(_environment(*machines)), same)
+
+
+def _change(name: str, before: Row | None, after: Row | None) -> Change | None:
+    row = after or before
+    assert row is not None
+    if before is None:
+        what = NEW
+    elif after is None:
+        what = DISAPPEARED
+    elif before.shown == after.shown:
+        long, short = sorted((_duration(before), _duration(after)), reverse=True)
+        if long < LONG or long < RATIO * short:
+            return None
+        return Change(
+            name,
+            row.record["requirement"],
+            SLOWER,
+            before.shown,
+            after.shown,
+            f"{_duration(before) / 1000:.1f} s, now {_duration(after) / 1000:.1f} s",
+        )
+    else:
+        what = _verdict_change(before.verdict, after.verdict)
+    return Change(
+        name,
+        row.record["requirement"],
+        what,
+        before.shown if before else None,
+        after.shown if after else None,
+        row.reason or "; ".join(row.record["notes"]),
+    )
+
+
+def _verdict_change(before: str, after: str) -> str:
+    failed, fails = (verdict in records.FAILING for verdict in (before, after))
+    if failed != fails:
+        return REGRESSED if fails else FIXED
+    return EXPLAINED if "deviates" in (before, after) else CHANGED
+
+
+def _duration(row: Row) -> float:
+    """Milliseconds of the fastest attempt: the one that was disturbed least."""
+    return min(float(attempt["duration_ms"]) for attempt in row.attempts)
+
+
+def _environment(
+    old: dict[str, Any], new: dict[str, Any]
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for name in old | new:
+        pair = old.get(name), new.get(name)
+        if name not in UNIMPORTANT and pair[0] != pair[1]:
+            yield name, pair
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
+    document, found, wrong = results.read(folder)
+    if wrong:
+        raise UsageError(f"{folder}: {wrong}; compare whole results only")
+    if document["state"] != "finished":
+        raise UsageError(
+            f"{folder}: the run is {document['state']}; compare finished runs only"
+        )
+    if document.get("filtered"):
+        raise UsageError(f"{folder}: a part of the suite only; compare whole runs only")
+    return document, records.rows(found)
+
+
+def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
+    before, after = old["requirements"], new["requirements"]
+    other = [name for name in before if name in after and before[name] != after[name]]
+    if other:
+        raise UsageError(
+            f"the catalogues differ: {', '.join(other)} say something else; "
+            "--any-catalogue compares all the same"
+        )
+
+
+def _show(
+    out: Console, old: dict[str, Any], new: dict[str, Any], found: Difference
+) -> None:
+    for label, document in (("old", old), ("new", new)):
+        line = f"{label}: {document['started']}  {document.get('machine', '')}"
+        out.print(Text(line), soft_wrap=True)
+    if found.changes:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("", "row", "test", "old", "new", "reason"):
+            table.add_column(name, overflow="fold", no_wrap=name in ("", "row"))
+        for change in found.changes:
+            table.add_row(
+                Text(change.what, style=COLOURS[change.what]),
+                change.requirement or "lesson",
+                change.test,
+                change.before or "",
+                change.after or "",
+                Text(change.reason.partition("\n")[0]),
+            )
+        out.print()
+        out.print(table)
+        out.print()
+    for name, (before, after) in found.environment.items():
+        line = f"environment: {name.replace('_', ' ')}: {before} -> {after}"
+        out.print(Text(line), soft_wrap=True)
+    counts = {
+        what: sum(change.what == what for change in found.changes) for what in COLOURS
+    }
+    told = [f"{number} {what}" for what, number in counts.items() if number]
+    out.print(Text(", ".join([*told, f"{found.same} same verdict"])), soft_wrap=True)

@@ -1,0 +1,108 @@
+"""`ipclab rules`: the catalogue's rows, and what proves each of them."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ipclab import ctest, deviations, mutants, records, results
+from ipclab.ctest import Case
+from ipclab.deviations import Entry
+from ipclab.errors import UsageError
+from ipclab.mutants import Mutant
+from ipclab.terminal import COLOURS
+
+LATEST = Path("results/latest")
+
+
+def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int:
+    """Print all rows, or explain one; the verdicts are those of `folder`.
+
+    Without a folder those of results/latest, if there is such a run.
+    """
+    source = ctest.source_folder(build)
+    catalogue = deviations.read_requirements(
+        source / "conformance" / "requirements.json"
+    )
+    cases = ctest.read(build)
+    wrong = mutants.read(source)
+    verdicts = _verdicts(folder)
+    if name is None:
+        _list(out, catalogue, cases, wrong, verdicts)
+        return 0
+    if name.upper() not in catalogue:
+        raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
+    row = catalogue[name.upper()]
+    _explain(out, row, cases, wrong, verdicts)
+    return 0
+
+
+def _verdicts(folder: Path | None) -> dict[str, str]:
+    """The verdict of each test of a run, as shown; by CTest's name."""
+    if folder is None and not LATEST.is_dir():
+        return {}
+    found = results.read(folder or LATEST)[1]
+    return {row.ctest: row.shown for row in records.rows(found)}
+
+
+def _list(
+    out: Console,
+    catalogue: dict[str, Entry],
+    cases: list[Case],
+    wrong: list[Mutant],
+    verdicts: dict[str, str],
+) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("row", "kind", "tests", "mutants", "last", "statement"):
+        table.add_column(column, overflow="fold", no_wrap=column != "statement")
+    for name, row in catalogue.items():
+        tests = [case.name for case in cases if case.requirement == name]
+        last = list(dict.fromkeys(verdicts[x] for x in tests if x in verdicts))
+        table.add_row(
+            name,
+            row["kind"],
+            str(len(tests)),
+            str(sum(name in mutant.rows for mutant in wrong)),
+            Text(", ".join(last), style=COLOURS.get(last[0], "") if last else ""),
+            row["statement"],
+        )
+    out.print(table)
+
+
+def _explain(
+    out: Console,
+    row: Entry,
+    cases: list[Case],
+    wrong: list[Mutant],
+    verdicts: dict[str, str],
+) -> None:
+    name = row["id"]
+    lines = [(f"{name}  {row['kind']}", row["statement"])]
+    lines += [
+        (field, str(row[field]))
+        for field in ("source", "scenario", "check")
+        if row.get(field)
+    ]
+    lines += [("lesson", lesson) for lesson in row.get("lessons", [])]
+    lines += [
+        ("test", f"{case.name}  {verdicts.get(case.name, 'not in the last run')}")
+        for case in cases
+        if case.requirement == name
+    ]
+    lines += [
+        ("mutant", f"{mutant.name}: {mutant.what}")
+        for mutant in wrong
+        if name in mutant.rows
+    ]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    before = ""
+    for label, text in lines:
+        table.add_row(label if label != before else "", Text(text))
+        before = label
+    out.print(table)

@@ -1,0 +1,143 @@
+"""What two runs say differently, and when a comparison is refused."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Build
+
+BAD = "record(outcome='violates', reason='zeros'); sys.exit(1)"
+
+
+def run(build: Build, name: str, *arguments: str) -> Path:
+    """A run into its own folder."""
+    build.ipclab("run", "--build", "build", "--results", name, *arguments)
+    return build.root / name
+
+
+def compare(build: Build, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ipclab compare old new`."""
+    return build.ipclab("compare", "old", "new", *arguments)
+
+
+def edit(path: Path, change: dict[str, Any]) -> None:
+    """Replace fields of a JSON document."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+def two_runs(build: Build, before: str, after: str) -> None:
+    """One test, whose program is another one in the second run."""
+    switch = f"new = os.path.exists({str(build.root / 'switch')!r})\n"
+    body = f"{switch}exec({after!r} if new else {before!r})"
+    build.conformance(body)
+    build.conformance("record()", name="Suite.Same")
+    run(build, "old")
+    (build.root / "switch").touch()
+    run(build, "new")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what", "code"),
+    [
+        ("record()", BAD, "regressed", 1),
+        (BAD, "record()", "fixed", 0),
+        ("record()", "record(outcome='not applicable', reason='no')", "changed", 0),
+        (BAD, "record(outcome='crashed'); sys.exit(1)", "changed", 0),
+        ("record()", "record(duration_ms=9e5)", "timing", 0),
+    ],
+)
+def test_a_change_has_its_name(
+    build: Build, before: str, after: str, what: str, code: int
+) -> None:
+    two_runs(build, before, after)
+    done = compare(build, "--json", "out.json")
+    assert done.returncode == code, done.stdout
+    (change,) = json.loads((build.root / "out.json").read_text())["changes"]
+    assert (change["what"], change["requirement"]) == (what, "LMEM-01")
+    same = 2 if what == "timing" else 1
+    assert done.stdout.splitlines()[-1] == f"1 {what}, {same} same verdict"
+
+
+def test_equal_runs_differ_in_nothing(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    done = compare(build)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "2 same verdict"
+
+
+def test_new_and_disappeared(build: Build) -> None:
+    build.conformance("record()", name="Suite.Gone")
+    run(build, "old")
+    tests = build.folder / "CTestTestfile.cmake"
+    tests.write_text(tests.read_text().replace("Suite.Gone", "Suite.New"))
+    script = build.folder / "conformance.01_legacy_memory.Suite.Gone.py"
+    script.write_text(script.read_text().replace("Gone", "New"))
+    script.rename(script.with_name(script.name.replace("Gone", "New")))
+    build.ipclab("run", "--build", "build", "--results", "new")
+    done = compare(build)
+    assert done.returncode == 1
+    assert "1 DISAPPEARED, 1 new, 0 same verdict" in done.stdout
+
+
+def test_a_known_deviation_explains_a_difference(build: Build) -> None:
+    two_runs(build, "record()", BAD)
+    build.deviation()
+    run(build, "newer")
+    done = build.ipclab("compare", "old", "newer")
+    assert done.returncode == 0
+    assert "1 explained, 1 same verdict" in done.stdout
+
+
+def test_the_environment_is_told(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    path = build.root / "new/run.json"
+    fingerprint = {**json.loads(path.read_text())["fingerprint"], "driver": "999.1"}
+    edit(path, {"fingerprint": fingerprint})
+    done = compare(build)
+    assert done.returncode == 0
+    assert "environment: driver: " in done.stdout
+    assert "-> 999.1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"state": "interrupted"}, "the run is interrupted"),
+        ({"state": "running"}, "the run is running"),
+        ({"filtered": True}, "a part of the suite only"),
+        (
+            {"requirements": {"LMEM-01": {"statement": "other", "kind": "MUST"}}},
+            "the catalogues differ: LMEM-01",
+        ),
+    ],
+)
+def test_what_would_mislead_is_refused(
+    build: Build, change: dict[str, Any], why: str
+) -> None:
+    two_runs(build, "record()", "record()")
+    edit(build.root / "new/run.json", change)
+    done = compare(build)
+    assert done.returncode == 2
+    assert why in done.stderr + done.stdout
+
+
+def test_cut_records_are_refused(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    path = build.root / "new/records.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    done = compare(build)
+    assert done.returncode == 2
+    assert "the last line is cut off" in done.stderr + done.stdout
+
+
+def test_another_catalogue_by_request(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    rows = {"LMEM-01": {"statement": "other", "kind": "MUST"}}
+    edit(build.root / "new/run.json", {"requirements": rows})
+    assert compare(build, "--any-catalogue").returncode == 0
