@@ -315,7 +315,8 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (type == kFabric) {
-    fabric_export(chunk->block, shareable);
+    fabric_export(chunk->block->id(), chunk->block, chunk->block->descriptor(),
+                  shareable);
     return CUDA_SUCCESS;
   }
   int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);

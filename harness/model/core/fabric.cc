@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "core/block.h"
 #include "core/ipc_refusal.h"
 #include "core/mutant.h"
 #include "core/profile.h"
@@ -26,12 +27,18 @@ namespace {
 
 constexpr timeval kDeadline{5, 0};
 
+// Memory that a handle was made of.
+struct Offer {
+  std::weak_ptr<const void> owner;  // of the descriptor
+  int descriptor = -1;
+};
+
 // The exporter's side of the fabric: the memory it has exported, and the socket
 // on which it answers. The name of the socket is a number; it goes when the
 // process does, however it ends.
 struct Endpoint {
   std::mutex mutex;
-  std::map<uint64_t, std::weak_ptr<Block>> offered;  // by block id
+  std::map<uint64_t, Offer> offered;  // by the id of the memory
   uint64_t name = 0;
   int socket = -1;
 };
@@ -52,16 +59,17 @@ socklen_t address_of(uint64_t name, sockaddr_un* address) {
                                 static_cast<size_t>(length));
 }
 
-std::shared_ptr<Block> find_offered(uint64_t id) {
+Offer find_offer(uint64_t id) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
-  if (std::shared_ptr<Block> block = own.offered[id].lock()) return block;
+  const Offer found = own.offered[id];
+  if (!found.owner.expired()) return found;
   own.offered.erase(id);
-  if (!mutant("fabric-stale-maps")) return nullptr;
+  if (!mutant("fabric-stale-maps")) return {};
   for (const auto& other : own.offered) {
-    if (std::shared_ptr<Block> block = other.second.lock()) return block;
+    if (!other.second.owner.expired()) return other.second;
   }
-  return nullptr;
+  return {};
 }
 
 // One byte, and a descriptor with it if there is one.
@@ -117,8 +125,9 @@ void serve(int listener) {
     setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
     uint64_t id = 0;
     if (recv(socket, &id, sizeof id, 0) == sizeof id && is_same_user(socket)) {
-      const std::shared_ptr<Block> block = find_offered(id);
-      send_answer(socket, block == nullptr ? -1 : block->descriptor());
+      const Offer offer = find_offer(id);
+      const std::shared_ptr<const void> owner = offer.owner.lock();
+      send_answer(socket, owner == nullptr ? -1 : offer.descriptor);
     }
     close(socket);
   }
@@ -152,16 +161,16 @@ std::optional<uint64_t> imex_channel() {
   return *end == '\0' ? std::optional<uint64_t>(channel) : std::nullopt;
 }
 
-void fabric_export(const std::shared_ptr<Block>& block, void* out) {
+void fabric_export(uint64_t id, const std::shared_ptr<const void>& owner,
+                   int descriptor, void* out) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
   if (own.socket < 0) open_endpoint();
-  own.offered[block->id()] = block;
+  own.offered[id] = {owner, descriptor};
   Handle handle{};
-  handle.object = block->id();
+  handle.object = id;
   handle.occupant = own.name;
   handle.offset = imex_channel().value_or(0);
-  handle.gpu = static_cast<uint32_t>(block->gpu());
   seal(HandleKind::kFabric, &handle);
   write_handle(handle, out);
 }

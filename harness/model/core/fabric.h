@@ -11,17 +11,17 @@
 #include <memory>
 #include <optional>
 
-#include "core/block.h"
-
 namespace ipclab::model {
 
 /// The channel that this process may use: IPCLAB_MODEL_IMEX_CHANNEL (a number,
 /// or "none"), else channel 0 where the profile has one.
 std::optional<uint64_t> imex_channel();
 
-/// Writes a handle of the block. It does not keep the memory: when the exporter
-/// has let go of it, the handle names nothing.
-void fabric_export(const std::shared_ptr<Block>& block, void* handle);
+/// Writes a handle of the memory behind a descriptor, of a chunk or of a pool.
+/// It does not keep the memory: when the exporter has let go of `owner`, the
+/// handle names nothing. `id` is the memory's own.
+void fabric_export(uint64_t id, const std::shared_ptr<const void>& owner,
+                   int descriptor, void* handle);
 
 /// A new descriptor of what a handle names. CUDA_ERROR_NOT_PERMITTED without
 /// the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are no

@@ -11,12 +11,14 @@
 namespace ipclab::model {
 
 /// CUDA_ERROR_INVALID_VALUE for a pool that was not created for this type of
-/// handle, the default pool and an imported one.
+/// handle, the default pool and an imported one. Writes an int (a new
+/// descriptor, close-on-exec) or a CUmemFabricHandle.
 CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
-                     unsigned long long flags, int* descriptor);
-/// The pool of a descriptor, which stays the caller's. Each import is a pool of
-/// its own, that only its own GPU may use.
-CUresult pool_import(int descriptor, CUmemAllocationHandleType type,
+                     unsigned long long flags, void* shareable);
+/// The pool of a descriptor (the value of the pointer), which stays the
+/// caller's, or of a fabric handle. Each import is a pool of its own, that only
+/// its own GPU may use.
+CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* pool);
 /// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a
 /// pool that was exported before.
