@@ -19,6 +19,7 @@ namespace {
 
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr size_t kBytes = 4 << 20;
 constexpr uid_t kNobody = 65534;
 
 CUmemAllocationProp fabric_memory() { return chunk_of(0, kFabric); }
@@ -61,6 +62,39 @@ std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   };
 }
 
+// A pool that exports to fabric handles; null where pools do not.
+class FabricPool {
+ public:
+  FabricPool() {
+    if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
+         kFabric) == 0)
+      return;
+    const CUmemPoolProps wanted = properties();
+    CALL(DRIVER(cuMemPoolCreate)(&pool_, &wanted));
+  }
+  FabricPool(const FabricPool&) = delete;
+  ~FabricPool() {
+    if (pool_ != nullptr) DRIVER(cuMemPoolDestroy)(pool_);
+  }
+  operator CUmemoryPool() const { return pool_; }
+
+  static CUmemPoolProps properties() {
+    CUmemPoolProps wanted{};
+    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.handleTypes = kFabric;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return wanted;
+  }
+  CUmemFabricHandle handle() const {
+    CUmemFabricHandle handle;
+    CALL(DRIVER(cuMemPoolExportToShareableHandle)(&handle, pool_, kFabric, 0));
+    return handle;
+  }
+
+ private:
+  CUmemoryPool pool_ = nullptr;
+};
+
 CUresult import_from(CUmemFabricHandle handle,
                      CUmemGenericAllocationHandle* imported) {
   return NOTED(
@@ -98,10 +132,7 @@ TEST(FabricHandle, CreationNeedsAChannel) {
 
     if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
          kFabric) != 0) {
-      CUmemPoolProps pooled{};
-      pooled.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-      pooled.handleTypes = kFabric;
-      pooled.location = wanted.location;
+      const CUmemPoolProps pooled = FabricPool::properties();
       CUmemoryPool pool = nullptr;
       const CUresult made = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
       judge("cuMemPoolCreate", made);
@@ -146,11 +177,63 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   scenario.run(20s);
 }
 
+TEST(FabricHandle, APoolsHandleSharesAsWell) {
+  covers("FABR-04");
+  needs(gpus(1), fabric, pools);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const FabricPool pool;
+    me.send("there", pool != nullptr);
+    if (pool == nullptr) {
+      me.observe("pools have no fabric handles here");
+      return;
+    }
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAllocFromPoolAsync)(&address, kBytes, pool, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    words_at(address, kBytes).fill(pattern("exporter"));
+    me.send("handle", pool.handle());
+    CUmemPoolPtrExportData data;
+    CALL(DRIVER(cuMemPoolExportPointer)(&data, address));
+    me.send("pointer", data);
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(words_at(address, kBytes), pattern("importer")));
+    CALL(DRIVER(cuMemFree)(address));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    if (!me.receive<bool>("there")) return;
+    CALL(cudaFree(nullptr));
+    auto handle = me.receive<CUmemFabricHandle>("handle");
+    CUmemoryPool pool = nullptr;
+    CALL(
+        DRIVER(cuMemPoolImportFromShareableHandle)(&pool, &handle, kFabric, 0));
+    auto data = me.receive<CUmemPoolPtrExportData>("pointer");
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemPoolImportPointer)(&address, pool, &data));
+    const Words words = words_at(address, kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    words.fill(pattern("importer"));
+    CALL(DRIVER(cuMemFree)(address));
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}
+
 TEST(FabricHandle, ImportNeedsTheExportersChannel) {
   covers("FABR-05");
   needs(gpus(1), fabric);
   Scenario scenario;
-  scenario.role("exporter", lends_by_fabric());
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const FabricPool pool;
+    me.send("pool", pool == nullptr ? CUmemFabricHandle{} : pool.handle());
+    me.send("has pool", pool != nullptr);
+    lends_by_fabric()(me);
+  });
   // On a GPU nobody's rights decide: a channel that all users may open remains
   // open to it, and then the import has to work.
   scenario
@@ -170,6 +253,14 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
                   gives(code, "cuMemImportFromShareableHandle",
                         permitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED));
               if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(imported));
+
+              auto shared = me.receive<CUmemFabricHandle>("pool");
+              if (me.receive<bool>("has pool")) {
+                CUmemoryPool pool = nullptr;
+                EXPECT_CODE(permitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED,
+                            DRIVER(cuMemPoolImportFromShareableHandle)(
+                                &pool, &shared, kFabric, 0));
+              }
               EXPECT_TRUE(context_is_usable());
               me.signal("done");
             })
