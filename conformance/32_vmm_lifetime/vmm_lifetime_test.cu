@@ -521,13 +521,19 @@ TEST(VmmLifetime, TheImportersMemoryOutlivesAKilledExporter) {
 
       cudaStream_t stream = nullptr;
       CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      {
-        Latch latch;
-        latch.hold(stream);
+      const auto queue_copy = [&] {
         note_call("copy_words<<<>>>");
         copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256, 0,
                      stream>>>(own.data, mapping.data, own.count);
         CALL(cudaGetLastError());
+      };
+      queue_copy();  // loads the kernel, which may wait for all work
+      CALL(cudaStreamSynchronize(stream));
+      own.poison();
+      {
+        Latch latch;
+        latch.hold(stream);
+        queue_copy();
         at("kernel queued");
         latch.release();
         CALL(cudaStreamSynchronize(stream));
