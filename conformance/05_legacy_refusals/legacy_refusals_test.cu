@@ -210,10 +210,21 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
 }
 
 // Each call has a role of its own, because it may end by a signal.
-TEST(LegacyRefusals, NullResultsAreNoSuccess) {
+TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
   covers("LMEM-22");
   needs(gpus(1), legacy_memory, legacy_events);
-  static constexpr char kTable[] = "a null out-parameter";
+  static constexpr char kTable[] = "a null argument";
+  struct Lent {
+    cudaIpcMemHandle_t memory;
+    cudaIpcEventHandle_t event;
+  };
+  static const std::vector<cudaError_t> no_memory_handle = {
+      cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
+      cudaErrorNotSupported, cudaErrorMemoryAllocation};
+  static const std::vector<cudaError_t> no_event_handle = {
+      cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
+      cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
+      cudaErrorNotSupported};
   Scenario scenario;
   std::vector<std::string> callers;
 
@@ -226,7 +237,7 @@ TEST(LegacyRefusals, NullResultsAreNoSuccess) {
                 cudaEvent_t event = nullptr;
                 CALL(cudaEventCreateWithFlags(
                     &event, cudaEventDisableTiming | cudaEventInterprocess));
-                const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
+                const auto lent = me.receive<Lent>("handles");
                 me.signal(call);
                 note_call(call);
                 const Outcome outcome = attempt(own.data, event, lent);
@@ -238,9 +249,10 @@ TEST(LegacyRefusals, NullResultsAreNoSuccess) {
         .may_end_by(SIGSEGV);
   };
   caller("cudaIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
-    return outcome_of(cudaIpcGetMemHandle(nullptr, own),
-                      {cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
-                       cudaErrorNotSupported, cudaErrorMemoryAllocation});
+    return outcome_of(cudaIpcGetMemHandle(nullptr, own), no_memory_handle);
+  });
+  caller("cudaIpcGetMemHandle of null", [](void*, cudaEvent_t, const auto&) {
+    return outcome_of(cudaIpcGetMemHandle(nullptr, nullptr), no_memory_handle);
   });
   caller("cuIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
     return outcome_of(DRIVER(cuIpcGetMemHandle)(nullptr, address_of(own)),
@@ -249,19 +261,21 @@ TEST(LegacyRefusals, NullResultsAreNoSuccess) {
                        CUDA_ERROR_MAP_FAILED});
   });
   caller("cudaIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
-    return outcome_of(cudaIpcOpenMemHandle(nullptr, lent, kLazy),
+    return outcome_of(cudaIpcOpenMemHandle(nullptr, lent.memory, kLazy),
                       kRuntimeRefusals);
   });
   caller("cuIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
-    return outcome_of(DRIVER(cuIpcOpenMemHandle)(
-                          nullptr, same_bytes<CUipcMemHandle>(lent), kLazy),
-                      kDriverRefusals);
+    return outcome_of(
+        DRIVER(cuIpcOpenMemHandle)(
+            nullptr, same_bytes<CUipcMemHandle>(lent.memory), kLazy),
+        kDriverRefusals);
   });
   caller("cudaIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
-    return outcome_of(cudaIpcGetEventHandle(nullptr, event),
-                      {cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
-                       cudaErrorMemoryAllocation,
-                       cudaErrorMapBufferObjectFailed, cudaErrorNotSupported});
+    return outcome_of(cudaIpcGetEventHandle(nullptr, event), no_event_handle);
+  });
+  caller("cudaIpcGetEventHandle of null", [](void*, cudaEvent_t, const auto&) {
+    cudaIpcEventHandle_t handle;
+    return outcome_of(cudaIpcGetEventHandle(&handle, nullptr), no_event_handle);
   });
   caller("cuIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
     return outcome_of(DRIVER(cuIpcGetEventHandle)(nullptr, event),
@@ -270,12 +284,24 @@ TEST(LegacyRefusals, NullResultsAreNoSuccess) {
                        CUDA_ERROR_MAP_FAILED});
   });
 
+  caller("cudaIpcOpenEventHandle", [](void*, cudaEvent_t, const auto& lent) {
+    return outcome_of(cudaIpcOpenEventHandle(nullptr, lent.event),
+                      {cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
+                       cudaErrorNotSupported, cudaErrorDeviceUninitialized});
+  });
+
   scenario.role("exporter", [callers](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
+    cudaEvent_t event = nullptr;
+    CALL(cudaEventCreateWithFlags(
+        &event, cudaEventDisableTiming | cudaEventInterprocess));
+    Lent lent{buffer.legacy_handle(), {}};
+    CALL(cudaIpcGetEventHandle(&lent.event, event));
+    me.send("handles", lent);
     for (const std::string& each : callers) me.wait_for_end(each);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    CALL(cudaEventDestroy(event));
   });
   scenario.run(30s);
   for (const std::string& each : callers) tabulate_end(scenario, each, kTable);

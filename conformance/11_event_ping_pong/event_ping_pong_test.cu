@@ -25,7 +25,7 @@ constexpr int kSiblings = 3;
 constexpr int kSiblingRounds = 20;
 // The host tells of every record, so a round costs two process switches of
 // the GPU: all of them together stay under two seconds.
-constexpr int kRounds = 4096;
+constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;  // queued before the first of them runs
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;

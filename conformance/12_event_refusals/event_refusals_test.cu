@@ -153,18 +153,19 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
   covers("LEVT-03");
   needs(gpus(1), legacy_events);
   Scenario scenario;
-  scenario.role("exporter", [](Role&) {
+  scenario.role("exporter", [](Role& me) {
     for (const unsigned flags :
          {cudaEventDefault, cudaEventDisableTiming, cudaEventBlockingSync}) {
       const SharedEvent event(flags);
       Sentinel<cudaIpcEventHandle_t> handle;
       EXPECT_CODE(cudaErrorInvalidResourceHandle,
                   cudaIpcGetEventHandle(handle.out(), event));
-      EXPECT_FALSE(handle.touched());
       Sentinel<CUipcEventHandle> driver_handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
                   DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
-      EXPECT_FALSE(driver_handle.touched());
+      // Nothing promises that a refused call leaves the handle alone.
+      if (handle.touched() || driver_handle.touched())
+        me.observe("a refused export writes into the handle");
       EXPECT_SUCCESS(cudaEventRecord(event, nullptr));
       EXPECT_SUCCESS(cudaEventSynchronize(event));
     }

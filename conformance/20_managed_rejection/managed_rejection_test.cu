@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -92,46 +93,29 @@ void expect_usable_on_both_sides(const Words& words) {
   EXPECT_TRUE(host_reads(words, pattern("device")));
 }
 
-cudaMemPoolProps pool_of(cudaMemLocation location,
+cudaMemPoolProps pool_at(cudaMemLocation location,
                          cudaMemAllocationHandleType types) {
-  cudaMemPoolProps wanted{};
-  wanted.allocType = cudaMemAllocationTypePinned;
+  cudaMemPoolProps wanted = pool_properties(types);
   wanted.location = location;
-  wanted.handleTypes = types;
   return wanted;
 }
-constexpr cudaMemLocation kDevice0 = {cudaMemLocationTypeDevice, 0};
+constexpr cudaMemLocation kHost = {cudaMemLocationTypeHost, 0};
 
-// An allocation of a pool of its own.
-class PoolBuffer : public Words {
- public:
-  explicit PoolBuffer(const cudaMemPoolProps& wanted) {
-    CALL(cudaMemPoolCreate(&pool_, &wanted));
-    void* memory = nullptr;
-    CALL(cudaMallocFromPoolAsync(&memory, kBytes, pool_, nullptr));
-    CALL(cudaStreamSynchronize(nullptr));
-    static_cast<Words&>(*this) = Words(memory, kBytes);
-  }
-  PoolBuffer(const PoolBuffer&) = delete;
-  ~PoolBuffer() {
-    if (data != nullptr) cudaFreeAsync(data, nullptr);
-    cudaStreamSynchronize(nullptr);
-    cudaMemPoolDestroy(pool_);
-  }
-  cudaMemPool_t pool() const { return pool_; }
+// An allocation that its stream has come to.
+AsyncBuffer allocated_from(const Pool& pool) {
+  AsyncBuffer buffer(pool, kBytes);
+  CALL(cudaStreamSynchronize(nullptr));
+  return buffer;
+}
 
- private:
-  cudaMemPool_t pool_ = nullptr;
-};
-
-// Refused with exactly this code; the same without a handle type works.
-void expect_pool_refused(cudaMemPoolProps wanted, cudaError_t code) {
-  cudaMemPool_t pool = nullptr;
+// No handle type is accepted; the documentation names the one code.
+void expect_not_shareable(cudaMemPoolProps wanted) {
   for (const auto type :
        {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
     SCOPED_TRACE("handle type " + std::to_string(type));
     wanted.handleTypes = type;
-    EXPECT_CODE(code, cudaMemPoolCreate(&pool, &wanted));
+    cudaMemPool_t pool = nullptr;
+    EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(&pool, &wanted));
   }
 }
 
@@ -253,12 +237,11 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
   needs(gpus(1), legacy_memory, pools);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    void* memory = nullptr;
-    CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+    const AsyncBuffer common(kBytes);
     CALL(cudaStreamSynchronize(nullptr));
-    expect_not_legacy(me, "cudaMallocAsync", memory);
-    CALL(cudaFreeAsync(memory, nullptr));
-    const PoolBuffer buffer(pool_of(kDevice0, cudaMemHandleTypeNone));
+    expect_not_legacy(me, "cudaMallocAsync", common.data);
+    const Pool pool;
+    const AsyncBuffer buffer = allocated_from(pool);
     expect_not_legacy(me, "a pool of its own", buffer.data);
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
@@ -271,8 +254,8 @@ TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
   needs(gpus(1), legacy_memory, pool_fd);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const PoolBuffer buffer(
-        pool_of(kDevice0, cudaMemHandleTypePosixFileDescriptor));
+    const Pool pool(shareable());
+    const AsyncBuffer buffer = allocated_from(pool);
     expect_not_legacy(me, "a pool with descriptors", buffer.data);
     buffer.fill(pattern("pool"));
     EXPECT_TRUE(kernel_reads(buffer, pattern("pool")));
@@ -355,7 +338,7 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
     CALL(cudaGraphCreate(&graph, 0));
     const auto add = [&](cudaMemAllocationHandleType type, void** memory) {
       cudaMemAllocNodeParams wanted{};
-      wanted.poolProps = pool_of(kDevice0, type);
+      wanted.poolProps = pool_properties(type);
       wanted.bytesize = kBytes;
       cudaGraphNode_t node = nullptr;
       const cudaError_t code =
@@ -382,11 +365,10 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
   needs(gpus(1), host_pools);
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
-    expect_pool_refused(
-        pool_of({cudaMemLocationTypeHost, 0}, cudaMemHandleTypeNone),
-        cudaErrorInvalidValue);
-    const PoolBuffer buffer(
-        pool_of({cudaMemLocationTypeHost, 0}, cudaMemHandleTypeNone));
+    const auto wanted = pool_at(kHost, cudaMemHandleTypeNone);
+    expect_not_shareable(wanted);
+    const Pool pool(wanted);
+    const AsyncBuffer buffer = allocated_from(pool);
     write_by_host(buffer, pattern("host"));
     EXPECT_TRUE(copy_reads(buffer, pattern("host")));
     EXPECT_TRUE(context_is_usable());
@@ -424,10 +406,10 @@ TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
     const cudaMemPoolProps wanted =
-        pool_of({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
+        pool_at({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
     cudaMemPool_t pool = nullptr;
     EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(&pool, &wanted));
-    expect_pool_refused(wanted, cudaErrorInvalidValue);
+    expect_not_shareable(wanted);
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
@@ -459,39 +441,25 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
 
   scenario.role("exporter", [](Role& me) {
     const int node = attribute(cudaDevAttrHostNumaId);
-    const PoolBuffer buffer(
-        pool_of({cudaMemLocationTypeHostNuma, node < 0 ? 0 : node},
-                cudaMemHandleTypePosixFileDescriptor));
+    const Pool pool(pool_at({cudaMemLocationTypeHostNuma, node < 0 ? 0 : node},
+                            cudaMemHandleTypePosixFileDescriptor));
+    const AsyncBuffer buffer = allocated_from(pool);
     write_by_host(buffer, pattern("exporter"));
-    int number = -1;
-    CALL(cudaMemPoolExportToShareableHandle(
-        &number, buffer.pool(), cudaMemHandleTypePosixFileDescriptor, 0));
-    const Descriptor descriptor(number);
-    cudaMemPoolPtrExportData data;
-    CALL(cudaMemPoolExportPointer(&data, buffer.data));
-    me.send_descriptor("pool", descriptor.get());
-    me.send("pointer", data);
+    me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", buffer.exported());
 
     me.wait("freed");
     EXPECT_TRUE(host_reads(buffer, pattern("importer")));
   });
 
   scenario.role("importer", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    const Descriptor descriptor = me.receive_descriptor("pool");
-    cudaMemPool_t pool = nullptr;
-    CALL(cudaMemPoolImportFromShareableHandle(
-        &pool, by_value(descriptor.get()), cudaMemHandleTypePosixFileDescriptor,
-        0));
-    auto data = me.receive<cudaMemPoolPtrExportData>("pointer");
-    void* memory = nullptr;
-    CALL(cudaMemPoolImportPointer(&memory, pool, &data));
-    const Words words(memory, kBytes);
-    EXPECT_TRUE(host_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
-    write_by_host(words, pattern("importer"));
-    CALL(cudaFree(memory));
-    cudaMemPoolDestroy(pool);  // not what is judged here
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                       kBytes);
+    EXPECT_TRUE(host_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    write_by_host(buffer, pattern("importer"));
+    buffer.free();
     me.signal("freed");
   });
 
@@ -503,7 +471,7 @@ TEST(ManagedRejection, AManagedPoolCannotBeShared) {
   needs(gpus(1), pools, managed);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    cudaMemPoolProps wanted = pool_of(kDevice0, cudaMemHandleTypeNone);
+    cudaMemPoolProps wanted = pool_properties();
     wanted.allocType = cudaMemAllocationTypeManaged;
     cudaMemPool_t pool = nullptr;
     for (const auto type :
@@ -551,10 +519,9 @@ TEST(ManagedRejection, OtherMemoryAllowsNoHandleType) {
     CALL(cudaMallocHost(&memory, kBytes));
     expect_none("cudaMallocHost", memory);
     CALL(cudaFreeHost(memory));
-    CALL(cudaMallocAsync(&memory, kBytes, nullptr));
+    const AsyncBuffer stream_ordered(kBytes);
     CALL(cudaStreamSynchronize(nullptr));
-    expect_none("cudaMallocAsync", memory);
-    CALL(cudaFreeAsync(memory, nullptr));
+    expect_none("cudaMallocAsync", stream_ordered.data);
   });
   scenario.run(20s);
 }
@@ -587,10 +554,10 @@ TEST(ManagedRejection, WhatMemoryOfAPoolToShareAllows) {
   needs(gpus(1), pool_fd);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const PoolBuffer buffer(
-        pool_of(kDevice0, cudaMemHandleTypePosixFileDescriptor));
+    const Pool pool(shareable());
+    const AsyncBuffer buffer = allocated_from(pool);
     const Attributes said = attributes_of(buffer.data);
-    EXPECT_EQ(said.pool, buffer.pool());
+    EXPECT_EQ(said.pool, static_cast<cudaMemPool_t>(pool));
     me.observe(
         "CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES of a pool with "
         "descriptors: " +

@@ -80,7 +80,6 @@ int exporter(Channel& channel) {
   return good == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
-
 //! [importer]
 int importer(Channel channel) {
   void* data = nullptr;
@@ -109,8 +108,9 @@ int importer(Channel channel) {
   return old == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
-
 int main(int argc, char** argv) {
+  // A first launch loads the kernel, and may wait for what is held.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
   require_gpus(1);
   require(cudaDevAttrIpcEventSupport, "CUDA IPC");

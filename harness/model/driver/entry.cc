@@ -49,6 +49,8 @@ constexpr Version kVersions[] = {
     {"cuCtxGetDevice", 2000, "cuCtxGetDevice"},
     {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
     {"cuCtxSynchronize", 2000, "cuCtxSynchronize"},
+    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
+    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
     {"cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"},
     {"cuStreamGetCtx", 9020, "cuStreamGetCtx"},
     {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},

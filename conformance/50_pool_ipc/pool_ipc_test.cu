@@ -1,0 +1,388 @@
+// A pool that another process imports, and allocations of it.
+// Mirror of samples/50_pool_ipc.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kBlocks = 64;
+constexpr size_t kBlockBytes = 64 << 10;  // many in a page of the GPU
+constexpr int kRounds = 1000;
+constexpr size_t kRoundBytes = 1024;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+// An importer that was sent the pool and gets the pointer by `receive`.
+std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
+  return [receive](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, receive(me), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  };
+}
+
+PointerData by_pipe(Role& me) {
+  PointerData data;
+  const Descriptor pipe = me.receive_descriptor("pipe");
+  EXPECT_EQ(read(pipe.get(), &data, sizeof data), ssize_t{sizeof data});
+  return data;
+}
+
+PointerData by_file(Role& me) {
+  PointerData data;
+  std::ifstream file(me.receive_bytes("file"), std::ios::binary);
+  file.read(reinterpret_cast<char*>(&data), sizeof data);
+  EXPECT_TRUE(file);
+  return data;
+}
+
+// A copy at another address, of a copy.
+PointerData by_copies(Role& me) {
+  const std::vector<PointerData> copies(16, me.receive<PointerData>("pointer"));
+  return copies.back();
+}
+
+}  // namespace
+
+TEST(PoolIpc, BothSidesSeeTheSameMemory) {
+  covers("POOL-06");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("A"));
+    me.send("pointer", buffer.exported());
+
+    me.wait("B written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("B")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("B")));
+    buffer.fill(pattern("C"));
+    me.signal("C written");
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("A")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("A")));
+    buffer.fill(pattern("B"));
+    me.signal("B written");
+
+    me.wait("C written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("C")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("C")));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(PoolIpc, AnyChannelCarriesAPointer) {
+  covers("POOL-07");
+  static_assert(sizeof(PointerData) == 64);
+  static_assert(sizeof(CUmemPoolPtrExportData) == 64);
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    const PointerData data = buffer.exported();
+
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const Descriptor reads(ends[0]), writes(ends[1]);
+    ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
+    me.send_descriptor("pipe", reads.get());
+
+    char path[] = "/tmp/ipclab-pointer-XXXXXX";
+    const Descriptor file(mkstemp(path));
+    ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
+    me.send_bytes("file", path);
+
+    me.send("pointer", data);
+    me.wait("freed", 3);
+    EXPECT_EQ(unlink(path), 0);
+  });
+  scenario.role("importer by pipe", borrows_by(by_pipe));
+  scenario.role("importer by file", borrows_by(by_file));
+  scenario.role("importer of a copy", borrows_by(by_copies));
+
+  scenario.run(30s);
+}
+
+TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
+  covers("POOL-08");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const AsyncBuffer before(pool, kBytes);
+    before.fill(pattern("before"));
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer after(pool, kBytes);
+    after.fill(pattern("after"));
+    me.send("before", before.exported());
+    me.send("after", after.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer before(pool, me.receive<PointerData>("before"), kBytes);
+    AsyncBuffer after(pool, me.receive<PointerData>("after"), kBytes);
+    EXPECT_TRUE(kernel_reads(before, pattern("before")));
+    EXPECT_TRUE(copy_reads(before, pattern("before")));
+    EXPECT_TRUE(kernel_reads(after, pattern("after")));
+    EXPECT_TRUE(copy_reads(after, pattern("after")));
+    before.free();
+    after.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// Refused, or else of use: data that nobody can import is neither.
+TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
+  covers("POOL-08");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    PointerData data{};
+    const Outcome outcome =
+        outcome_of(NOTED(cudaMemPoolExportPointer(&data, buffer.data)),
+                   {cudaErrorInvalidValue, cudaErrorMemoryAllocation});
+    me.observe("a pointer exported before its pool: " + outcome.code);
+    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
+    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
+    me.send("accepted", accepted);
+    if (!accepted) return;
+
+    me.send("pointer", data);
+    me.send_descriptor("pool", pool.exported().get());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    if (!me.receive<bool>("accepted")) return;
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    me.lifted("a pointer may be exported before its pool");
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
+  covers("POOL-10");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  const auto block = [](int i) {
+    return pattern("block " + std::to_string(i));
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    me.wait("imported");
+    std::vector<AsyncBuffer> buffers;
+    for (int i = 0; i < kBlocks; ++i) {
+      buffers.emplace_back(pool, kBlockBytes);
+      buffers.back().fill(block(i));
+    }
+    for (const AsyncBuffer& buffer : buffers)
+      me.send("pointer", buffer.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    me.signal("imported");
+    std::vector<AsyncBuffer> buffers;
+    for (int i = 0; i < kBlocks; ++i)
+      buffers.emplace_back(pool, me.receive<PointerData>("pointer"),
+                           kBlockBytes);
+    for (int i = 0; i < kBlocks; ++i) {
+      SCOPED_TRACE("block " + std::to_string(i));
+      const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
+      EXPECT_TRUE(kernel_reads(buffer, block(i)));
+      EXPECT_TRUE(copy_reads(buffer, block(i)));
+    }
+    for (AsyncBuffer& buffer : buffers) buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// A held stream: without the order the importer would copy at once.
+TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
+  covers("POOL-12");
+  needs(gpus(1), pool_fd, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const SharedEvent ready;
+    const Stream stream;
+    DeviceBuffer(kBytes).fill(pattern("loads the kernel"));
+    Latch latch;
+    latch.hold(stream);
+    AsyncBuffer buffer(pool, kBytes, stream);
+    buffer.queue_fill(pattern("exporter"), stream);
+    CALL(cudaEventRecord(ready, stream));
+    me.send("event", ready.handle());
+    me.send("pointer", buffer.exported());
+
+    me.wait("copy is queued");
+    latch.release();
+    me.wait("freed");
+    buffer.free_async(stream);
+    EXPECT_TRUE(passes(stream));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const DeviceBuffer copy(kBytes);
+    EXPECT_FALSE(copy_reads(copy, pattern("exporter")));
+    const Pool pool(me.receive_descriptor("pool"));
+    SharedEvent ready(me.receive<cudaIpcEventHandle_t>("event"));
+    const Stream stream;
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    CALL(cudaStreamWaitEvent(stream, ready));
+    CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
+                         cudaMemcpyDeviceToDevice, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("copy is queued");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+    buffer.free();
+    ready.destroy();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// The whole protocol, again and again: allocate, write, record, export; wait,
+// copy, free, record; wait, free. No host ever waits for a stream of the other.
+TEST(PoolIpc, EventsCarryAThousandAllocations) {
+  covers("POOL-12");
+  needs(gpus(1), pool_fd, legacy_events);
+  Scenario scenario;
+  const auto written = [](int round) {
+    return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
+  };
+
+  scenario.role("exporter", [=](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const SharedEvent ready;
+    me.send("ready", ready.handle());
+    SharedEvent freed(me.receive<cudaIpcEventHandle_t>("freed event"));
+    const Stream stream;
+    for (int round = 0; round < kRounds; ++round) {
+      AsyncBuffer buffer(pool, kRoundBytes, stream);
+      buffer.queue_fill(written(round), stream);
+      CALL(cudaEventRecord(ready, stream));
+      me.send("pointer", buffer.exported());
+      me.wait("freed");
+      CALL(cudaStreamWaitEvent(stream, freed));
+      buffer.free_async(stream);
+    }
+    EXPECT_TRUE(passes(stream));
+    freed.destroy();
+    me.signal("freed event destroyed");
+    me.wait("ready event destroyed");
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    SharedEvent ready(me.receive<cudaIpcEventHandle_t>("ready"));
+    const SharedEvent freed;
+    me.send("freed event", freed.handle());
+    const Stream stream;
+    const DeviceBuffer copy(kRoundBytes);
+    for (int round = 0; round < kRounds; ++round) {
+      SCOPED_TRACE("round " + std::to_string(round));
+      AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kRoundBytes);
+      CALL(cudaStreamWaitEvent(stream, ready));
+      CALL(cudaMemcpyAsync(copy.data, buffer.data, kRoundBytes,
+                           cudaMemcpyDeviceToDevice, stream));
+      buffer.free_async(stream);
+      CALL(cudaEventRecord(freed, stream));
+      me.signal("freed");
+      CALL(cudaStreamSynchronize(stream));
+      ASSERT_TRUE(copy_reads(copy, written(round)));
+    }
+    ready.destroy();
+    me.signal("ready event destroyed");
+    me.wait("freed event destroyed");
+  });
+
+  scenario.run(60s);
+}
+
+TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
+  covers("POOL-24");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());  // and is closed here
+    me.wait("imported and closed");
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    Descriptor shared = me.receive_descriptor("pool");
+    const Pool pool(shared);
+    shared.close();
+    me.signal("imported and closed");
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}

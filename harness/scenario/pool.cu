@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "harness/scenario/pool.h"
+
+namespace ipclab {
+namespace {
+
+bool is_int(cudaMemPoolAttr which) {
+  return which == cudaMemPoolReuseFollowEventDependencies ||
+         which == cudaMemPoolReuseAllowOpportunistic ||
+         which == cudaMemPoolReuseAllowInternalDependencies;
+}
+
+}  // namespace
+
+cudaMemPoolProps pool_properties(cudaMemAllocationHandleType types,
+                                 size_t max_size, int device) {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.handleTypes = types;
+  wanted.location = {cudaMemLocationTypeDevice, device};
+  wanted.maxSize = max_size;
+  return wanted;
+}
+
+Pool::Pool(const cudaMemPoolProps& wanted) {
+  CALL(cudaMemPoolCreate(&pool_, &wanted));
+}
+
+Pool::Pool(const Descriptor& exported) {
+  // The descriptor itself travels in the pointer.
+  void* const handle =
+      reinterpret_cast<void*>(static_cast<intptr_t>(exported.get()));
+  CALL(cudaMemPoolImportFromShareableHandle(
+      &pool_, handle, cudaMemHandleTypePosixFileDescriptor, 0));
+}
+
+Pool::~Pool() {
+  if (pool_ == nullptr) return;
+  // A refusal must not be what the next call's check finds.
+  if (cudaMemPoolDestroy(pool_) != cudaSuccess) cudaGetLastError();
+}
+
+Descriptor Pool::exported() const {
+  int descriptor = -1;
+  CALL(cudaMemPoolExportToShareableHandle(
+      &descriptor, pool_, cudaMemHandleTypePosixFileDescriptor, 0));
+  return Descriptor(descriptor);
+}
+
+void Pool::destroy() {
+  CALL(cudaMemPoolDestroy(pool_));
+  pool_ = nullptr;
+}
+
+uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
+  int narrow = 0;
+  uint64_t wide = 0;
+  CALL(cudaMemPoolGetAttribute(
+      pool, which,
+      is_int(which) ? static_cast<void*>(&narrow) : static_cast<void*>(&wide)));
+  return is_int(which) ? static_cast<uint64_t>(narrow) : wide;
+}
+
+void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
+  int narrow = static_cast<int>(value);
+  CALL(cudaMemPoolSetAttribute(pool, which,
+                               is_int(which) ? static_cast<void*>(&narrow)
+                                             : static_cast<void*>(&value)));
+}
+
+cudaMemAccessFlags access_of(int device, cudaMemPool_t pool) {
+  cudaMemLocation location{cudaMemLocationTypeDevice, device};
+  cudaMemAccessFlags flags{};
+  CALL(cudaMemPoolGetAccess(&flags, pool, &location));
+  return flags;
+}
+
+cudaError_t give_access(int device, cudaMemPool_t pool,
+                        cudaMemAccessFlags flags) {
+  cudaMemAccessDesc wanted{};
+  wanted.location = {cudaMemLocationTypeDevice, device};
+  wanted.flags = flags;
+  return cudaMemPoolSetAccess(pool, &wanted, 1);
+}
+
+AsyncBuffer::AsyncBuffer(size_t bytes, cudaStream_t stream) {
+  void* memory = nullptr;
+  CALL(cudaMallocAsync(&memory, bytes, stream));
+  static_cast<Words&>(*this) = Words(memory, bytes);
+}
+
+AsyncBuffer::AsyncBuffer(cudaMemPool_t pool, size_t bytes,
+                         cudaStream_t stream) {
+  void* memory = nullptr;
+  CALL(cudaMallocFromPoolAsync(&memory, bytes, pool, stream));
+  static_cast<Words&>(*this) = Words(memory, bytes);
+}
+
+AsyncBuffer::AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data,
+                         size_t bytes) {
+  void* memory = nullptr;
+  CALL(cudaMemPoolImportPointer(&memory, pool, &data));
+  static_cast<Words&>(*this) = Words(memory, bytes);
+}
+
+AsyncBuffer::AsyncBuffer(AsyncBuffer&& other) noexcept
+    : Words(std::exchange(static_cast<Words&>(other), Words())) {}
+
+AsyncBuffer::~AsyncBuffer() {
+  if (data != nullptr) cudaFree(data);
+}
+
+cudaMemPoolPtrExportData AsyncBuffer::exported() const {
+  cudaMemPoolPtrExportData exported;
+  CALL(cudaMemPoolExportPointer(&exported, data));
+  return exported;
+}
+
+void AsyncBuffer::free_async(cudaStream_t stream) {
+  CALL(cudaFreeAsync(data, stream));
+  data = nullptr;
+}
+
+void AsyncBuffer::free() {
+  CALL(cudaFree(data));
+  data = nullptr;
+}
+
+std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,
+                                           int importers) {
+  return [=](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    const AsyncBuffer buffer(pool, bytes);
+    buffer.fill(written);
+    for (int i = 0; i < importers; ++i)
+      me.send_descriptor("pool", shared.get());
+    me.send("pointer", buffer.exported());
+    me.wait("freed", importers);
+  };
+}
+
+}  // namespace ipclab

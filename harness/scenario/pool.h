@@ -1,0 +1,80 @@
+// Owners of stream-ordered memory: pools of this process, pools and
+// allocations of another one.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "harness/scenario/cuda.h"
+
+namespace ipclab {
+
+/// What a pool of memory on `device` is created with. A maximal size of 0 is
+/// the system's own limit.
+cudaMemPoolProps pool_properties(
+    cudaMemAllocationHandleType types = cudaMemHandleTypeNone,
+    size_t max_size = 0, int device = 0);
+
+/// The same for a pool that can be exported to a file descriptor.
+inline cudaMemPoolProps shareable(size_t max_size = 0, int device = 0) {
+  return pool_properties(cudaMemHandleTypePosixFileDescriptor, max_size,
+                         device);
+}
+
+/// A pool of this process, or one that was imported.
+class Pool {
+ public:
+  explicit Pool(const cudaMemPoolProps& wanted = pool_properties());
+  /// Imports; the descriptor stays the caller's.
+  explicit Pool(const Descriptor& exported);
+  Pool(const Pool&) = delete;
+  ~Pool();
+  operator cudaMemPool_t() const { return pool_; }
+
+  Descriptor exported() const;
+  /// Destroys now, where destroying is the step that matters.
+  void destroy();
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
+
+/// Attributes of a pool; those of type int are widened.
+uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which);
+void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
+
+/// What the kernels of a GPU may do with a pool's memory.
+cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
+cudaError_t give_access(
+    int device, cudaMemPool_t pool,
+    cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite);
+
+/// Memory of a pool, of this process or imported. Nothing is poisoned: the
+/// stream may not have come to the allocation yet.
+class AsyncBuffer : public Words {
+ public:
+  /// From the current pool of the stream's device.
+  explicit AsyncBuffer(size_t bytes, cudaStream_t stream = nullptr);
+  AsyncBuffer(cudaMemPool_t pool, size_t bytes, cudaStream_t stream = nullptr);
+  /// Imports; `bytes` is what the exporter allocated.
+  AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
+  AsyncBuffer(AsyncBuffer&& other) noexcept;
+  ~AsyncBuffer();
+
+  cudaMemPoolPtrExportData exported() const;
+  /// Queues the free now, where freeing is the step that matters.
+  void free_async(cudaStream_t stream = nullptr);
+  /// The same by cudaFree.
+  void free();
+};
+
+/// The body of an exporter that shares a pool with `importers` others ("pool")
+/// and lends one allocation, filled with `written` ("pointer"), until it was
+/// freed by all ("freed").
+std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,
+                                           int importers = 1);
+
+}  // namespace ipclab
