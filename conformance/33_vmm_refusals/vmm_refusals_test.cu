@@ -16,6 +16,7 @@
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
+#include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -125,29 +126,6 @@ void expect_documented(const Outcome& outcome, const std::string& what) {
   EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
       << what << ": " << outcome.code;
 }
-
-// A pool of its own that exports to descriptors.
-class Pool {
- public:
-  Pool() {
-    CUmemPoolProps wanted{};
-    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.handleTypes = kFd;
-    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CALL(DRIVER(cuMemPoolCreate)(&pool_, &wanted));
-  }
-  Pool(const Pool&) = delete;
-  ~Pool() { DRIVER(cuMemPoolDestroy)(pool_); }
-
-  Descriptor descriptor() const {
-    int number = -1;
-    CALL(DRIVER(cuMemPoolExportToShareableHandle)(&number, pool_, kFd, 0));
-    return Descriptor(number);
-  }
-
- private:
-  CUmemoryPool pool_ = nullptr;
-};
 
 }  // namespace
 
@@ -342,9 +320,9 @@ TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
-    const Pool pool;
+    const Pool pool(shareable());
     me.send_descriptor("allocation", chunk.descriptor().get());
-    me.send_descriptor("pool", pool.descriptor().get());
+    me.send_descriptor("pool", pool.exported().get());
     me.wait("tried", 2);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
   });
