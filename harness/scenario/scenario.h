@@ -51,8 +51,8 @@ struct Need {
   bool alone = false;
 };
 inline Need gpus(int count) { return {"", count, false}; }
-/// No other test may use this test's GPUs meanwhile: it measures memory of the
-/// whole device. Costs time where several tests run at once.
+/// No other test may run meanwhile: this one measures memory of the whole
+/// device, or starts very many processes. Costs time.
 inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
