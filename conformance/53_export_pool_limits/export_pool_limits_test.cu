@@ -276,8 +276,8 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
     DeviceBuffer(kBytes).fill(pattern("loads the kernels"));
     EXPECT_TRUE(context_is_usable());
     Pool pool(shareable());
+    const size_t before = free_memory();  // the importer uses no GPU yet
     me.send_descriptor("pool", pool.exported().get());
-    const size_t before = free_memory();
     AsyncBuffer live(pool, kUnused), other(pool, kBytes, stream);
     const Words part(live.data, kBytes);
     part.fill(pattern("exporter"));
@@ -383,8 +383,6 @@ TEST(ExportPoolLimits, LargeAllocationsAreShared) {
         .may_end_by(SIGSEGV);
 
   scenario.run(60s);
-  for (const size_t size : sizes) {
-    const Ended& ended = scenario.ended(importer(size));
-    if (!ended.reached_end) tabulate(kTable, mib(size), outcome_of(ended));
-  }
+  for (const size_t size : sizes)
+    tabulate_end(scenario, importer(size), kTable);
 }

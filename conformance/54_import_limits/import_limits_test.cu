@@ -19,12 +19,6 @@ constexpr int kAllocations = 8;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-template <class T>
-void observe_touched(Role& me, const Sentinel<T>& out, const char* call) {
-  if (out.touched())
-    me.observe(std::string(call) + " is refused and yet writes its result");
-}
-
 // The importer's use of what `lends_from_pool` lends, after `attempt`.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
@@ -111,16 +105,16 @@ TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
         EXPECT_REFUSED(
             cudaMallocFromPoolAsync(pointer.out(), kBytes, pool, nullptr),
             cudaErrorInvalidValue, cudaErrorNotSupported);
-        observe_touched(me, pointer, "cudaMallocFromPoolAsync");
+        note_touched(me, pointer, "cudaMallocFromPoolAsync");
         Sentinel<void*> overloaded;
         EXPECT_REFUSED(cudaMallocAsync(overloaded.out(), kBytes, pool, nullptr),
                        cudaErrorInvalidValue, cudaErrorNotSupported);
-        observe_touched(me, overloaded, "cudaMallocAsync");
+        note_touched(me, overloaded, "cudaMallocAsync");
         Sentinel<CUdeviceptr> address;
         EXPECT_REFUSED(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes,
                                                        pool, nullptr),
                        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-        observe_touched(me, address, "cuMemAllocFromPoolAsync");
+        note_touched(me, address, "cuMemAllocFromPoolAsync");
       }));
   scenario.run(20s);
 }
@@ -296,9 +290,7 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 
   scenario.run(20s);
   for (const char* user : kUsers)
-    if (scenario.ended(user).signal != 0)
-      observe(std::string(user) + ": killed by " +
-              strsignal(scenario.ended(user).signal));
+    tabulate_end(scenario, user, std::string(user) + " after a free");
 }
 
 // --- the end of an imported pool --------------------------------------------

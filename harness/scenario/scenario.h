@@ -51,8 +51,8 @@ struct Need {
   bool alone = false;
 };
 inline Need gpus(int count) { return {"", count, false}; }
-/// No other test may use this test's GPUs meanwhile: it measures memory of the
-/// whole device. Costs time where several tests run at once.
+/// No other test may run meanwhile: this one measures memory of the whole
+/// device, or starts very many processes. Costs time.
 inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
@@ -131,6 +131,11 @@ class Scenario {
   std::vector<std::string> steps_;
   std::map<std::string, Ended> ended_;
 };
+
+/// The table gets a line for what a role died of, or stood still at: its last
+/// step is the input. None if it reached its end.
+void tabulate_end(const Scenario& scenario, const std::string& role,
+                  const std::string& table);
 
 /// The expected and the seen value of the check that fails next in this role;
 /// both then stand in the record as fields of their own.

@@ -87,9 +87,9 @@ CUresult check_handle_types(int types) {
   if ((types & kPosix) != 0 && mutant("fd-attr-lies")) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  const bool permitted = imex_channel() || mutant("fabric-no-imex-ok");
-  return (types & kFabric) != 0 && !permitted ? CUDA_ERROR_NOT_PERMITTED
-                                              : CUDA_SUCCESS;
+  return (types & kFabric) != 0 && !has_imex_channel()
+             ? CUDA_ERROR_NOT_PERMITTED
+             : CUDA_SUCCESS;
 }
 
 bool is_reachable(int gpu) {
@@ -315,7 +315,8 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (type == kFabric) {
-    fabric_export(chunk->block, shareable);
+    const std::shared_ptr<Block>& block = chunk->block;
+    fabric_export(block->id(), block->descriptor(), block, shareable);
     return CUDA_SUCCESS;
   }
   int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);

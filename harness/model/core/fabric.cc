@@ -14,9 +14,12 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "core/block.h"
 #include "core/ipc_refusal.h"
 #include "core/mutant.h"
 #include "core/profile.h"
@@ -26,12 +29,27 @@ namespace {
 
 constexpr timeval kDeadline{5, 0};
 
+std::optional<uint64_t> imex_channel() {
+  const char* variable = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL");
+  if (variable == nullptr || *variable == '\0') {
+    return profile().imex ? std::optional<uint64_t>(0) : std::nullopt;
+  }
+  char* end = nullptr;
+  const uint64_t channel = std::strtoull(variable, &end, 10);
+  return *end == '\0' ? std::optional<uint64_t>(channel) : std::nullopt;
+}
+
 // The exporter's side of the fabric: the memory it has exported, and the socket
 // on which it answers. The name of the socket is a number; it goes when the
 // process does, however it ends.
+struct Offer {
+  std::weak_ptr<const void> owner;
+  int descriptor = -1;  // open while the owner is there
+};
+
 struct Endpoint {
   std::mutex mutex;
-  std::map<uint64_t, std::weak_ptr<Block>> offered;  // by block id
+  std::map<uint64_t, Offer> offers;  // by id
   uint64_t name = 0;
   int socket = -1;
 };
@@ -52,16 +70,21 @@ socklen_t address_of(uint64_t name, sockaddr_un* address) {
                                 static_cast<size_t>(length));
 }
 
-std::shared_ptr<Block> find_offered(uint64_t id) {
+// A descriptor and whoever keeps it open; no owner if there is none.
+std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
-  if (std::shared_ptr<Block> block = own.offered[id].lock()) return block;
-  own.offered.erase(id);
-  if (!mutant("fabric-stale-maps")) return nullptr;
-  for (const auto& other : own.offered) {
-    if (std::shared_ptr<Block> block = other.second.lock()) return block;
+  for (auto entry = own.offers.begin(); entry != own.offers.end();) {
+    std::shared_ptr<const void> owner = entry->second.owner.lock();
+    if (owner == nullptr) {
+      entry = own.offers.erase(entry);
+    } else if (entry->first == id || mutant("fabric-stale-maps")) {
+      return {std::move(owner), entry->second.descriptor};
+    } else {
+      ++entry;
+    }
   }
-  return nullptr;
+  return {};
 }
 
 // One byte, and a descriptor with it if there is one.
@@ -117,8 +140,8 @@ void serve(int listener) {
     setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
     uint64_t id = 0;
     if (recv(socket, &id, sizeof id, 0) == sizeof id && is_same_user(socket)) {
-      const std::shared_ptr<Block> block = find_offered(id);
-      send_answer(socket, block == nullptr ? -1 : block->descriptor());
+      const auto [owner, descriptor] = find_offer(id);
+      send_answer(socket, owner == nullptr ? -1 : descriptor);
     }
     close(socket);
   }
@@ -142,26 +165,20 @@ void open_endpoint() {
 
 }  // namespace
 
-std::optional<uint64_t> imex_channel() {
-  const char* variable = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL");
-  if (variable == nullptr || *variable == '\0') {
-    return profile().imex ? std::optional<uint64_t>(0) : std::nullopt;
-  }
-  char* end = nullptr;
-  const uint64_t channel = std::strtoull(variable, &end, 10);
-  return *end == '\0' ? std::optional<uint64_t>(channel) : std::nullopt;
+bool has_imex_channel() {
+  return imex_channel() || mutant("fabric-no-imex-ok");
 }
 
-void fabric_export(const std::shared_ptr<Block>& block, void* out) {
+void fabric_export(uint64_t id, int descriptor,
+                   const std::shared_ptr<const void>& owner, void* out) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
   if (own.socket < 0) open_endpoint();
-  own.offered[block->id()] = block;
+  own.offers[id] = {owner, descriptor};
   Handle handle{};
-  handle.object = block->id();
+  handle.object = id;
   handle.occupant = own.name;
   handle.offset = imex_channel().value_or(0);
-  handle.gpu = static_cast<uint32_t>(block->gpu());
   seal(HandleKind::kFabric, &handle);
   write_handle(handle, out);
 }

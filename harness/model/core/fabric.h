@@ -9,19 +9,19 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-
-#include "core/block.h"
 
 namespace ipclab::model {
 
-/// The channel that this process may use: IPCLAB_MODEL_IMEX_CHANNEL (a number,
-/// or "none"), else channel 0 where the profile has one.
-std::optional<uint64_t> imex_channel();
+/// May this process make fabric memory? It needs an IMEX channel: the one that
+/// IPCLAB_MODEL_IMEX_CHANNEL names (a number, or "none"), else channel 0 where
+/// the profile has one.
+bool has_imex_channel();
 
-/// Writes a handle of the block. It does not keep the memory: when the exporter
-/// has let go of it, the handle names nothing.
-void fabric_export(const std::shared_ptr<Block>& block, void* handle);
+/// Writes a handle of what `owner` keeps in a descriptor; `id` tells it apart.
+/// The handle does not keep the memory: when the owner is gone, it names
+/// nothing.
+void fabric_export(uint64_t id, int descriptor,
+                   const std::shared_ptr<const void>& owner, void* handle);
 
 /// A new descriptor of what a handle names. CUDA_ERROR_NOT_PERMITTED without
 /// the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are no

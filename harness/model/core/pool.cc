@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/device.h"
+#include "core/fabric.h"
 #include "core/mutant.h"
 #include "core/profile.h"
 
@@ -145,7 +146,6 @@ void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease) {
 }
 
 CUresult check_pool_properties(const CUmemPoolProps& wanted) {
-  constexpr unsigned kPosix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   if (mutant("pool-props-unchecked")) return CUDA_SUCCESS;
   const unsigned handles = wanted.handleTypes;
@@ -181,7 +181,9 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
     return mutant("numa-current-ok") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (!exists(wanted.location)) return CUDA_ERROR_INVALID_VALUE;
-  return (handles & ~kPosix) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED;
+  return (handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0 && !has_imex_channel()
+             ? CUDA_ERROR_NOT_PERMITTED
+             : CUDA_SUCCESS;
 }
 
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool) {

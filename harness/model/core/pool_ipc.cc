@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/device.h"
+#include "core/fabric.h"
 #include "core/handle.h"
 #include "core/ipc_refusal.h"
 #include "core/mutant.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr CUmemAllocationHandleType kPosix =
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr CUmemAllocationHandleType kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
 bool is_shareable(const CUmemPoolHandle_st& pool) {
   if (pool.is_default) return mutant("default-pool-ipc");
@@ -29,7 +31,8 @@ bool is_shareable(const CUmemPoolHandle_st& pool) {
 
 bool is_requested(const CUmemPoolHandle_st& pool,
                   CUmemAllocationHandleType type) {
-  return (type == kPosix && (pool.properties.handleTypes & type) != 0) ||
+  const bool known = type == kPosix || type == kFabric;
+  return (known && (pool.properties.handleTypes & type) != 0) ||
          pool.properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE ||
          mutant("export-unrequested");
 }
@@ -104,7 +107,7 @@ CUresult map_import(CUmemoryPool pool, const Handle& handle,
 }  // namespace
 
 CUresult pool_export(CUmemoryPool handle, CUmemAllocationHandleType type,
-                     unsigned long long flags, int* descriptor) {
+                     unsigned long long flags, void* shareable) {
   const std::lock_guard lock(state_mutex());
   const Pool pool = find_pool(handle);
   if (pool == nullptr || !is_shareable(*pool) || !is_requested(*pool, type) ||
@@ -112,21 +115,37 @@ CUresult pool_export(CUmemoryPool handle, CUmemAllocationHandleType type,
       (pool->imported && !mutant("reexport-pool-ok"))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const int copy = fcntl(pool->file->descriptor(), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const PoolFile& file = *pool->file;
+  if (type == kFabric) {
+    fabric_export(file.page().id, file.descriptor(), pool->file, shareable);
+  } else {
+    const int copy = fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::memcpy(shareable, &copy, sizeof copy);
+  }
   pool->exported = true;
-  *descriptor = copy;
   return CUDA_SUCCESS;
 }
 
-CUresult pool_import(int descriptor, CUmemAllocationHandleType type,
+CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* handle) {
   const std::lock_guard lock(state_mutex());
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
-  if (type != kPosix || (flags != 0 && !mutant("flags-ignored"))) {
+  if ((type != kPosix && type != kFabric) ||
+      (flags != 0 && !mutant("flags-ignored"))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  // A descriptor is passed as the value of the pointer.
+  const auto descriptor =
+      static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+  int copy = -1;
+  if (type == kPosix) {
+    copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  } else if (shareable == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  } else if (CUresult error = fabric_import(shareable, &copy)) {
+    return error;
+  }
   std::shared_ptr<PoolFile> file = copy < 0 ? nullptr : PoolFile::adopt(copy);
   if (file == nullptr && copy >= 0 && mutant("import-accepts-any-fd")) {
     file = PoolFile::create({CU_MEM_LOCATION_TYPE_DEVICE, 0}, kPosix);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools between processes: the pool travels as a descriptor, an allocation as
-// 64 bytes that name its place in the pool (Programming Guide, interprocess
-// communication support of the stream ordered memory allocator).
+// Pools between processes: the pool travels as a descriptor or a fabric handle,
+// an allocation as 64 bytes that name its place in the pool (Programming Guide,
+// interprocess communication support of the stream ordered memory allocator).
 #pragma once
 
 #include <cuda.h>
@@ -13,10 +13,10 @@ namespace ipclab::model {
 /// CUDA_ERROR_INVALID_VALUE for a pool that was not created for this type of
 /// handle, the default pool and an imported one.
 CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
-                     unsigned long long flags, int* descriptor);
-/// The pool of a descriptor, which stays the caller's. Each import is a pool of
-/// its own, that only its own GPU may use.
-CUresult pool_import(int descriptor, CUmemAllocationHandleType type,
+                     unsigned long long flags, void* shareable);
+/// The pool of a fabric handle or of a descriptor, which stays the caller's.
+/// Each import is a pool of its own, that only its own GPU may use.
+CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* pool);
 /// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a
 /// pool that was exported before.

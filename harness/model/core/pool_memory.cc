@@ -186,13 +186,12 @@ CUresult pool_allocate(CUmemoryPool handle,
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   if (mutant("import-pool-allocates")) {
+    CUmemoryPool own = nullptr;
+    pool_default({CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                 CU_MEM_ALLOCATION_TYPE_PINNED, &own);
     const std::lock_guard lock(state_mutex());
     const Pool wanted = find_pool(handle);
-    const auto own = std::find_if(pools().begin(), pools().end(),
-                                  [](const Pool& p) { return !p->imported; });
-    if (wanted != nullptr && wanted->imported && own != pools().end()) {
-      handle = own->get();
-    }
+    if (wanted != nullptr && wanted->imported) handle = own;
   }
   {
     const std::lock_guard lock(state_mutex());

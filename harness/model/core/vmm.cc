@@ -2,8 +2,6 @@
 // Addresses without physical memory.
 #include "core/vmm.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -50,9 +48,15 @@ bool is_unmapped(uint64_t address, uint64_t size) {
          (next == allocations().end() || next->first >= address + size);
 }
 
-// What the program may see of a byte of the permission table.
-Access visible(Access access) {
-  return static_cast<Access>(access & kReadWrite);
+bool is_reserved(uint64_t address, uint64_t size) {
+  const Range* range = find_range(address);
+  return range != nullptr && size <= range->address + range->size - address;
+}
+
+bool is_mapped_somewhere(const std::shared_ptr<Chunk>& chunk) {
+  return std::any_of(
+      allocations().begin(), allocations().end(),
+      [&](const auto& entry) { return entry.second.chunk == chunk; });
 }
 
 // For the mutant remap-keeps-access.
@@ -200,18 +204,18 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
                    CUmemGenericAllocationHandle handle) {
   const std::lock_guard lock(state_mutex());
   const std::shared_ptr<Chunk> chunk = find_chunk(handle);
-  const Range* range = find_range(address);
-  const bool reserved =
-      range != nullptr && size <= range->address + range->size - address;
   if (chunk == nullptr || size == 0 || (address | size | offset) % kPage != 0 ||
-      offset > chunk->size() || size > chunk->size() - offset || !reserved) {
+      !is_reserved(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (size != chunk->size() && profile().driver_580) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  const uint64_t bytes = chunk->size();
+  const bool inside = offset <= bytes && size <= bytes - offset;
+  if (!inside && !mutant("vmm-shares-neighbour")) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
+  if (size != bytes && profile().driver_580) return CUDA_ERROR_NOT_SUPPORTED;
   if (offset != 0) return CUDA_ERROR_INVALID_VALUE;  // "must be zero"
-  if (mutant("full-size-map-refused") && size == chunk->size()) {
+  if (size == bytes && mutant("full-size-map-refused")) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!is_unmapped(address, size)) {
@@ -221,23 +225,21 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
     }
   }
   std::shared_ptr<Block> block = chunk->block;
-  if (mutant("alias-incoherent")) {
-    for (const auto& [other, mapping] : allocations()) {
-      if (mapping.chunk != chunk || block != chunk->block) continue;
-      block = Block::detached(*chunk->block, true);
-    }
+  if (mutant("alias-incoherent") && is_mapped_somewhere(chunk)) {
+    block = Block::detached(*chunk->block, true);
   }
-  if (block == nullptr || !map_block(address, *block, size, false)) {
+  if (block == nullptr ||
+      !map_block(address, *block, std::min(size, bytes), false)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Allocation mapping;
   mapping.address = address;
   mapping.size = size;
   mapping.kind = Kind::kMapped;
-  mapping.gpu = chunk->block->gpu();
+  mapping.gpu = block->gpu();
   mapping.block = std::move(block);
   mapping.mapping = address;
-  mapping.mapping_size = mutant("vmm-shares-neighbour") ? 2 * size : size;
+  mapping.mapping_size = size;
   mapping.buffer_id = next_buffer_id(address);
   mapping.chunk = chunk;
   grant_unasked(allocations()[address] = std::move(mapping));
@@ -305,7 +307,7 @@ CUresult range_get_access(uint64_t address, CUmemLocation location,
   if (location.id < 0 || location.id >= static_cast<int>(devices().size())) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  *flags = visible(get_access(location.id, address));
+  *flags = get_access(location.id, address);
   return CUDA_SUCCESS;
 }
 

@@ -181,7 +181,7 @@ IPCLAB_DRIVER_API CUresult cuMemPoolExportToShareableHandle(
     unsigned long long flags) {
   if (CUresult error = enter()) return error;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return pool_export(pool, type, flags, static_cast<int*>(handle));
+  return pool_export(pool, type, flags, handle);
 }
 
 IPCLAB_DRIVER_API CUresult cuMemPoolImportFromShareableHandle(
@@ -189,9 +189,7 @@ IPCLAB_DRIVER_API CUresult cuMemPoolImportFromShareableHandle(
     unsigned long long flags) {
   if (CUresult error = enter()) return error;
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // A descriptor is passed as the value of the pointer.
-  const auto descriptor = static_cast<int>(reinterpret_cast<intptr_t>(handle));
-  return pool_import(descriptor, type, flags, pool);
+  return pool_import(handle, type, flags, pool);
 }
 
 IPCLAB_DRIVER_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data,

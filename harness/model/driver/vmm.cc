@@ -10,6 +10,8 @@ using namespace ipclab::model;
 
 namespace {
 
+constexpr size_t kHostPage = 4096;
+
 // These calls need no context, but a context that is lost loses them, too.
 CUresult enter_without_context() {
   if (CUresult error = enter()) return error;
@@ -29,7 +31,6 @@ IPCLAB_DRIVER_API CUresult cuMemAddressReserve(CUdeviceptr* address,
                                                CUdeviceptr hint,
                                                unsigned long long flags) {
   if (CUresult error = enter_without_context()) return error;
-  constexpr CUdeviceptr kHostPage = 4096;
   if (address == nullptr || hint % kHostPage != 0 ||
       is_reserved_bit_set(flags)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -129,4 +130,19 @@ IPCLAB_DRIVER_API CUresult cuMemRetainAllocationHandle(
   if (CUresult error = enter_without_context()) return error;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return chunk_retain(reinterpret_cast<uint64_t>(address), handle);
+}
+
+IPCLAB_DRIVER_API CUresult
+cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t size,
+                              CUmemRangeHandleType type, unsigned long long) {
+  if (CUresult error = enter_without_context()) return error;
+  if (handle == nullptr || size == 0 ||
+      type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((address | size) % kHostPage != 0) {
+    return mutant("dmabuf-unaligned-ok") ? CUDA_SUCCESS
+                                         : CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;  // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: 0
 }

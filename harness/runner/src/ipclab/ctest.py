@@ -30,7 +30,7 @@ class Case:
     suite: str
     lesson: str | None
     gpus: int
-    alone: bool  # nobody else may use these GPUs meanwhile
+    alone: bool  # no other test may run meanwhile
     requirement: str | None
 
     @property

@@ -35,29 +35,31 @@ class Allocator:
 
     def __init__(self, uuids: list[str], jobs: int) -> None:
         self._load = dict.fromkeys(uuids, 0)
-        self._held: set[str] = set()  # by a test that wants to be alone
+        self._running = 0
+        self._held = False  # by a test that wants to be alone
         self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
     def take(self, wanted: int, alone: bool = False) -> list[str] | None:
         """GPUs for a test, at most as many as there are; None: not now."""
-        alone = alone or self.exclusive
-        count = min(wanted, len(self._load))
-        free = [uuid for uuid in self._load if uuid not in self._held]
-        least = sorted(free, key=lambda uuid: self._load[uuid])[:count]
-        if len(least) < count or (alone and any(self._load[uuid] for uuid in least)):
+        if self._held or (alone and self._running):
             return None
-        if alone:
-            self._held.update(least)
+        count = min(wanted, len(self._load))
+        least = sorted(self._load, key=lambda uuid: self._load[uuid])[:count]
+        if self.exclusive and any(self._load[uuid] for uuid in least):
+            return None
+        self._running += 1
+        self._held = alone
         for uuid in least:
             self._load[uuid] += 1
         return least
 
     def give_back(self, uuids: list[str]) -> None:
         """The test has ended."""
+        self._running -= 1
+        self._held = False  # one that is alone is the only one that can end
         for uuid in uuids:
             self._load[uuid] -= 1
-            self._held.discard(uuid)
 
     def visible(self, uuids: list[str]) -> str | None:
         """CUDA_VISIBLE_DEVICES of a test; None where nothing has to be set."""
@@ -85,7 +87,7 @@ def run(
     raises, or `execute` does, what runs is ended and the exception goes on.
     """
     done: queue.SimpleQueue[Done | Interruption] = queue.SimpleQueue()
-    # First those that need a GPU without load: later there may never be one.
+    # First those that wait until nothing runs: later that may never be.
     waiting = sorted(jobs, key=lambda job: not job.case.alone)
     running: dict[Job, tuple[threading.Thread, list[str]]] = {}
 
