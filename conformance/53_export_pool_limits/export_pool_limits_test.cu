@@ -57,12 +57,6 @@ testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
   return testing::AssertionFailure() << call << " gives " << name_of(code);
 }
 
-size_t free_memory() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 }  // namespace
 
 // --- trimming and the threshold ---------------------------------------------

@@ -394,4 +394,10 @@ int attribute(CUdevice_attribute which, int device) {
   return value;
 }
 
+size_t free_memory() {
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
 }  // namespace ipclab

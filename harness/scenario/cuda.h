@@ -257,6 +257,9 @@ class HostWait {
 int attribute(cudaDeviceAttr which, int device = 0);
 int attribute(CUdevice_attribute which, int device = 0);
 
+/// Bytes that nobody has on the current device. A test that asks is `alone`.
+size_t free_memory();
+
 /// Prints the probe's document (harness/README.md, section 3) to stdout.
 void print_probe();
 

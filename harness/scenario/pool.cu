@@ -12,6 +12,12 @@ bool is_int(cudaMemPoolAttr which) {
          which == cudaMemPoolReuseAllowInternalDependencies;
 }
 
+__global__ void count_wrong(const uint32_t* data, size_t count,
+                            Pattern expected, unsigned* wrong) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count && data[i] != expected.at(i)) atomicAdd(wrong, 1u);
+}
+
 }  // namespace
 
 cudaMemPoolProps pool_properties(cudaMemAllocationHandleType types,
@@ -126,6 +132,35 @@ void AsyncBuffer::free_async(cudaStream_t stream) {
 void AsyncBuffer::free() {
   CALL(cudaFree(data));
   data = nullptr;
+}
+
+WrongWords::WrongWords() {
+  CALL(cudaMemset(counter_.data, 0, counter_.bytes()));
+  count_wrong<<<1, 1>>>(counter_.data, 0, Pattern{0}, counter_.data);
+  CALL(cudaGetLastError());
+  CALL(cudaDeviceSynchronize());
+}
+
+void WrongWords::queue_count(const Words& words, Pattern expected,
+                             cudaStream_t stream) {
+  note_call("count_wrong<<<>>>");
+  count_wrong<<<static_cast<unsigned>((words.count + 255) / 256), 256, 0,
+                stream>>>(words.data, words.count, expected, counter_.data);
+  CALL(cudaGetLastError());
+}
+
+unsigned WrongWords::so_far() const {
+  unsigned count = ~0u;
+  CALL(cudaMemcpy(&count, counter_.data, sizeof count, cudaMemcpyDefault));
+  return count;
+}
+
+cudaMemPool_t pool_of(const Words& words) {
+  CUmemoryPool pool = nullptr;
+  CALL(
+      DRIVER(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                    reinterpret_cast<CUdeviceptr>(words.data)));
+  return pool;
 }
 
 std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,

@@ -74,6 +74,23 @@ class AsyncBuffer : public Words {
   void free();
 };
 
+/// Counts, in the order of a stream, words that are not the pattern's: the host
+/// does not wait, so that a stream may be held meanwhile.
+class WrongWords {
+ public:
+  /// Waits until its kernel is loaded: that may wait for all other work.
+  WrongWords();
+  void queue_count(const Words& words, Pattern expected, cudaStream_t stream);
+  /// Of the counts that are over.
+  unsigned so_far() const;
+
+ private:
+  DeviceBuffer counter_{sizeof(unsigned)};
+};
+
+/// The pool that an allocation of cudaMallocAsync came from.
+cudaMemPool_t pool_of(const Words& words);
+
 /// The body of an exporter that shares a pool with `importers` others ("pool")
 /// and lends one allocation, filled with `written` ("pointer"), until it was
 /// freed by all ("freed").

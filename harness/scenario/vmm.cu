@@ -143,10 +143,4 @@ std::function<void(Role&)> lends_chunk(Pattern written, int importers) {
   };
 }
 
-size_t free_memory() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 }  // namespace ipclab

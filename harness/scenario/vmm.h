@@ -109,7 +109,4 @@ inline void* by_value(int descriptor) {
 /// all have said "done".
 std::function<void(Role&)> lends_chunk(Pattern written, int importers = 1);
 
-/// Bytes of device memory that cuMemGetInfo calls free on the current GPU.
-size_t free_memory();
-
 }  // namespace ipclab

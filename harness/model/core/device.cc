@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "core/event.h"
 #include "core/ipc.h"
@@ -181,6 +182,14 @@ CUresult primary_reset(int device) {
     context->retained = 0;
   }
   deactivate(context);
+  if (mutant("reset-orphans-async")) {
+    const std::lock_guard lock(state_mutex());
+    auto& all = allocations();
+    for (auto entry = all.begin(); entry != all.end();) {
+      const bool pooled = entry->second.pool != nullptr;
+      entry = pooled ? all.erase(entry) : std::next(entry);
+    }
+  }
   context->sticky = 0;
   return CUDA_SUCCESS;
 }

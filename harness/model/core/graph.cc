@@ -57,6 +57,7 @@ CUresult graph_add_allocation(CUgraph handle,
 CUresult graph_from_capture(Stream* stream, CUgraph* graph) {
   auto made = std::make_shared<CUgraph_st>();
   if (!stream->end_capture(&made->work)) return CUDA_ERROR_ILLEGAL_STATE;
+  if (mutant("captured-work-lost")) made->work.clear();
   *graph = graphs().add(std::move(made));
   return CUDA_SUCCESS;
 }

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,14 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/board.h"
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/bench/bench.h"
 
 using namespace ipclab;
 
 namespace {
 
-constexpr char kRounds[] = "IPCLAB_BENCH_ROUNDS";
 constexpr size_t kBytes = 4 << 20;
 
 struct Talk {
@@ -117,22 +114,9 @@ void as_scenario(bool cuda) {
 
 // ----------------------------------------------------------------------------
 
-double milliseconds(const std::function<void()>& exchange) {
-  const int64_t began = now_ns();
-  exchange();
-  return static_cast<double>(now_ns() - began) / 1e6;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2,
-                   values.end());
-  return values[values.size() / 2];
-}
-
 void compare(bool cuda) {
-  const int rounds = std::atoi(std::getenv(kRounds));
   std::vector<double> bare_ms, scenario_ms;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < rounds(); ++round) {
     if (!in_role()) bare_ms.push_back(milliseconds([=] { bare(cuda); }));
     scenario_ms.push_back(milliseconds([=] { as_scenario(cuda); }));
   }
@@ -143,7 +127,7 @@ void compare(bool cuda) {
       "%+.2f ms a role   (medians of %d)\n",
       cuda ? "with CUDA" : "without CUDA", bare_median, scenario_median,
       scenario_median / bare_median, (scenario_median - bare_median) / 2,
-      rounds);
+      rounds());
 }
 
 }  // namespace
@@ -157,10 +141,5 @@ TEST(Exchange, WithCuda) {
 
 int main(int argc, char** argv) {
   if (argc == 5 && std::strcmp(argv[1], "--bare") == 0) return bare_role(argv);
-  if (argc > 1 && std::atoi(argv[1]) > 0) {
-    setenv(kRounds, argv[1], 1);
-    std::rotate(argv + 1, argv + 2, argv + argc--);
-  }
-  setenv(kRounds, "21", 0);
-  return scenario_main(argc, argv, print_probe);
+  return bench_main(argc, argv);
 }

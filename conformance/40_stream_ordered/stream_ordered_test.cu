@@ -1,0 +1,299 @@
+// Memory that is allocated and freed in the order of streams.
+// Mirror of samples/40_stream_ordered.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kRounds = 1000;
+constexpr size_t kRoundBytes = 1024;
+constexpr size_t kLarge = 512 << 20;  // nobody takes so much by the way
+
+template <class T>
+T pointer_attribute(const Words& words, CUpointer_attribute which) {
+  Sentinel<T> value;
+  EXPECT_SUCCESS(DRIVER(cuPointerGetAttribute)(
+      value.out(), which, reinterpret_cast<CUdeviceptr>(words.data)));
+  return value.value;
+}
+
+// What the driver says of stream-ordered memory: no context, the GPU, the pool.
+void expect_place(const Words& words, int device, cudaMemPool_t pool) {
+  EXPECT_EQ(pointer_attribute<CUcontext>(words, CU_POINTER_ATTRIBUTE_CONTEXT),
+            nullptr);
+  EXPECT_EQ(pointer_attribute<int>(words, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+            device);
+  EXPECT_EQ(pointer_attribute<CUmemoryPool>(
+                words, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
+            pool);
+}
+
+}  // namespace
+
+TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
+  covers("SOMA-02");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream;
+    const AsyncBuffer first(kBytes, stream);
+    first.fill(pattern("first"), stream);
+    Latch latch;
+    latch.hold(stream);
+
+    const AsyncBuffer buffer(kBytes, stream);
+    EXPECT_NE(buffer.data, nullptr);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    buffer.queue_fill(pattern("later"), stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("later")));
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+  });
+  scenario.run(30s);
+}
+
+TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
+  covers("SOMA-03");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream;
+    const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    CALL(cudaSetDevice(1));
+    const AsyncBuffer of_stream(kBytes, stream);
+    CALL(cudaSetDevice(0));
+    const AsyncBuffer of_pool(pool, kBytes, stream);
+    CALL(cudaStreamSynchronize(stream));
+
+    const std::pair<const AsyncBuffer&, int> places[] = {{of_stream, 0},
+                                                         {of_pool, 1}};
+    for (const auto& [buffer, device] : places) {
+      SCOPED_TRACE("GPU " + std::to_string(device));
+      EXPECT_EQ(
+          pointer_attribute<int>(buffer, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+          device);
+      CALL(cudaSetDevice(device));
+      buffer.fill(pattern("here"));
+      EXPECT_TRUE(kernel_reads(buffer, pattern("here")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("here")));
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
+  covers("SOMA-04");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream first, second;
+    cudaEvent_t written;
+    CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
+    WrongWords wrong;
+    const auto lend = [&](int round) {
+      const Pattern expected = pattern("round " + std::to_string(round));
+      AsyncBuffer buffer(kRoundBytes, first);
+      buffer.queue_fill(expected, first);
+      CALL(cudaEventRecord(written, first));
+      CALL(cudaStreamWaitEvent(second, written));
+      wrong.queue_count(buffer, expected, second);
+      buffer.free_async(second);
+    };
+    lend(0);
+    CALL(cudaDeviceSynchronize());
+
+    Latch latch;
+    latch.hold(first);
+    lend(1);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
+    latch.release();
+    for (int round = 2; round < kRounds; ++round) lend(round);
+    EXPECT_TRUE(passes(second, 30s));
+    EXPECT_EQ(wrong.so_far(), 0u);
+
+    // By a synchronise or a query of the host, without an event.
+    AsyncBuffer seen(kRoundBytes, first);
+    seen.queue_fill(pattern("seen"), first);
+    CALL(cudaStreamSynchronize(first));
+    wrong.queue_count(seen, pattern("seen"), second);
+    seen.free_async(second);
+    AsyncBuffer asked(kRoundBytes, first);
+    asked.queue_fill(pattern("asked"), first);
+    EXPECT_TRUE(passes(first));
+    wrong.queue_count(asked, pattern("asked"), second);
+    asked.free_async(second);
+    CALL(cudaStreamSynchronize(second));
+    EXPECT_EQ(wrong.so_far(), 0u);
+    CALL(cudaEventDestroy(written));
+  });
+  scenario.run(60s);
+}
+
+TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
+  covers("SOMA-05");
+  needs(gpus(1), pools, alone);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream;
+    CALL(cudaDeviceSynchronize());
+    const size_t before = free_memory();
+    void* memory = nullptr;
+    CALL(cudaMalloc(&memory, kLarge));
+    const Words start(memory, kBytes);
+    start.fill(pattern("start"), stream);
+    EXPECT_TRUE(kernel_reads(start, pattern("start")));
+    EXPECT_TRUE(copy_reads(start, pattern("start")));
+    EXPECT_LT(free_memory(), before - kLarge / 2);
+
+    EXPECT_SUCCESS(cudaFreeAsync(memory, stream));
+    EXPECT_TRUE(passes(stream));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_GT(free_memory(), before - kLarge / 2) << "not given back";
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
+  covers("SOMA-05");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream, other;
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
+    const uint64_t before = attribute(pool, cudaMemPoolAttrUsedMemCurrent);
+    const AsyncBuffer neighbour(kBytes, other);
+    neighbour.fill(pattern("neighbour"), other);
+    AsyncBuffer buffer(kBytes, stream);
+    buffer.queue_fill(pattern("written"), stream);
+    CALL(cudaStreamSynchronize(stream));
+
+    Latch latch;
+    latch.hold(other);
+    EXPECT_SUCCESS(cudaFree(buffer.data));
+    buffer.data = nullptr;
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), before + kBytes)
+        << "the neighbour alone is in use";
+    latch.release();
+    EXPECT_TRUE(passes(other));
+    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  });
+  scenario.run(30s);
+}
+
+// Only asked about, never used: a kernel could fault.
+TEST(StreamOrdered, AttributesOfFreedMemory) {
+  covers("SOMA-06");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario
+      .role(
+          "asker",
+          [](Role& me) {
+            const Stream stream;
+            const AsyncBuffer neighbour(kBytes, stream);
+            neighbour.fill(pattern("neighbour"), stream);
+            AsyncBuffer buffer(kBytes, stream);
+            buffer.fill(pattern("freed"), stream);
+            void* const address = buffer.data;
+            Latch latch;
+            latch.hold(stream);
+            buffer.free_async(stream);
+
+            cudaPointerAttributes attributes{};
+            const cudaError_t code =
+                NOTED(cudaPointerGetAttributes(&attributes, address));
+            cudaGetLastError();
+            me.observe("before the stream comes to the free: " + name_of(code) +
+                       ", memory type " + std::to_string(attributes.type) +
+                       " (0 is unregistered, 2 is device)");
+            latch.release();
+            EXPECT_TRUE(passes(stream));
+            EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+            EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+            EXPECT_TRUE(context_is_usable());
+          })
+      .may_end_by(SIGSEGV);
+  scenario.run(30s);
+}
+
+TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
+  covers("SOMA-28");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("asker", [](Role&) {
+    cudaMemPool_t preset = nullptr;
+    CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
+    const Pool pool;
+    expect_place(AsyncBuffer(kBytes), 0, preset);
+    expect_place(AsyncBuffer(pool, kBytes), 0, pool);
+  });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, AttributesNameThePoolsDevice) {
+  covers("SOMA-28");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("asker", [](Role&) {
+    const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    const AsyncBuffer buffer(pool, kBytes);
+    CALL(cudaDeviceSynchronize());
+    expect_place(buffer, 1, pool);
+  });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
+  covers("SOMA-30");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("copier", [](Role& me) {
+    const Stream on_0;
+    const AsyncBuffer source(kBytes, on_0);
+    source.fill(pattern("source"), on_0);
+    CALL(cudaSetDevice(1));
+    const Stream on_1;
+    const AsyncBuffer target(kBytes, on_1);
+    target.fill(pattern("old"), on_1);
+    const auto expect_copied = [&](const char* how) {
+      EXPECT_TRUE(kernel_reads(target, pattern("source"))) << how;
+      EXPECT_TRUE(copy_reads(target, pattern("source"))) << how;
+      target.fill(pattern("old"), on_1);
+    };
+
+    EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
+                                   cudaMemcpyDefault, on_1));
+    CALL(cudaStreamSynchronize(on_1));
+    expect_copied("the stream's device is current");
+    CALL(cudaSetDevice(0));
+    EXPECT_SUCCESS(
+        cudaMemcpyPeerAsync(target.data, 1, source.data, 0, kBytes, on_1));
+    CALL(cudaStreamSynchronize(on_1));
+    CALL(cudaSetDevice(1));
+    expect_copied("between named devices");
+
+    CALL(cudaSetDevice(0));
+    const cudaError_t code = NOTED(cudaMemcpyAsync(
+        target.data, source.data, kBytes, cudaMemcpyDefault, on_1));
+    cudaGetLastError();
+    me.observe("with another device current: " + name_of(code));
+    CALL(cudaStreamSynchronize(on_1));
+  });
+  scenario.run(20s);
+}

@@ -1,0 +1,350 @@
+// Which pool memory comes from, what a pool may be made of, and which GPUs
+// may use it. Mirror of samples/41_pools.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+
+cudaMemPool_t default_pool(int device = 0) {
+  cudaMemPool_t pool = nullptr;
+  CALL(cudaDeviceGetDefaultMemPool(&pool, device));
+  return pool;
+}
+
+cudaMemPool_t current_pool(int device = 0) {
+  cudaMemPool_t pool = nullptr;
+  CALL(cudaDeviceGetMemPool(&pool, device));
+  return pool;
+}
+
+int device_count() {
+  int count = 0;
+  CALL(cudaGetDeviceCount(&count));
+  return count;
+}
+
+// The memory of a buffer works, and comes from that pool.
+void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(pool_of(buffer), pool);
+  buffer.fill(pattern("mine"));
+  EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
+}
+
+}  // namespace
+
+TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
+  covers("SOMA-07");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    EXPECT_EQ(current_pool(), default_pool());
+    expect_from(default_pool(), AsyncBuffer(kBytes));
+
+    const Pool own;
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, own));
+    EXPECT_EQ(current_pool(), own);
+    EXPECT_NE(default_pool(), own);
+    expect_from(own, AsyncBuffer(kBytes));
+
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool()));
+    EXPECT_EQ(current_pool(), default_pool());
+    expect_from(default_pool(), AsyncBuffer(kBytes));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, ANamedPoolServesOneCall) {
+  covers("SOMA-08");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool own;
+    expect_from(own, AsyncBuffer(own, kBytes));
+    EXPECT_EQ(current_pool(), default_pool());
+
+    AsyncBuffer overload(kBytes);
+    overload.free();
+    EXPECT_SUCCESS(cudaMallocAsync(&overload.data, kBytes, own, nullptr));
+    expect_from(own, overload);
+    EXPECT_EQ(current_pool(), default_pool());
+    expect_from(default_pool(), AsyncBuffer(kBytes));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
+  covers("SOMA-08");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    const Stream of_0;
+    const AsyncBuffer buffer(on_1, kBytes, of_0);
+    CALL(cudaStreamSynchronize(of_0));
+    EXPECT_EQ(current_pool(0), default_pool(0));
+    EXPECT_EQ(current_pool(1), default_pool(1));
+    CALL(cudaSetDevice(1));
+    expect_from(on_1, buffer);
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
+  covers("SOMA-09");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    EXPECT_REFUSED(cudaDeviceSetMemPool(0, on_1), cudaErrorInvalidValue,
+                   cudaErrorInvalidDevice);
+    EXPECT_EQ(current_pool(0), default_pool(0));
+    EXPECT_TRUE(context_is_usable());
+    expect_from(default_pool(0), AsyncBuffer(kBytes));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
+  covers("SOMA-10");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    Pool own;
+    CALL(cudaDeviceSetMemPool(0, own));
+    AsyncBuffer older(kBytes);
+    older.fill(pattern("older"));
+    own.destroy();
+    EXPECT_EQ(current_pool(), default_pool());
+    expect_from(default_pool(), AsyncBuffer(kBytes));
+    EXPECT_TRUE(kernel_reads(older, pattern("older")));
+    EXPECT_TRUE(copy_reads(older, pattern("older")));
+  });
+  scenario.role("destroyer of the default", [](Role&) {
+    const AsyncBuffer older(kBytes);
+    older.fill(pattern("older"));
+    EXPECT_REFUSED(cudaMemPoolDestroy(default_pool()), cudaErrorInvalidValue);
+    EXPECT_TRUE(context_is_usable());
+    expect_from(default_pool(), AsyncBuffer(kBytes));
+    EXPECT_TRUE(kernel_reads(older, pattern("older")));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
+  covers("SOMA-11");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("creator", [](Role&) {
+    const auto expect_no_pool = [](const char* what,
+                                   const cudaMemPoolProps& wanted) {
+      SCOPED_TRACE(what);
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
+                     cudaErrorInvalidValue, cudaErrorInvalidDevice,
+                     cudaErrorNotSupported);
+    };
+    cudaMemPoolProps wanted = pool_properties();
+    wanted.allocType = cudaMemAllocationTypeInvalid;
+    expect_no_pool("allocation type 0", wanted);
+    wanted.allocType = cudaMemAllocationTypeMax;
+    expect_no_pool("allocation type INT_MAX", wanted);
+
+    wanted = pool_properties();
+    wanted.location.type = cudaMemLocationTypeInvalid;
+    expect_no_pool("location type 0", wanted);
+    wanted.location = {cudaMemLocationTypeDevice, device_count()};
+    expect_no_pool("one device too many", wanted);
+    wanted.location = {cudaMemLocationTypeDevice, -1};
+    expect_no_pool("device -1", wanted);
+
+    EXPECT_TRUE(context_is_usable());
+    const Pool good;
+    expect_from(good, AsyncBuffer(good, kBytes));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
+  covers("SOMA-12");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("owner", [](Role& me) {
+    const Pool pool;
+    const AsyncBuffer older(pool, kBytes);
+    older.fill(pattern("older"));
+    EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
+
+    const cudaError_t code =
+        NOTED(give_access(0, pool, cudaMemAccessFlagsProtNone));
+    cudaGetLastError();
+    me.observe("taking access from the pool's own device: " + name_of(code));
+    EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_TRUE(kernel_reads(older, pattern("older")));
+    EXPECT_TRUE(copy_reads(older, pattern("older")));
+    expect_from(pool, AsyncBuffer(pool, kBytes));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, PeerAccessOpensNoPool) {
+  covers("SOMA-13");
+  needs(gpus(2), pools, peer_access);
+  Scenario scenario;
+  scenario.role("owner", [](Role&) {
+    const Pool pool;
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("on GPU 0"));
+    CALL(cudaSetDevice(1));
+    CALL(cudaDeviceEnablePeerAccess(0, 0));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtNone);
+    EXPECT_EQ(access_of(1, default_pool(0)), cudaMemAccessFlagsProtNone);
+
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    CALL(cudaDeviceDisablePeerAccess(0));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, AccessIsForOlderAndNewerAllocations) {
+  covers("SOMA-14");
+  needs(gpus(2), pools, peer_access);
+  Scenario scenario;
+  scenario.role("owner", [](Role&) {
+    const Pool pool;
+    const AsyncBuffer older(pool, kBytes);
+    older.fill(pattern("older"));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtNone);
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    const AsyncBuffer newer(pool, kBytes);
+    newer.fill(pattern("newer"));
+
+    CALL(cudaSetDevice(1));
+    EXPECT_TRUE(kernel_reads(older, pattern("older")));
+    EXPECT_TRUE(copy_reads(older, pattern("older")));
+    EXPECT_TRUE(kernel_reads(newer, pattern("newer")));
+    EXPECT_TRUE(copy_reads(newer, pattern("newer")));
+    older.fill(pattern("GPU 1"));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(older, pattern("GPU 1")));
+  });
+  scenario.run(20s);
+}
+
+// The refusal may come late: with the first allocation.
+TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
+  covers("SOMA-15");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("owner", [](Role& me) {
+    const int devices = device_count();
+    std::vector<int> strangers{devices};
+    for (int device = 1; device < devices; ++device) {
+      int reaches = 0;
+      CALL(cudaDeviceCanAccessPeer(&reaches, device, 0));
+      if (reaches == 0) strangers.push_back(device);
+    }
+    for (const int stranger : strangers) {
+      SCOPED_TRACE("device " + std::to_string(stranger));
+      const Pool pool;
+      const Outcome at_once = outcome_of(
+          NOTED(give_access(stranger, pool)),
+          std::vector{cudaErrorInvalidDevice, cudaErrorInvalidValue});
+      me.observe("access for device " + std::to_string(stranger) + " of " +
+                 std::to_string(devices) + ": " + at_once.code);
+      EXPECT_NE(at_once.kind, Outcome::kOtherRefusal) << at_once.code;
+      if (at_once.kind != Outcome::kWrongSuccess) {
+        expect_from(pool, AsyncBuffer(pool, kBytes));
+        continue;
+      }
+      Sentinel<void*> memory;
+      EXPECT_REFUSED(
+          cudaMallocFromPoolAsync(memory.out(), kBytes, pool, nullptr),
+          cudaErrorInvalidValue, cudaErrorNotSupported,
+          cudaErrorMemoryAllocation);
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
+  covers("SOMA-32");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("asker", [](Role& me) {
+    constexpr auto kPinned = cudaMemAllocationTypePinned;
+    constexpr auto kManaged = cudaMemAllocationTypeManaged;
+    cudaMemLocation here{cudaMemLocationTypeDevice, 0};
+    cudaMemPool_t pool = nullptr;
+    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(&pool, &here, kPinned));
+    EXPECT_EQ(pool, default_pool());
+    EXPECT_SUCCESS(cudaMemGetMemPool(&pool, &here, kPinned));
+    EXPECT_EQ(pool, current_pool());
+    const Pool own;
+    EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, own));
+    EXPECT_EQ(current_pool(), own);
+    EXPECT_SUCCESS(cudaMemGetMemPool(&pool, &here, kPinned));
+    EXPECT_EQ(pool, own);
+    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(&pool, &here, kPinned));
+    EXPECT_EQ(pool, default_pool());
+    CALL(cudaDeviceSetMemPool(0, default_pool()));
+
+    const auto expect_no_place = [](const char* what, cudaMemLocation location,
+                                    cudaMemAllocationType type) {
+      SCOPED_TRACE(what);
+      Sentinel<cudaMemPool_t> none;
+      EXPECT_REFUSED(cudaMemGetDefaultMemPool(none.out(), &location, type),
+                     cudaErrorInvalidValue, cudaErrorNotSupported);
+      EXPECT_REFUSED(cudaMemGetMemPool(none.out(), &location, type),
+                     cudaErrorInvalidValue);
+    };
+    expect_no_place("pinned memory nowhere", {cudaMemLocationTypeNone, 0},
+                    kPinned);
+    expect_no_place("the current NUMA node",
+                    {cudaMemLocationTypeHostNumaCurrent, 0}, kPinned);
+    expect_no_place("no kind of memory", here, cudaMemAllocationTypeInvalid);
+
+    const auto expect_no_match = [&](const char* what, cudaMemLocation location,
+                                     cudaMemAllocationType type) {
+      SCOPED_TRACE(what);
+      EXPECT_REFUSED(cudaMemSetMemPool(&location, type, own),
+                     cudaErrorInvalidValue);
+    };
+    expect_no_match("device memory for the host", {cudaMemLocationTypeHost, 0},
+                    kPinned);
+    expect_no_match("pinned memory for managed", here, kManaged);
+    expect_no_match("one device too many",
+                    {cudaMemLocationTypeDevice, device_count()}, kPinned);
+    EXPECT_EQ(current_pool(), default_pool());
+
+    const auto observe_place = [&](const char* what, cudaMemLocation location,
+                                   cudaMemAllocationType type) {
+      const cudaError_t code =
+          NOTED(cudaMemGetDefaultMemPool(&pool, &location, type));
+      cudaGetLastError();
+      me.observe(std::string("default pool of ") + what + ": " + name_of(code));
+    };
+    observe_place("pinned host memory", {cudaMemLocationTypeHost, 0}, kPinned);
+    observe_place("pinned memory of NUMA node 0",
+                  {cudaMemLocationTypeHostNuma, 0}, kPinned);
+    observe_place("managed memory nowhere", {cudaMemLocationTypeNone, 0},
+                  kManaged);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}

@@ -1,0 +1,274 @@
+// How much memory a pool holds, when it gives it back, and how it counts.
+// Mirror of samples/42_footprint.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+constexpr size_t kBytes = 4 * kMiB;    // what is looked at word by word
+constexpr size_t kLarge = 512 * kMiB;  // nobody takes so much by the way
+constexpr size_t kBlock = 64 * kMiB;
+constexpr int kBlocks = 8;
+
+uint64_t reserved(cudaMemPool_t pool) {
+  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+}
+
+uint64_t used(cudaMemPool_t pool) {
+  return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
+}
+
+// The numbers that hold for every pool at every time.
+void expect_sound(cudaMemPool_t pool) {
+  EXPECT_GE(reserved(pool), used(pool));
+  EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh), reserved(pool));
+  EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemHigh), used(pool));
+}
+
+void allocate_and_free(cudaMemPool_t pool, size_t bytes, cudaStream_t stream) {
+  AsyncBuffer(pool, bytes, stream).free_async(stream);
+}
+
+// A pool that keeps what it has, with `kBlocks` blocks reserved and none used.
+void fill_and_empty(cudaMemPool_t pool) {
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+  std::vector<AsyncBuffer> blocks;
+  for (int i = 0; i < kBlocks; ++i) blocks.emplace_back(pool, kBlock);
+  for (AsyncBuffer& block : blocks) block.free_async();
+  CALL(cudaDeviceSynchronize());
+}
+
+}  // namespace
+
+TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
+  covers("SOMA-16");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role& me) {
+    const Stream stream;
+    const Pool pool;
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), 0u);
+    const AsyncBuffer neighbour(pool, kBytes, stream);
+    neighbour.fill(pattern("neighbour"), stream);
+
+    cudaEvent_t event;
+    CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    const std::pair<const char*, std::function<void()>> synchronises[] = {
+        {"stream", [&] { CALL(cudaStreamSynchronize(stream)); }},
+        {"event",
+         [&] {
+           CALL(cudaEventRecord(event, stream));
+           CALL(cudaEventSynchronize(event));
+         }},
+        {"device", [&] { CALL(cudaDeviceSynchronize()); }}};
+    for (const auto& [name, synchronise] : synchronises) {
+      SCOPED_TRACE(name);
+      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+      allocate_and_free(pool, kLarge, stream);
+      synchronise();
+      EXPECT_GE(reserved(pool), kLarge) << "threshold UINT64_MAX";
+
+      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, 0);
+      allocate_and_free(pool, kLarge, stream);
+      synchronise();
+      EXPECT_LT(reserved(pool), kLarge / 2) << "threshold 0";
+      me.observe(std::string("reserved after a synchronise of the ") + name +
+                 ", beside 4 MiB in use: " +
+                 std::to_string(reserved(pool) / kMiB) + " MiB");
+    }
+    CALL(cudaEventDestroy(event));
+    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  });
+  scenario.run(20s);
+}
+
+TEST(Footprint, WhatAPoolGivesBackOthersCanHave) {
+  covers("SOMA-16");
+  needs(gpus(1), pools, alone);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    allocate_and_free(pool, kBytes, nullptr);
+    CALL(cudaDeviceSynchronize());
+    const size_t before = free_memory();
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+    allocate_and_free(pool, kLarge, nullptr);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_LT(free_memory(), before - kLarge / 2) << "kept";
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, 0);
+    allocate_and_free(pool, kLarge, nullptr);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_GT(free_memory(), before - kLarge / 2) << "given back";
+  });
+  scenario.run(20s);
+}
+
+TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
+  covers("SOMA-17");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    fill_and_empty(pool);
+    const uint64_t full = reserved(pool);
+    EXPECT_GE(full, kBlocks * kBlock);
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 2 * full));
+    EXPECT_EQ(reserved(pool), full) << "there was less than that";
+
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, kBlock));
+    EXPECT_GE(reserved(pool), kBlock);
+    EXPECT_LT(reserved(pool), full);
+
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    EXPECT_LT(reserved(pool), kBlock);
+    const AsyncBuffer again(pool, kBytes);
+    again.fill(pattern("again"));
+    EXPECT_TRUE(kernel_reads(again, pattern("again")));
+    EXPECT_TRUE(copy_reads(again, pattern("again")));
+  });
+  scenario.run(20s);
+}
+
+TEST(Footprint, TrimLeavesWhatIsInUse) {
+  covers("SOMA-18");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream;
+    const Pool pool;
+    fill_and_empty(pool);
+    const DeviceBuffer result(kBytes);
+    const AsyncBuffer live(pool, kBytes, stream);
+    live.fill(pattern("live"), stream);
+    AsyncBuffer leaving(pool, kBytes, stream);
+    leaving.fill(pattern("leaving"), stream);
+
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaMemcpyAsync(result.data, leaving.data, kBytes,
+                         cudaMemcpyDeviceToDevice, stream));
+    leaving.free_async(stream);  // not seen completed by the host
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(result, pattern("leaving")));
+    EXPECT_TRUE(copy_reads(result, pattern("leaving")));
+    EXPECT_TRUE(kernel_reads(live, pattern("live")));
+    EXPECT_TRUE(copy_reads(live, pattern("live")));
+
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    EXPECT_TRUE(kernel_reads(live, pattern("live")));
+    EXPECT_TRUE(copy_reads(live, pattern("live")));
+  });
+  scenario.run(40s);
+}
+
+TEST(Footprint, StatisticsFollowTheProgram) {
+  covers("SOMA-19");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    const auto expect_used = [&](uint64_t now, uint64_t high) {
+      CALL(cudaDeviceSynchronize());
+      EXPECT_EQ(used(pool), now);
+      EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), high);
+      expect_sound(pool);
+    };
+    expect_used(0, 0);
+    AsyncBuffer first(pool, kBlock);
+    expect_used(kBlock, kBlock);
+    AsyncBuffer second(pool, kBlock / 2);
+    expect_used(kBlock + kBlock / 2, kBlock + kBlock / 2);
+    first.free_async();
+    expect_used(kBlock / 2, kBlock + kBlock / 2);
+    AsyncBuffer third(pool, kBlock / 4);
+    expect_used(kBlock / 2 + kBlock / 4, kBlock + kBlock / 2);
+    second.free();
+    third.free_async();
+    expect_used(0, kBlock + kBlock / 2);
+    EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh),
+              kBlock + kBlock / 2);
+  });
+  scenario.run(20s);
+}
+
+TEST(Footprint, AWatermarkTakesOnlyZero) {
+  covers("SOMA-20");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    AsyncBuffer live(pool, kBlock);
+    allocate_and_free(pool, kLarge, nullptr);
+    CALL(cudaDeviceSynchronize());
+    struct Watermark {
+      cudaMemPoolAttr high, current;
+    };
+    for (const Watermark mark : {Watermark{cudaMemPoolAttrReservedMemHigh,
+                                           cudaMemPoolAttrReservedMemCurrent},
+                                 Watermark{cudaMemPoolAttrUsedMemHigh,
+                                           cudaMemPoolAttrUsedMemCurrent}}) {
+      SCOPED_TRACE("attribute " + std::to_string(mark.high));
+      const uint64_t high = attribute(pool, mark.high);
+      EXPECT_GE(high, kLarge);
+      cuuint64_t value = 1;
+      EXPECT_REFUSED(cudaMemPoolSetAttribute(pool, mark.high, &value),
+                     cudaErrorInvalidValue);
+      EXPECT_EQ(attribute(pool, mark.high), high);
+      value = 0;
+      EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, mark.high, &value));
+      EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
+    }
+    EXPECT_TRUE(context_is_usable());
+    live.fill(pattern("live"));
+    EXPECT_TRUE(kernel_reads(live, pattern("live")));
+  });
+  scenario.run(20s);
+}
+
+TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
+  covers("SOMA-31");
+  needs(gpus(1), pools, alone);
+  Scenario scenario;
+  scenario.role("neighbour", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("neighbour"));
+    me.signal("ready");
+    me.wait("reset");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("neighbour")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("neighbour")));
+  });
+  scenario.role("resetter", [](Role& me) {
+    me.wait("ready");
+    CALL(cudaDeviceSynchronize());
+    const size_t before = free_memory();
+    AsyncBuffer buffer(kLarge);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_LT(free_memory(), before - kLarge / 2);
+
+    EXPECT_SUCCESS(cudaDeviceReset());
+    void* const memory = std::exchange(buffer.data, nullptr);
+    EXPECT_TRUE(context_is_usable());
+    if (free_memory() > before - kLarge / 2) {
+      me.lifted("cudaDeviceReset frees memory of cudaMallocAsync");
+    } else {
+      EXPECT_SUCCESS(cudaFree(memory));
+      CALL(cudaDeviceSynchronize());
+      me.observe(
+          std::string("after the reset the memory stays; freed, it is ") +
+          (free_memory() > before - kLarge / 2 ? "given back"
+                                               : "kept by the pool"));
+    }
+    me.signal("reset");
+  });
+  scenario.run(20s);
+}

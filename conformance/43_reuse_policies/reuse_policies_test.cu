@@ -1,0 +1,440 @@
+// When memory that was freed in stream order may be lent again.
+// Mirror of samples/43_reuse_policies.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <deque>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;    // what is looked at word by word
+constexpr size_t kBlock = 256 << 20;  // more than a pool has to spare
+constexpr int kRounds = 1000;
+
+constexpr cudaMemPoolAttr kPolicies[] = {
+    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    cudaMemPoolReuseAllowInternalDependencies};
+
+uint64_t reserved(cudaMemPool_t pool) {
+  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+}
+
+// Leaves on the policies of this list, and keeps the memory at a synchronise.
+void allow_only(cudaMemPool_t pool, std::vector<cudaMemPoolAttr> allowed) {
+  for (const cudaMemPoolAttr policy : kPolicies) {
+    bool on = false;
+    for (const cudaMemPoolAttr one : allowed) on = on || one == policy;
+    set_attribute(pool, policy, on);
+  }
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+}
+
+// Is the stream idle within that time? Looks only: a wait of the host would
+// change what may be reused.
+bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    const cudaError_t code = NOTED(cudaStreamQuery(stream));
+    cudaGetLastError();
+    if (code == cudaSuccess) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+  }
+}
+
+// A block is used and freed in one stream and asked for again in another one.
+// Both fill the words in front with values of their own.
+class Handover {
+ public:
+  Handover(std::vector<cudaMemPoolAttr> allowed, size_t max_size = 0)
+      : pool_(pool_properties(cudaMemHandleTypeNone, max_size)) {
+    allow_only(pool_, std::move(allowed));
+    CALL(cudaEventCreateWithFlags(&freed_, cudaEventDisableTiming));
+    AsyncBuffer loader(kBytes);  // of another pool
+    loader.fill(pattern("loads the kernel"));
+  }
+  ~Handover() { cudaEventDestroy(freed_); }
+
+  void hold() { latch_.hold(first_); }
+  void use_and_free() {
+    AsyncBuffer block(pool_, kBlock, first_);
+    const Words front(block.data, kBytes);
+    front.queue_fill(pattern("first"), first_);
+    wrong_.queue_count(front, pattern("first"), first_);
+    block.free_async(first_);
+    CALL(cudaEventRecord(freed_, first_));
+    before_ = reserved(pool_);
+  }
+  void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
+
+  // What the second stream gets; the code is that of the allocation.
+  cudaError_t ask_again() {
+    const cudaError_t code =
+        NOTED(cudaMallocFromPoolAsync(&again_.data, kBlock, pool_, second_));
+    cudaGetLastError();
+    if (code != cudaSuccess) return code;
+    again_.count = kBytes / sizeof(uint32_t);
+    reused_ = reserved(pool_) == before_;
+    again_.queue_fill(pattern("second"), second_);
+    wrong_.queue_count(again_, pattern("second"), second_);
+    return code;
+  }
+  bool reused() const { return reused_; }
+
+  // Lets the first stream go on and looks whether anybody's values suffered.
+  // A second stream that waits for nothing comes first.
+  void expect_no_overlap() {
+    waited_ = !is_idle(second_, 300ms);
+    latch_.release();
+    EXPECT_TRUE(passes(first_));
+    EXPECT_TRUE(passes(second_));
+    EXPECT_EQ(wrong_.so_far(), 0u) << "a kernel met values of the other stream";
+    if (again_.data == nullptr) return;
+    EXPECT_TRUE(kernel_reads(again_, pattern("second")));
+    EXPECT_TRUE(copy_reads(again_, pattern("second")));
+    CALL(cudaFree(again_.data));
+  }
+  bool waited() const { return waited_; }
+
+  cudaStream_t first() const { return first_; }
+  cudaEvent_t freed() const { return freed_; }
+
+ private:
+  const Pool pool_;
+  const Stream first_, second_;
+  cudaEvent_t freed_ = nullptr;
+  Latch latch_;
+  WrongWords wrong_;
+  Words again_;
+  uint64_t before_ = 0;
+  bool reused_ = false, waited_ = false;
+};
+
+const char* in_words(bool reused) { return reused ? "reused" : "new memory"; }
+
+}  // namespace
+
+TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
+  covers("SOMA-21");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("owner", [](Role&) {
+    const Pool pool;
+    for (const cudaMemPoolAttr policy : kPolicies) {
+      SCOPED_TRACE("attribute " + std::to_string(policy));
+      struct {
+        int value = -1, behind = 0x5a5a5a5a;
+      } seen;
+      EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
+      EXPECT_EQ(seen.value, 1);
+      EXPECT_EQ(seen.behind, 0x5a5a5a5a) << "wrote more than an int";
+      for (int wanted : {0, 1}) {
+        EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, policy, &wanted));
+        EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
+        EXPECT_EQ(seen.value, wanted);
+      }
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(ReusePolicies, OneStreamReusesAtOnce) {
+  covers("SOMA-22");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Stream stream;
+    const Pool pool;
+    allow_only(pool, {});
+    WrongWords wrong;
+    const auto use = [&](int round) {
+      const Pattern mine = pattern("round " + std::to_string(round));
+      AsyncBuffer block(pool, kBlock, stream);
+      const Words front(block.data, 4096);
+      front.queue_fill(mine, stream);
+      wrong.queue_count(front, mine, stream);
+      block.free_async(stream);
+    };
+    use(0);
+    CALL(cudaStreamSynchronize(stream));
+    const uint64_t once = reserved(pool);
+
+    Latch latch;
+    latch.hold(stream);
+    for (int round = 1; round <= 20; ++round) use(round);
+    // More rounds of a pool that grows would end in a lack of memory.
+    ASSERT_LT(reserved(pool), once + kBlock) << "while the stream was held";
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    for (int round = 21; round < kRounds; ++round) use(round);
+    EXPECT_LT(attribute(pool, cudaMemPoolAttrReservedMemHigh), once + kBlock);
+    EXPECT_TRUE(passes(stream, 20s));
+    EXPECT_EQ(wrong.so_far(), 0u);
+  });
+  scenario.run(60s);
+}
+
+// Whether memory is reused behind an event is the driver's choice; that it is
+// not without one, while the first stream is held, is not.
+TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
+  covers("SOMA-23");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role& me) {
+    const auto reuses = [](bool policy, bool ordered) {
+      SCOPED_TRACE(std::string(policy ? "policy on" : "policy off") +
+                   (ordered ? ", ordered" : ", not ordered"));
+      Handover handover(
+          policy ? std::vector{cudaMemPoolReuseFollowEventDependencies}
+                 : std::vector<cudaMemPoolAttr>{});
+      handover.hold();
+      handover.use_and_free();
+      if (ordered) handover.order();
+      EXPECT_EQ(handover.ask_again(), cudaSuccess);
+      handover.expect_no_overlap();
+      return handover.reused();
+    };
+    EXPECT_FALSE(reuses(true, false)) << "nothing orders the two uses";
+    const bool on = reuses(true, true);
+    const bool off = reuses(false, true);
+    me.observe(std::string("behind an event: policy on ") + in_words(on) +
+               ", off " + in_words(off));
+    EXPECT_FALSE(off && !on) << "reused only where that is switched off";
+  });
+  scenario.run(60s);
+}
+
+TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
+  covers("SOMA-24");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role& me) {
+    const auto reuses = [](bool policy, bool synchronise) {
+      Handover handover(policy ? std::vector{cudaMemPoolReuseAllowOpportunistic}
+                               : std::vector<cudaMemPoolAttr>{});
+      handover.use_and_free();
+      if (synchronise)
+        CALL(cudaStreamSynchronize(handover.first()));
+      else
+        EXPECT_TRUE(passes(handover.first()));
+      EXPECT_EQ(handover.ask_again(), cudaSuccess);
+      handover.expect_no_overlap();
+      return handover.reused();
+    };
+    EXPECT_TRUE(reuses(false, true)) << "the host has synchronised";
+    const bool on = reuses(true, false);
+    const bool off = reuses(false, false);
+    me.observe(std::string("once the free is over: policy on ") + in_words(on) +
+               ", off " + in_words(off));
+    EXPECT_FALSE(off && !on) << "reused only where that is switched off";
+  });
+  scenario.run(30s);
+}
+
+TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
+  covers("SOMA-25");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role& me) {
+    for (const bool policy : {true, false}) {
+      SCOPED_TRACE(policy ? "policy on" : "policy off");
+      Handover handover(
+          policy ? std::vector{cudaMemPoolReuseAllowInternalDependencies}
+                 : std::vector<cudaMemPoolAttr>{},
+          kBlock);
+      handover.hold();
+      handover.use_and_free();
+      const cudaError_t code = handover.ask_again();
+      EXPECT_TRUE(code == cudaSuccess || code == cudaErrorMemoryAllocation)
+          << name_of(code);
+      handover.expect_no_overlap();
+      me.observe(std::string("full pool, policy ") + (policy ? "on" : "off") +
+                 ": " + name_of(code) +
+                 (code != cudaSuccess
+                      ? ""
+                      : std::string(", ") + in_words(handover.reused()) +
+                            (handover.waited() ? ", the stream waits"
+                                               : ", the stream goes on")));
+      EXPECT_TRUE(context_is_usable());
+    }
+  });
+  scenario.run(30s);
+}
+
+// Random streams, sizes, owners and orders; one stream is held at first, so
+// that its frees are pending while others ask for memory.
+TEST(ReusePolicies, NoTwoOwnersAtOnce) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    constexpr int kStreams = 4;
+    constexpr int kHeld = 100;
+    constexpr int kSteps = 400;
+    constexpr size_t kLive = 6;
+    const Pool pool;
+    const Stream streams[kStreams];
+    WrongWords wrong;
+    cudaEvent_t done;
+    CALL(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    std::minstd_rand random(pattern("random").key);
+    const auto below = [&](size_t limit) { return random() % limit; };
+    struct Owned {
+      AsyncBuffer block;
+      Pattern pattern;
+      size_t stream;
+    };
+    std::deque<Owned> live;
+    // The last owner looks and frees, in whichever stream.
+    const auto leave = [&] {
+      Owned owned = std::move(live.front());
+      live.pop_front();
+      size_t last = owned.stream;
+      if (below(4) == 0) {
+        last = below(kStreams);
+        CALL(cudaEventRecord(done, streams[owned.stream]));
+        CALL(cudaStreamWaitEvent(streams[last], done));
+      }
+      wrong.queue_count(owned.block, owned.pattern, streams[last]);
+      owned.block.free_async(streams[last]);
+    };
+    AsyncBuffer(pool, kBytes).fill(pattern("loads the kernel"));
+    CALL(cudaDeviceSynchronize());
+
+    Latch latch;
+    latch.hold(streams[0]);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kHeld) latch.release();
+      const size_t stream = below(kStreams);
+      const size_t bytes = size_t{1024} << below(10);  // up to 512 KiB
+      live.push_back({AsyncBuffer(pool, bytes, streams[stream]),
+                      pattern("step " + std::to_string(step)), stream});
+      live.back().block.queue_fill(live.back().pattern, streams[stream]);
+      if (live.size() > kLive) leave();
+    }
+    while (!live.empty()) leave();
+    for (const Stream& stream : streams) EXPECT_TRUE(passes(stream, 20s));
+    EXPECT_EQ(wrong.so_far(), 0u);
+    CALL(cudaEventDestroy(done));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  });
+  scenario.run(60s);
+}
+
+TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
+  covers("SOMA-27");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const auto expect_reuse = [](const char* name, auto synchronise) {
+      SCOPED_TRACE(name);
+      Handover handover({});
+      handover.use_and_free();
+      synchronise(handover);
+      EXPECT_EQ(handover.ask_again(), cudaSuccess);
+      EXPECT_TRUE(handover.reused());
+      handover.expect_no_overlap();
+    };
+    expect_reuse("stream", [](Handover& handover) {
+      CALL(cudaStreamSynchronize(handover.first()));
+    });
+    expect_reuse("event", [](Handover& handover) {
+      CALL(cudaEventSynchronize(handover.freed()));
+    });
+    expect_reuse("device", [](Handover&) { CALL(cudaDeviceSynchronize()); });
+  });
+  scenario.run(30s);
+}
+
+TEST(ReusePolicies, ACapturedMemsetWorks) {
+  covers("SOMA-29");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("capturer", [](Role& me) {
+    const Stream stream;
+    const AsyncBuffer buffer(kBytes, stream);
+    buffer.fill(pattern("before"), stream);
+    cudaGraph_t graph = nullptr;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    EXPECT_SUCCESS(cudaMemsetAsync(buffer.data, 0x3C, kBytes, stream));
+    CALL(cudaStreamEndCapture(stream, &graph));
+    const auto launch = [&](cudaGraph_t work) {
+      cudaGraphExec_t executable = nullptr;
+      cudaError_t code = NOTED(cudaGraphInstantiate(&executable, work, 0));
+      if (code != cudaSuccess) return code;
+      code = NOTED(cudaGraphLaunch(executable, stream));
+      if (code == cudaSuccess) code = NOTED(cudaStreamSynchronize(stream));
+      CALL(cudaGraphExecDestroy(executable));
+      return code;
+    };
+    const auto holds = [&](unsigned char byte) {
+      std::vector<unsigned char> seen(kBytes, 0);
+      CALL(cudaMemcpy(seen.data(), buffer.data, kBytes, cudaMemcpyDefault));
+      return seen == std::vector<unsigned char>(kBytes, byte);
+    };
+    EXPECT_TRUE(kernel_reads(buffer, pattern("before"))) << "only captured";
+    EXPECT_EQ(launch(graph), cudaSuccess);
+    EXPECT_TRUE(holds(0x3C));
+    CALL(cudaGraphDestroy(graph));
+
+    CALL(cudaGraphCreate(&graph, 0));
+    cudaMemsetParams wanted{};
+    wanted.dst = buffer.data;
+    wanted.elementSize = 1;
+    wanted.height = 1;
+    wanted.width = kBytes;
+    wanted.value = 0x7E;
+    cudaGraphNode_t node;
+    cudaError_t code =
+        NOTED(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &wanted));
+    if (code == cudaSuccess) code = launch(graph);
+    cudaGetLastError();
+    me.observe("an explicit memset node: " + name_of(code));
+    if (code == cudaSuccess && holds(0x7E))
+      me.lifted("cudaGraphAddMemsetNode works with stream-ordered memory");
+    CALL(cudaGraphDestroy(graph));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ReusePolicies, ACapturedAllocationOfASharedPool) {
+  covers("SOMA-33");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("capturer", [](Role& me) {
+    const Stream stream;
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    const AsyncBuffer neighbour(pool, kBytes, stream);
+    neighbour.fill(pattern("neighbour"), stream);
+    cudaGraph_t graph = nullptr;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    void* memory = nullptr;
+    const cudaError_t code =
+        NOTED(cudaMallocFromPoolAsync(&memory, kBytes, pool, stream));
+    me.observe("captured from a shared pool: " + name_of(code));
+    if (code == cudaSuccess) CALL(cudaFreeAsync(memory, stream));
+    const cudaError_t ended = NOTED(cudaStreamEndCapture(stream, &graph));
+    cudaGetLastError();
+    me.observe("end of the capture: " + name_of(ended));
+    if (code == cudaSuccess) {
+      cudaMemPoolPtrExportData data{};
+      me.observe("export of the node's pointer: " +
+                 name_of(NOTED(cudaMemPoolExportPointer(&data, memory))));
+      cudaGetLastError();
+    }
+    if (graph != nullptr) CALL(cudaGraphDestroy(graph));
+    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
