@@ -2,7 +2,6 @@
 // Mirror of samples/00_query_support.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <dirent.h>
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -75,17 +74,6 @@ CUresult create_and_export(CUmemAllocationHandleType type, std::string* call) {
   const Descriptor exported(descriptor);
   CALL(DRIVER(cuMemRelease)(memory));
   return code;
-}
-
-// Can this user open an IMEX channel? Fabric handles need one.
-bool has_imex_channel() {
-  DIR* channels = opendir("/dev/nvidia-caps-imex-channels");
-  if (channels == nullptr) return false;
-  bool found = false;
-  while (const dirent* entry = readdir(channels))
-    found = found || std::strncmp(entry->d_name, "channel", 7) == 0;
-  closedir(channels);
-  return found;
 }
 
 }  // namespace

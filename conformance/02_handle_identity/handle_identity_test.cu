@@ -135,7 +135,7 @@ void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
 
 TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
   covers("LMEM-05");
-  needs(gpus(1), legacy_memory);
+  needs(gpus(1), alone, legacy_memory);
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {

@@ -62,14 +62,6 @@ Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
   return outcome_of(code, kDriverRefusals);
 }
 
-// The documentation does not say that a refused call leaves its out-parameter
-// alone.
-template <class T>
-void observe_touched(Role& me, const Sentinel<T>& out, const char* call) {
-  if (out.touched())
-    me.observe(std::string(call) + " is refused and yet writes its result");
-}
-
 // A handle that must not open, with both APIs.
 void expect_no_open(Role& me, const char* table, const std::string& input,
                     const cudaIpcMemHandle_t& handle) {
@@ -82,7 +74,7 @@ void expect_no_open(Role& me, const char* table, const std::string& input,
     expected_but_saw("a documented refusal", outcome.code);
     EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
         << kOpen[api] << " of " << input << ": " << outcome.code;
-    observe_touched(me, pointer, kOpen[api]);
+    note_touched(me, pointer, kOpen[api]);
   }
 }
 
@@ -134,13 +126,6 @@ bool look_behind_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
     me.observe(inverted(at) + ": opens something else");
   CALL(cudaIpcCloseMemHandle(opened));
   return true;
-}
-
-// The table gets a line for what a role died of, or stood still at.
-void tabulate_end(const Scenario& scenario, const std::string& role,
-                  const std::string& table) {
-  const Ended& ended = scenario.ended(role);
-  if (!ended.reached_end) tabulate(table, ended.last_step, outcome_of(ended));
 }
 
 }  // namespace
@@ -196,11 +181,11 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
       Sentinel<cudaIpcMemHandle_t> handle;
       EXPECT_CODE(cudaErrorInvalidValue,
                   cudaIpcGetMemHandle(handle.out(), pointer));
-      observe_touched(me, handle, "cudaIpcGetMemHandle");
+      note_touched(me, handle, "cudaIpcGetMemHandle");
       Sentinel<CUipcMemHandle> same;
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuIpcGetMemHandle)(same.out(), address_of(pointer)));
-      observe_touched(me, same, "cuIpcGetMemHandle");
+      note_touched(me, same, "cuIpcGetMemHandle");
     }
     me.send("handle", buffer.legacy_handle());
     me.wait("closed");
@@ -438,7 +423,7 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
                    cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
                    cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
                    cudaErrorNotSupported, cudaErrorInvalidValue);
-    observe_touched(me, pointer, "cudaIpcOpenMemHandle");
+    note_touched(me, pointer, "cudaIpcOpenMemHandle");
     Sentinel<CUdeviceptr> address;
     EXPECT_REFUSED(
         DRIVER(cuIpcOpenMemHandle)(address.out(),
@@ -446,7 +431,7 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
         CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
         CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
         CUDA_ERROR_INVALID_VALUE);
-    observe_touched(me, address, "cuIpcOpenMemHandle");
+    note_touched(me, address, "cuIpcOpenMemHandle");
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.send("handle", handle);

@@ -20,15 +20,17 @@ function(ipc_lesson folder target)
   set(${target} ${CMAKE_MATCH_1} PARENT_SCOPE)
 endfunction()
 
-# ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...] [TIMEOUT seconds])
+# ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...] [TIMEOUT seconds]
+#                [ALONE])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
 #   TITLE      what the reader will see in the list of lessons
 #   GPUS       how many it needs (1)
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
+#   ALONE      no test may use its GPUs meanwhile: it measures device memory
 function(ipc_add_sample)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
   if(NOT arg_TITLE OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${folder}: ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...])")
@@ -54,6 +56,10 @@ function(ipc_add_sample)
                TIMEOUT ${arg_TIMEOUT}
                SKIP_RETURN_CODE 77
                RESOURCE_GROUPS "${arg_GPUS},gpus:1")
+  if(arg_ALONE)
+    set_property(TEST sample.${folder} APPEND PROPERTY LABELS alone)
+    set_property(TEST sample.${folder} PROPERTY RUN_SERIAL TRUE)
+  endif()
 
   list(TRANSFORM arg_BUILDS_ON REPLACE "(.+)" "\"\\1\"")
   list(JOIN arg_BUILDS_ON ", " before)

@@ -2,6 +2,7 @@
 #include "capabilities.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -143,6 +144,21 @@ std::optional<std::string> missing(const Need& need) {
     throw std::runtime_error("the probe says nothing of " + need.capability);
   if (answer->available) return std::nullopt;
   return need.capability + ": " + answer->reason;
+}
+
+bool has_imex_channel() {
+  if (const char* given = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL"))
+    return std::strcmp(given, "none") != 0;
+  const char* profile = std::getenv("IPCLAB_PROFILE");
+  if (profile != nullptr && std::strcmp(profile, "fabric") == 0) return true;
+
+  glob_t found;
+  bool may_open = false;
+  if (glob("/dev/nvidia-caps-imex-channels/channel*", 0, nullptr, &found) == 0)
+    for (size_t i = 0; i < found.gl_pathc; ++i)
+      may_open |= access(found.gl_pathv[i], R_OK | W_OK) == 0;
+  globfree(&found);
+  return may_open;
 }
 
 }  // namespace ipclab

@@ -32,4 +32,8 @@ inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 /// process of its own. Throws std::runtime_error if neither gives an answer.
 std::optional<std::string> missing(const Need& need);
 
+/// May this process open an IMEX channel, which fabric handles need? The
+/// reference model has no device files; its profile or its variable says so.
+bool has_imex_channel();
+
 }  // namespace ipclab

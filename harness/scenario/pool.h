@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "harness/scenario/cuda.h"
 
@@ -37,6 +38,8 @@ class Pool {
   Descriptor exported() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
+  /// Gives the pool to the caller, where the end of it is what is judged.
+  cudaMemPool_t release() { return std::exchange(pool_, nullptr); }
 
  private:
   cudaMemPool_t pool_ = nullptr;

@@ -70,6 +70,12 @@ Outcome outcome_of(const Ended& ended) {
                                : "exit " + std::to_string(ended.exit_code)};
 }
 
+void tabulate_end(const Scenario& scenario, const std::string& role,
+                  const std::string& table) {
+  const Ended& ended = scenario.ended(role);
+  if (!ended.reached_end) tabulate(table, ended.last_step, outcome_of(ended));
+}
+
 Scenario::Scenario() = default;
 
 Scenario::RoleSpec& Scenario::role(const std::string& name,

@@ -132,6 +132,11 @@ class Scenario {
   std::map<std::string, Ended> ended_;
 };
 
+/// The table gets a line for what a role died of, or stood still at: its last
+/// step is the input. None if it reached its end.
+void tabulate_end(const Scenario& scenario, const std::string& role,
+                  const std::string& table);
+
 /// The expected and the seen value of the check that fails next in this role;
 /// both then stand in the record as fields of their own.
 void expected_but_saw(const std::string& expected, const std::string& seen);

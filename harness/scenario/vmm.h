@@ -44,6 +44,8 @@ class Chunk {
   CUmemAllocationProp properties() const;
   /// Releases now, where releasing is the step that matters.
   void release();
+  /// Leaves the release to somebody else.
+  CUmemGenericAllocationHandle forget() { return std::exchange(handle_, 0); }
 
  private:
   CUmemGenericAllocationHandle handle_ = 0;

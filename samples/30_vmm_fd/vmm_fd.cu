@@ -59,6 +59,7 @@ int exporter(Channel& channel) {
   std::vector<int> host(kCount);
   std::iota(host.begin(), host.end(), kFirst);
   CUDA_CHECK(cudaMemcpy(data, host.data(), kBytes, cudaMemcpyDefault));
+
   int fd = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
   say("writes %d values, exports the memory as a descriptor", kCount);
@@ -108,11 +109,10 @@ int main(int argc, char** argv) {
   require_gpus(1);
   CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
   if (child) return importer(channel_from_parent(argv));
-  int has = 0;
-  constexpr auto kExports =
-      CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
-  CU_CHECK(DRIVER(cuDeviceGetAttribute)(&has, kExports, 0));
-  if (has == 0) skip("device 0 does not export descriptors");
+
+  require(
+      CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+      "memory as a descriptor");
   Child other = start_again(argv);
   const int mine = exporter(other.channel);
   const int theirs = other.wait(10s);

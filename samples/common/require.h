@@ -3,11 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
 
 #include "check.h"
 
@@ -41,5 +37,11 @@ inline void require_gpus(int wanted) {
 inline void require(cudaDeviceAttr attribute, const char* what) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
+  if (value == 0) skip("device 0 does not support %s", what);
+}
+
+inline void require(CUdevice_attribute attribute, const char* what) {
+  int value = 0;
+  CU_CHECK(DRIVER(cuDeviceGetAttribute)(&value, attribute, 0));
   if (value == 0) skip("device 0 does not support %s", what);
 }

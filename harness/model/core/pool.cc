@@ -277,6 +277,7 @@ CUresult pool_set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
       }
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      if (mutant("threshold-not-kept")) return CUDA_SUCCESS;
       std::memcpy(&pool->release_threshold, value, sizeof bytes);
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:

@@ -1,0 +1,931 @@
+// Mapping is one thing, access another, and each process sets its own.
+// Mirror of samples/31_vmm_access.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+constexpr unsigned long long kNone = 0;
+constexpr int kChunks = 8;
+constexpr uint32_t kLanded = 0x1badbad1;
+constexpr int kNoSuchDevice = 999;
+
+__device__ uint32_t loaded;
+
+__global__ void load(const volatile uint32_t* data) { loaded = data[0]; }
+
+__global__ void store(volatile uint32_t* data) { data[0] = kLanded; }
+
+// Writes through one address and reads through another one of the same memory,
+// with the fence that PTX has for it.
+__global__ void write_and_read_alias(volatile uint32_t* to,
+                                     const volatile uint32_t* from) {
+  to[0] = kLanded;
+  asm volatile("fence.proxy.alias;" ::: "memory");
+  loaded = from[0];
+}
+
+uint32_t last_loaded() {
+  uint32_t value = 0;
+  CALL(cudaMemcpyFromSymbol(&value, loaded, sizeof value));
+  return value;
+}
+
+uint32_t* pointer_to(CUdeviceptr address) {
+  return reinterpret_cast<uint32_t*>(address);
+}
+
+// What becomes of a kernel that touches memory which it may not. After a fault
+// the context is lost, so the role ends next.
+void expect_fault(Role& me, const char* kernel) {
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  me.observe(std::string(kernel) + ": " + name_of(code));
+  EXPECT_NE(code, cudaSuccess) << kernel;
+}
+
+CUresult set_access(CUdeviceptr address, size_t bytes,
+                    const CUmemAccessDesc& access) {
+  return NOTED(DRIVER(cuMemSetAccess)(address, bytes, &access, 1));
+}
+
+void allow(CUdeviceptr address, size_t bytes,
+           CUmemAccess_flags flags = kReadWrite) {
+  CALL(set_access(address, bytes, access_for(0, flags)));
+}
+
+// A mapping that nobody may use yet.
+struct Mapped {
+  Reservation range;
+  Mapped(const Chunk& chunk, size_t bytes) : range(bytes) {
+    range.map(0, bytes, chunk);
+  }
+  ~Mapped() { DRIVER(cuMemUnmap)(range.at(0), range.bytes()); }
+  CUdeviceptr address() const { return range.at(0); }
+};
+
+// CUDA_VISIBLE_DEVICES with the first two of the test's GPUs swapped; whoever
+// started the test may have chosen among the machine's already.
+std::string swapped_gpus() {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::istringstream given(list == nullptr ? "0,1" : list);
+  std::string first, second;
+  std::getline(given, first, ',');
+  std::getline(given, second, ',');
+  return second + "," + first;
+}
+
+std::array<char, 16> uuid_of(int device) {
+  cudaDeviceProp properties;
+  CALL(cudaGetDeviceProperties(&properties, device));
+  std::array<char, 16> uuid;
+  std::memcpy(uuid.data(), properties.uuid.bytes, uuid.size());
+  return uuid;
+}
+
+}  // namespace
+
+// --- access -----------------------------------------------------------------
+
+TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
+  covers("VMM-17");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapped unset(chunk, bytes);
+    EXPECT_EQ(access_at(unset.address()), kNone);
+    for (int i = 0; i < 3; ++i)
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.signal("written");
+    me.wait("flags read");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapped mapped(Chunk::import(descriptor), bytes);
+    EXPECT_EQ(access_at(mapped.address()), kNone);
+    EXPECT_EQ(access_at(mapped.address() + bytes - 1), kNone);
+    me.signal("flags read");
+  });
+
+  scenario
+      .role("importer that copies",
+            [](Role& me) {
+              const size_t bytes = granule();
+              const Descriptor descriptor = me.receive_descriptor("descriptor");
+              const Mapped mapped(Chunk::import(descriptor), bytes);
+              me.wait("written");
+              uint32_t word = 0;
+              const cudaError_t code =
+                  NOTED(cudaMemcpy(&word, pointer_to(mapped.address()),
+                                   sizeof word, cudaMemcpyDeviceToHost));
+              me.observe("a copy without access: " + name_of(code));
+              EXPECT_NE(code, cudaSuccess);
+            })
+      .may_end_by(SIGSEGV);  // taken for an address of the host
+
+  scenario.role("importer that launches", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapped mapped(Chunk::import(descriptor), bytes);
+    me.wait("written");
+    load<<<1, 1>>>(pointer_to(mapped.address()));
+    expect_fault(me, "load<<<>>> without access");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
+  covers("VMM-18");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const size_t bytes = granule();
+    const Chunk chunk =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Mapped mapped(chunk, bytes);
+    EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
+    EXPECT_EQ(access_at(mapped.address()), 3u);
+    EXPECT_EQ(access_at(mapped.address() + bytes - 1), 3u);
+    const Words words = words_at(mapped.address(), bytes);
+    words.poison();
+    words.fill(pattern("exporter"));
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+
+    // And what was given can be taken away.
+    EXPECT_SUCCESS(set_access(mapped.address(), bytes,
+                              access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
+    EXPECT_EQ(access_at(mapped.address()), kNone);
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
+  covers("VMM-19");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("A"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+
+    me.wait("mapped");
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer mapped";
+    me.signal("still mine");
+    me.wait("may read");
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer may read";
+    mapping.fill(pattern("B"));
+    me.signal("B written");
+    me.wait("done");
+    EXPECT_EQ(access_at(mapping.address()), 3u) << "the importer has left";
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapped mapped(Chunk::import(descriptor), bytes);
+    EXPECT_EQ(access_at(mapped.address()), kNone) << "inherited";
+    me.signal("mapped");
+    me.wait("still mine");
+    allow(mapped.address(), bytes, kRead);
+    EXPECT_EQ(access_at(mapped.address()), 1u);
+    me.signal("may read");
+    me.wait("B written");
+    EXPECT_EQ(access_at(mapped.address()), 1u);
+    EXPECT_TRUE(kernel_reads(words_at(mapped.address(), bytes), pattern("B")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
+  covers("VMM-20");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.send_descriptor("for a kernel", chunk.descriptor().get());
+    me.send_descriptor("for a copy", chunk.descriptor().get());
+    me.wait("kernel ends");
+    me.wait("copy ends");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  });
+
+  scenario.role("reader", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapping mapping(Chunk::import(descriptor), bytes, kRead);
+    EXPECT_EQ(access_at(mapping.address()), 1u);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  });
+
+  // Their ends are steps, because they may end by a fault.
+  scenario.role("writer by kernel", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("for a kernel");
+    const Mapping mapping(Chunk::import(descriptor), bytes, kRead);
+    store<<<1, 1>>>(mapping.data);
+    expect_fault(me, "store<<<>>> to read-only memory");
+    me.signal("kernel ends");
+  });
+  scenario.role("writer by copy", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("for a copy");
+    const Mapping mapping(Chunk::import(descriptor), bytes, kRead);
+    const cudaError_t code = NOTED(cudaMemcpy(
+        mapping.data, &kLanded, sizeof kLanded, cudaMemcpyHostToDevice));
+    const cudaError_t end = cudaDeviceSynchronize();
+    me.observe("a copy to read-only memory: " + name_of(code) +
+               ", cudaDeviceSynchronize: " + name_of(end));
+    EXPECT_TRUE(code != cudaSuccess || end != cudaSuccess);
+    me.signal("copy ends");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
+  covers("VMM-21");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Reservation range(3 * bytes);
+    range.map(0, bytes, chunk);
+    range.map(2 * bytes, bytes, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    const auto expect_refusal = [&](const char* what, size_t from, size_t to) {
+      SCOPED_TRACE(what);
+      EXPECT_REFUSED(DRIVER(cuMemSetAccess)(range.at(from * bytes),
+                                            (to - from) * bytes, &access, 1),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    };
+    expect_refusal("a hole in the middle", 0, 3);
+    expect_refusal("a hole at the end", 0, 2);
+    expect_refusal("a hole at the beginning", 1, 3);
+    expect_refusal("nothing but a hole", 1, 2);
+    EXPECT_EQ(access_at(range.at(0)), kNone);
+    EXPECT_EQ(access_at(range.at(2 * bytes)), kNone);
+    EXPECT_TRUE(context_is_usable());
+
+    allow(range.at(0), bytes);
+    allow(range.at(2 * bytes), bytes);
+    words_at(range.at(0), bytes).fill(pattern("whole"));
+    EXPECT_TRUE(
+        kernel_reads(words_at(range.at(2 * bytes), bytes), pattern("whole")));
+    range.unmap(0, bytes);
+    range.unmap(2 * bytes, bytes);
+
+    // "All allocations" of the range: half of one is not described.
+    const Chunk wide =
+        Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Mapped mapped(wide, 2 * bytes);
+    me.observe("access to one half of a mapping: " +
+               name_of(set_access(mapped.address(), bytes, access)));
+  });
+  scenario.run(20s);
+}
+
+// --- mapping ----------------------------------------------------------------
+
+TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
+  covers("VMM-22");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const size_t bytes = granule();
+    const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    const Chunk first = Chunk::create(bytes, wanted);
+    const Chunk second = Chunk::create(bytes, wanted);
+    Reservation gone(bytes);
+    const CUdeviceptr unreserved = gone.at(0);
+    gone.free();
+
+    const Mapping mapping(first, bytes);
+    mapping.fill(pattern("first"));
+    const auto expect_refusal = [&](const char* what, CUdeviceptr address) {
+      SCOPED_TRACE(what);
+      EXPECT_REFUSED(DRIVER(cuMemMap)(address, bytes, 0, second.handle(), 0),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                     CUDA_ERROR_NOT_PERMITTED);
+    };
+    expect_refusal("a mapped range", mapping.address());
+    expect_refusal("an unreserved range", unreserved);
+    EXPECT_EQ(access_at(mapping.address()), 3u);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("first")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
+  covers("VMM-23");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(2 * bytes);
+    const Mapping mapping(chunk, 2 * bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Chunk chunk = Chunk::import(descriptor);
+    {
+      const Mapped whole(chunk, 2 * bytes);  // offset 0, all of it
+      allow(whole.address(), 2 * bytes);
+      EXPECT_TRUE(kernel_reads(words_at(whole.address(), 2 * bytes),
+                               pattern("exporter")));
+    }
+    const Reservation range(2 * bytes);
+    const CUresult half =
+        NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), 0));
+    me.observe("the first half alone: " + name_of(half));
+    if (half == CUDA_SUCCESS) range.unmap(0, bytes);
+
+    const CUresult code =
+        NOTED(DRIVER(cuMemMap)(range.at(0), bytes, bytes, chunk.handle(), 0));
+    if (code != CUDA_SUCCESS) {
+      EXPECT_TRUE(refused(code, "cuMemMap with an offset",
+                          {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                           CUDA_ERROR_NOT_PERMITTED}));
+    } else {
+      me.lifted("cuMemMap takes an offset");
+      allow(range.at(0), bytes);
+      uint32_t word = 0;
+      CALL(cudaMemcpy(&word, pointer_to(range.at(0)), sizeof word,
+                      cudaMemcpyDefault));
+      EXPECT_EQ(word, pattern("exporter").at(bytes / sizeof word));
+      range.unmap(0, bytes);
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, UnmapTakesWhatWasMapped) {
+  covers("VMM-24");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    const Chunk wide = Chunk::create(2 * bytes, wanted);
+    const Mapping mapping(wide, 2 * bytes);
+    mapping.fill(pattern("whole"));
+    const auto expect_refusal = [&](const char* what, size_t offset) {
+      SCOPED_TRACE(what);
+      EXPECT_REFUSED(DRIVER(cuMemUnmap)(mapping.address() + offset, bytes),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                     CUDA_ERROR_NOT_PERMITTED);
+    };
+    expect_refusal("the first half", 0);
+    expect_refusal("the second half", bytes);
+    EXPECT_EQ(access_at(mapping.address()), 3u);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("whole")));
+    EXPECT_TRUE(context_is_usable());
+
+    // Two neighbours with one call: not described.
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Reservation range(2 * bytes);
+    range.map(0, bytes, chunk);
+    range.map(bytes, bytes, chunk);
+    const CUresult both = NOTED(DRIVER(cuMemUnmap)(range.at(0), 2 * bytes));
+    me.observe("two mappings side by side, unmapped by one call: " +
+               name_of(both));
+    if (both != CUDA_SUCCESS) {
+      range.unmap(0, bytes);
+      range.unmap(bytes, bytes);
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
+  covers("VMM-25");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk one = Chunk::create(bytes), two = Chunk::create(bytes);
+    const Mapping first(one, bytes), second(two, bytes);
+    first.fill(pattern("chunk 1"));
+    second.fill(pattern("chunk 2"));
+    me.send_descriptor("chunk 1", one.descriptor().get());
+    me.send_descriptor("chunk 2", two.descriptor().get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(first, pattern("chunk 1")));
+    EXPECT_TRUE(kernel_reads(second, pattern("by the importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk one = Chunk::import(me.receive_descriptor("chunk 1"));
+    const Chunk two = Chunk::import(me.receive_descriptor("chunk 2"));
+    const Reservation range(bytes);
+    const Words words = words_at(range.at(0), bytes);
+    range.map(0, bytes, one);
+    allow(range.at(0), bytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("chunk 1")));
+    EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), bytes));
+
+    EXPECT_SUCCESS(DRIVER(cuMemMap)(range.at(0), bytes, 0, two.handle(), 0));
+    EXPECT_EQ(access_at(range.at(0)), kNone) << "of the mapping before";
+    allow(range.at(0), bytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("chunk 2")));
+    EXPECT_TRUE(copy_reads(words, pattern("chunk 2")));
+    words.fill(pattern("by the importer"));
+    range.unmap(0, bytes);
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
+  covers("VMM-26");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role&) {
+    const size_t bytes = granule();
+    Reservation range(2 * bytes);
+    const auto expect_refusal = [&](const char* what, size_t offset,
+                                    size_t size) {
+      SCOPED_TRACE(what);
+      EXPECT_REFUSED(DRIVER(cuMemAddressFree)(range.at(offset), size),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                     CUDA_ERROR_NOT_PERMITTED);
+    };
+    expect_refusal("too small a size", 0, bytes);
+    expect_refusal("too large a size", 0, 3 * bytes);
+    expect_refusal("an address inside", bytes, bytes);
+    EXPECT_TRUE(context_is_usable());
+    const Chunk chunk =
+        Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    range.map(0, 2 * bytes, chunk);
+    allow(range.at(0), 2 * bytes);
+    const Words words = words_at(range.at(0), 2 * bytes);
+    words.fill(pattern("still reserved"));
+    EXPECT_TRUE(kernel_reads(words, pattern("still reserved")));
+    range.unmap(0, 2 * bytes);
+    const CUdeviceptr address = range.at(0);
+    range.free();
+    EXPECT_REFUSED(DRIVER(cuMemAddressFree)(address, 2 * bytes),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                   CUDA_ERROR_NOT_PERMITTED);
+  });
+
+  // What the guide forbids and no code is given for.
+  scenario
+      .role("one that frees too early",
+            [](Role& me) {
+              const size_t bytes = granule();
+              const Chunk chunk =
+                  Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+              const Mapping mapping(chunk, bytes);
+              me.observe("cuMemAddressFree of a mapped range: " +
+                         name_of(NOTED(DRIVER(cuMemAddressFree)(
+                             mapping.address(), bytes))));
+            })
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGABRT);
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, ImportedChunksLieSideBySide) {
+  covers("VMM-35");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  const auto name_of_chunk = [](int k) { return "chunk " + std::to_string(k); };
+
+  scenario.role("exporter", [=](Role& me) {
+    const size_t bytes = granule();
+    std::deque<Chunk> chunks;
+    const Reservation range(kChunks * bytes);
+    for (int k = 0; k < kChunks; ++k) {
+      chunks.push_back(Chunk::create(bytes));
+      range.map(k * bytes, bytes, chunks.back());
+    }
+    allow(range.at(0), range.bytes());
+    for (int k = 0; k < kChunks; ++k) {
+      words_at(range.at(k * bytes), bytes).fill(pattern(name_of_chunk(k)));
+      me.send_descriptor(name_of_chunk(k), chunks[k].descriptor().get());
+    }
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(words_at(range.at(0), range.bytes()),
+                             pattern("by the importer")));
+    for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const size_t bytes = granule();
+    const Reservation range(kChunks * bytes);
+    for (int k = 0; k < kChunks; ++k)
+      range.map(k * bytes, bytes,
+                Chunk::import(me.receive_descriptor(name_of_chunk(k))));
+    allow(range.at(0), range.bytes());
+    for (int k = 0; k < kChunks; ++k) {
+      const Words words = words_at(range.at(k * bytes), bytes);
+      EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
+      EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
+    }
+    // One kernel over all.
+    const Words whole = words_at(range.at(0), range.bytes());
+    whole.fill(pattern("by the importer"));
+    EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
+    for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// --- aliases ----------------------------------------------------------------
+
+TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
+  covers("VMM-36");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping one(chunk, bytes), two(chunk, bytes);
+    EXPECT_NE(one.data, two.data);
+    one.fill(pattern("A"));
+    EXPECT_TRUE(kernel_reads(two, pattern("A")));
+    two.fill(pattern("B"));
+    EXPECT_TRUE(copy_reads(one, pattern("B")));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("D written");
+    EXPECT_TRUE(kernel_reads(one, pattern("D")));
+    EXPECT_TRUE(copy_reads(two, pattern("D")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Mapping one(chunk, bytes), two(chunk, bytes);
+    EXPECT_TRUE(kernel_reads(one, pattern("B")));
+    EXPECT_TRUE(kernel_reads(two, pattern("B")));
+    one.fill(pattern("C"));
+    EXPECT_TRUE(copy_reads(two, pattern("C")));
+    two.fill(pattern("D"));
+    EXPECT_TRUE(kernel_reads(one, pattern("D")));
+    me.signal("D written");
+  });
+  scenario.run(20s);
+}
+
+// Without the fence the value is undefined, so nothing asks for it; with the
+// fence it is what the same thread wrote.
+TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
+  covers("VMM-37");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Mapping one(chunk, bytes), two(chunk, bytes);
+    one.fill(pattern("before"));
+    note_call("write_and_read_alias<<<>>>");
+    write_and_read_alias<<<1, 1>>>(one.data, two.data);
+    CALL(cudaGetLastError());
+    CALL(cudaDeviceSynchronize());
+    const uint32_t seen = last_loaded();
+    me.observe(seen == kLanded ? "with fence.proxy.alias: the new value"
+                               : "with fence.proxy.alias: another value");
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, two.data, sizeof word, cudaMemcpyDefault));
+    EXPECT_EQ(word, kLanded) << "after the kernel";
+  });
+  scenario.run(20s);
+}
+
+// --- what an address or a handle says of itself -----------------------------
+
+TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
+  covers("VMM-31");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    CUmemAllocationProp found{};
+    std::memset(static_cast<void*>(&found), 0x5a, sizeof found);
+    EXPECT_SUCCESS(
+        DRIVER(cuMemGetAllocationPropertiesFromHandle)(&found, chunk.handle()));
+    EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+    EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+    EXPECT_EQ(found.location.id, 0);
+    me.observe("requestedHandleTypes of an import: " +
+               std::to_string(found.requestedHandleTypes));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
+  covers("VMM-31");
+  needs(gpus(2), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes, chunk_of(0));
+    me.send("uuid", uuid_of(0));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto uuid = me.receive<std::array<char, 16>>("uuid");
+              const Chunk chunk =
+                  Chunk::import(me.receive_descriptor("descriptor"));
+              const CUmemAllocationProp found = chunk.properties();
+              EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+              EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+              EXPECT_EQ(found.location.id, 1);
+              EXPECT_EQ(uuid_of(1), uuid);
+              me.observe("requestedHandleTypes of an import: " +
+                         std::to_string(found.requestedHandleTypes));
+              me.signal("done");
+            })
+      .env("CUDA_VISIBLE_DEVICES", swapped_gpus());
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
+  covers("VMM-32");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Reservation range(2 * bytes);
+    range.map(0, bytes, chunk);
+    allow(range.at(0), bytes);
+
+    CUmemGenericAllocationHandle kept = 0;
+    for (const size_t offset : {size_t{0}, bytes / 2, bytes - 1}) {
+      SCOPED_TRACE("offset " + std::to_string(offset));
+      if (kept != 0) CALL(DRIVER(cuMemRelease)(kept));
+      EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
+          &kept, pointer_to(range.at(offset))));
+      EXPECT_EQ(kept, chunk.handle());
+    }
+    Sentinel<CUmemGenericAllocationHandle> none;
+    EXPECT_REFUSED(DRIVER(cuMemRetainAllocationHandle)(
+                       none.out(), pointer_to(range.at(bytes))),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                   CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_TRUE(context_is_usable());
+
+    // It is a reference of its own: it outlives the import's.
+    range.unmap(0, bytes);
+    chunk.release();
+    const Mapping again(Chunk(kept), bytes);
+    EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, FlagsAreRequests) {
+  covers("VMM-39");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const int rdma =
+        attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    CUmemAllocationProp wanted = chunk_of(0);
+    wanted.allocFlags.gpuDirectRDMACapable = 1;
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult code =
+        NOTED(DRIVER(cuMemCreate)(&handle, bytes, &wanted, 0));
+    me.observe("RDMA attribute " + std::to_string(rdma) +
+               ", cuMemCreate with gpuDirectRDMACapable: " + name_of(code));
+    if (rdma == 1) {
+      EXPECT_EQ(code, CUDA_SUCCESS);
+    }
+    // Where this GPU has no RDMA, what is left to see is plain memory.
+    Chunk chunk = code == CUDA_SUCCESS ? Chunk(handle)
+                                       : Chunk::create(bytes, chunk_of(0));
+    const Mapping mapping(chunk, bytes);
+    int capable = -1;
+    CALL(DRIVER(cuPointerGetAttribute)(
+        &capable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+        mapping.address()));
+    EXPECT_EQ(capable, rdma);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+
+    // Compression is a hint: what came of it is read back.
+    const int compresses =
+        attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
+    CUmemAllocationProp compressible = chunk_of(0);
+    compressible.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+    CUmemGenericAllocationHandle compressed = 0;
+    const CUresult created = NOTED(DRIVER(cuMemCreate)(
+        &compressed, granule(compressible), &compressible, 0));
+    me.observe("compression attribute " + std::to_string(compresses) +
+               ", cuMemCreate: " + name_of(created));
+    if (created == CUDA_SUCCESS) {
+      const Chunk hinted(compressed);
+      me.observe(
+          "compression that was given: " +
+          std::to_string(hinted.properties().allocFlags.compressionType));
+    }
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Mapping mapping(chunk, bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    int capable = -1;
+    CALL(DRIVER(cuPointerGetAttribute)(
+        &capable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+        mapping.address()));
+    const auto flags = chunk.properties().allocFlags;
+    me.observe("in the importer: IS_GPU_DIRECT_RDMA_CAPABLE " +
+               std::to_string(capable) + ", gpuDirectRDMACapable " +
+               std::to_string(flags.gpuDirectRDMACapable) +
+               ", compressionType " + std::to_string(flags.compressionType));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, ADmaBufIsAnotherExport) {
+  covers("VMM-42");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Mapping mapping(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    mapping.fill(pattern("exporter"));
+    const auto export_range = [&](CUdeviceptr address, size_t size) {
+      int number = -1;
+      const CUresult code = NOTED(DRIVER(cuMemGetHandleForAddressRange)(
+          &number, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+      const Descriptor descriptor(code == CUDA_SUCCESS ? number : -1);
+      if (descriptor) {
+        EXPECT_NE(fcntl(descriptor.get(), F_GETFD), -1);
+      }
+      return code;
+    };
+    me.observe(
+        "DMA_BUF_SUPPORTED " +
+        std::to_string(attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)) +
+        ", cuMemGetHandleForAddressRange: " +
+        name_of(export_range(mapping.address(), bytes)));
+    const CUresult unaligned = export_range(mapping.address() + 16, bytes / 2);
+    me.observe("of an unaligned range: " + name_of(unaligned));
+    EXPECT_NE(unaligned, CUDA_SUCCESS);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+// --- other devices ----------------------------------------------------------
+
+TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
+  covers("VMM-33");
+  needs(gpus(2), vmm_fd, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes, chunk_of(0));
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("by GPU 1")));
+  });
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaSetDevice(1));
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Mapping mapping(chunk, bytes, kReadWrite, 1);
+    EXPECT_EQ(access_at(mapping.address(), 1), 3u);
+    EXPECT_EQ(access_at(mapping.address(), 0), kNone);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("by GPU 1"));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
+  covers("VMM-34");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const size_t bytes = granule();
+    const Mapped mapped(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    const auto expect_refusal = [&](const char* what,
+                                    CUmemLocationType location, int id) {
+      SCOPED_TRACE(what);
+      CUmemAccessDesc access{};
+      access.location = {location, id};
+      access.flags = kReadWrite;
+      EXPECT_REFUSED(
+          DRIVER(cuMemSetAccess)(mapped.address(), bytes, &access, 1),
+          CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE,
+          CUDA_ERROR_NOT_SUPPORTED);
+    };
+    expect_refusal("an ordinal that is too large", CU_MEM_LOCATION_TYPE_DEVICE,
+                   kNoSuchDevice);
+    expect_refusal("a negative ordinal", CU_MEM_LOCATION_TYPE_DEVICE, -1);
+    expect_refusal("a host NUMA node, for memory of a device",
+                   CU_MEM_LOCATION_TYPE_HOST_NUMA, 0);
+    EXPECT_EQ(access_at(mapped.address()), kNone);
+    EXPECT_TRUE(context_is_usable());
+    allow(mapped.address(), bytes);
+    const Words words = words_at(mapped.address(), bytes);
+    words.fill(pattern("exporter"));
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmAccess, OnlyPeersGetAccess) {
+  covers("VMM-34");
+  needs(gpus(2), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    int peers = 0;
+    CALL(cudaDeviceCanAccessPeer(&peers, 1, 0));
+    const size_t bytes = granule();
+    const Mapped mapped(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    const CUmemAccessDesc access = access_for(1);
+    if (peers == 1) {
+      me.observe("these GPUs are peers: there is nothing to refuse");
+      EXPECT_SUCCESS(
+          DRIVER(cuMemSetAccess)(mapped.address(), bytes, &access, 1));
+    } else {
+      EXPECT_REFUSED(
+          DRIVER(cuMemSetAccess)(mapped.address(), bytes, &access, 1),
+          CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE,
+          CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_EQ(access_at(mapped.address(), 1), kNone);
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}

@@ -1,0 +1,583 @@
+// Memory of cuMemCreate lives as long as a handle, a mapping or a descriptor
+// of it does, whoever holds them and whoever has died.
+// Mirror of samples/32_vmm_lifetime.
+//
+// IPCLAB_ROUNDS is how often ManyRoundsLeaveNothingBehind shares a chunk: 500
+// without it, 10000 for a thorough look.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
+#include "harness/scenario/vmm.h"
+#include "samples/common/channel.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
+constexpr int kImports = 3;
+constexpr int kOthers = 16;  // chunks that take the place of freed ones
+constexpr auto kPatience = 10s;
+constexpr int kFirstRounds = 20;  // what is made once is made by then
+constexpr size_t kMayGrow = size_t{256} << 20;
+
+__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
+// Another process, seen through to its end.
+class Process {
+ public:
+  explicit Process(pid_t pid)
+      : handle_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+
+  bool has_ended() const {
+    pollfd end{handle_.get(), POLLIN, 0};
+    const auto patience =
+        std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
+    return poll(&end, 1, static_cast<int>(patience.count())) == 1;
+  }
+
+ private:
+  Descriptor handle_;
+};
+
+// Takes fresh memory and writes all over it: what was freed too early now
+// holds somebody else's bytes.
+void take_freed_memory() {
+  const size_t bytes = granule();
+  std::deque<Mapping> others;
+  for (int i = 0; i < kOthers; ++i) {
+    others.emplace_back(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    others.back().fill(pattern("somebody else"));
+  }
+}
+
+// A third process that does so once `step` has happened.
+std::function<void(Role&)> takes_freed_memory_after(const char* step) {
+  return [step](Role& me) {
+    CALL(cudaFree(nullptr));
+    me.wait(step);
+    take_freed_memory();
+    me.signal("overwritten");
+  };
+}
+
+// Has the memory come back within some seconds?
+testing::AssertionResult returned(size_t free_before) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  size_t now = free_memory();
+  while (now < free_before + kWatched / 2) {
+    if (std::chrono::steady_clock::now() > until) {
+      expected_but_saw(std::to_string(free_before + kWatched) + " bytes free",
+                       std::to_string(now));
+      return testing::AssertionFailure()
+             << kWatched << " bytes of device memory have not come back";
+    }
+    now = free_memory();
+  }
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult still_held(size_t free_before) {
+  const size_t now = free_memory();
+  if (now < free_before + kWatched / 2) return testing::AssertionSuccess();
+  expected_but_saw(std::to_string(free_before) + " bytes free",
+                   std::to_string(now));
+  return testing::AssertionFailure()
+         << "device memory came back although it is still held";
+}
+
+// A chunk of kWatched bytes of which one granule is looked at.
+struct Large {
+  Chunk chunk;
+  Mapping mapping;
+
+  Large() : chunk(Chunk::create(kWatched)), mapping(chunk, kWatched) {
+    seen().fill(pattern("exporter"));
+  }
+  Words seen() const { return Words(mapping.data, granule()); }
+};
+
+// A descriptor in a message that nobody has received: the returned socket is
+// where it waits.
+Descriptor put_into_a_socket(const Descriptor& descriptor) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const Descriptor sends(ends[0]);
+  EXPECT_EQ(send_packet(sends.get(), "!", 1, descriptor.get()), 1);
+  return Descriptor(ends[1]);
+}
+
+Descriptor take_out_of(const Descriptor& socket) {
+  char byte = 0;
+  int descriptor = -1;
+  EXPECT_EQ(receive_packet(socket.get(), &byte, 1, &descriptor, MSG_DONTWAIT),
+            1);
+  return Descriptor(descriptor);
+}
+
+// An exporter that gives up all it has as soon as `send` has sent it.
+std::function<void(Role&)> gives_up_after(
+    std::function<void(Role&, const Descriptor&)> send) {
+  return [send = std::move(send)](Role& me) {
+    const size_t bytes = granule();
+    Chunk chunk = Chunk::create(bytes);
+    Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    send(me, chunk.descriptor());
+    mapping.unmap();
+    chunk.release();
+    take_freed_memory();
+    me.signal("given up");
+    me.wait("done");
+  };
+}
+
+void expect_exporters_bytes(const Descriptor& descriptor) {
+  const Mapping mapping(Chunk::import(descriptor), granule());
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+}
+
+size_t address_space() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// What a process has, of all that a round takes.
+struct Holdings {
+  size_t descriptors = open_descriptors().size();
+  size_t addresses = address_space();
+  size_t free = free_memory();
+};
+
+void expect_no_growth(const Holdings& before) {
+  const Holdings now;
+  EXPECT_LE(now.descriptors, before.descriptors);
+  EXPECT_LE(now.addresses, before.addresses + kMayGrow);
+  EXPECT_GE(now.free + kMayGrow, before.free);
+}
+
+int rounds() {
+  const char* wanted = std::getenv("IPCLAB_ROUNDS");
+  return wanted == nullptr ? 500 : std::atoi(wanted);
+}
+
+}  // namespace
+
+// --- references -------------------------------------------------------------
+
+TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
+  covers("VMM-15");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    Large large;
+    me.send_descriptor("descriptor", large.chunk.descriptor().get());
+    me.wait("imported");
+    large.mapping.unmap();
+    large.chunk.release();
+    me.signal("given up");
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    std::deque<Chunk> imports;
+    {
+      const Descriptor descriptor = me.receive_descriptor("descriptor");
+      for (int i = 0; i < kImports; ++i)
+        imports.push_back(Chunk::import(descriptor));
+    }
+    me.signal("imported");
+    me.wait("given up");
+    const size_t free = free_memory();
+    while (imports.size() > 1) {
+      SCOPED_TRACE(std::to_string(imports.size()) + " imports left");
+      EXPECT_SUCCESS(DRIVER(cuMemRelease)(imports.front().forget()));
+      imports.pop_front();
+      EXPECT_TRUE(still_held(free));
+    }
+    {
+      const Mapping mapping(imports.front(), kWatched);
+      EXPECT_TRUE(
+          kernel_reads(Words(mapping.data, granule()), pattern("exporter")));
+    }
+    EXPECT_TRUE(still_held(free));
+    imports.front().release();
+    imports.pop_front();
+    EXPECT_TRUE(returned(free));
+    me.signal("done");
+  });
+  scenario.run(60s);
+}
+
+TEST(VmmLifetime, AMappingOutlivesItsHandle) {
+  covers("VMM-27");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    take_freed_memory();
+    mapping.fill(pattern("exporter"));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("written");
+    me.wait("written by the importer");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Mapping mapping(chunk, bytes);
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    take_freed_memory();
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    me.signal("written by the importer");
+  });
+  scenario.run(30s);
+}
+
+TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
+  covers("VMM-28");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    Chunk chunk = Chunk::create(bytes);
+    Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("mapped");
+    mapping.unmap();
+    chunk.release();
+    take_freed_memory();
+    me.signal("given up");
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
+                          granule());
+    me.signal("mapped");
+    me.wait("given up");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+    me.signal("done");
+  });
+  scenario.run(30s);
+}
+
+TEST(VmmLifetime, ADescriptorOfAnyProcessKeepsTheMemory) {
+  covers("VMM-29");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  // The referee holds the descriptor, and knows nothing of CUDA.
+  scenario.role("exporter",
+                gives_up_after([](Role& me, const Descriptor& descriptor) {
+                  me.send_descriptor("descriptor", descriptor.get());
+                }));
+  scenario.role("importer", [](Role& me) {
+    me.wait("given up");
+    expect_exporters_bytes(me.receive_descriptor("descriptor"));
+    me.signal("done");
+  });
+  scenario.run(30s);
+}
+
+TEST(VmmLifetime, ADescriptorInFlightKeepsTheMemory) {
+  covers("VMM-29");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role(
+      "exporter", gives_up_after([](Role& me, const Descriptor& descriptor) {
+        me.send_descriptor("socket", put_into_a_socket(descriptor).get());
+      }));
+  scenario.role("importer", [](Role& me) {
+    const Descriptor socket = me.receive_descriptor("socket");
+    me.wait("given up");
+    expect_exporters_bytes(take_out_of(socket));
+    me.signal("done");
+  });
+  scenario.run(30s);
+}
+
+TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
+  covers("VMM-30");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+  // Each names what has just been given up.
+  static constexpr const char* kHeld[] = {
+      "the exporter's mapping", "the exporter's handle",
+      "the exporter's descriptor", "the importer's descriptor",
+      "the importer's handle"};
+  static constexpr char kLast[] = "the importer's mapping";
+  const auto say = [](Role& me, const std::string& step) {
+    me.signal(step);
+    me.wait("seen: " + step);
+  };
+
+  scenario.role("exporter", [say](Role& me) {
+    me.wait("watching");
+    Large large;
+    Descriptor descriptor = large.chunk.descriptor();
+    me.send_descriptor("descriptor", descriptor.get());
+    me.wait("received");
+    say(me, "created");
+    large.mapping.unmap();
+    say(me, kHeld[0]);
+    large.chunk.release();
+    say(me, kHeld[1]);
+    descriptor.close();
+    say(me, kHeld[2]);
+    me.signal("given up");
+    me.wait("done");
+  });
+
+  scenario.role("importer", [say](Role& me) {
+    CALL(cudaFree(nullptr));
+    Descriptor descriptor = me.receive_descriptor("descriptor");
+    me.signal("received");
+    me.wait("given up");
+    Chunk chunk = Chunk::import(descriptor);
+    descriptor.close();
+    say(me, kHeld[3]);
+    Mapping mapping(chunk, kWatched);
+    chunk.release();
+    say(me, kHeld[4]);
+    EXPECT_TRUE(
+        kernel_reads(Words(mapping.data, granule()), pattern("exporter")));
+    mapping.unmap();
+    say(me, kLast);
+    me.signal("done");
+  });
+
+  scenario.role("watcher", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    me.signal("watching");
+    me.wait("created");
+    const size_t free = free_memory();
+    me.signal("seen: created");
+    for (const char* step : kHeld) {
+      me.wait(step);
+      EXPECT_TRUE(still_held(free)) << "without " << step;
+      me.signal(std::string("seen: ") + step);
+    }
+    me.wait(kLast);
+    EXPECT_TRUE(returned(free));
+    me.signal(std::string("seen: ") + kLast);
+  });
+  scenario.run(60s);
+}
+
+TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
+  covers("VMM-30");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const auto share = [&](int round) {
+      const Chunk chunk = Chunk::create(bytes);
+      const Mapping mapping(chunk, bytes);
+      CALL(cudaMemcpy(mapping.data, &round, sizeof round, cudaMemcpyDefault));
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+      me.wait("done");
+    };
+    for (int round = 0; round < kFirstRounds; ++round) share(round);
+    const Holdings before;
+    for (int round = 0; round < rounds(); ++round) share(round);
+    expect_no_growth(before);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const auto use = [&](int round) {
+      const Descriptor descriptor = me.receive_descriptor("descriptor");
+      {
+        const Mapping mapping(Chunk::import(descriptor), bytes);
+        int seen = -1;
+        CALL(cudaMemcpy(&seen, mapping.data, sizeof seen, cudaMemcpyDefault));
+        ASSERT_EQ(seen, round);
+      }
+      me.signal("done");
+    };
+    for (int round = 0; round < kFirstRounds; ++round) use(round);
+    const Holdings before;
+    for (int round = 0; round < rounds(); ++round) {
+      use(round);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    expect_no_growth(before);
+  });
+  scenario.run(30s + rounds() * 20ms);
+}
+
+// What cannot be sent: the value of the handle itself.
+TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
+  covers("VMM-38");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send("value", chunk.handle());
+    me.wait("tried to use it");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const auto value =
+                  me.receive<CUmemGenericAllocationHandle>("value");
+              const size_t bytes = granule();
+              const Reservation range(bytes);
+              me.signal("tried to use it");  // said before: it may not return
+              const CUresult code =
+                  NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, value, 0));
+              me.observe("cuMemMap of another process's handle value: " +
+                         name_of(code));
+              if (code == CUDA_SUCCESS) range.unmap(0, bytes);
+            })
+      .may_end_by(SIGSEGV)
+      .may_end_by(SIGABRT);
+  scenario.run(20s);
+  const Ended& importer = scenario.ended("importer");
+  if (!importer.reached_end)
+    observe("cuMemMap of another process's handle value: the process dies, " +
+            outcome_of(importer).code);
+}
+
+// --- death ------------------------------------------------------------------
+
+TEST(VmmLifetime, TheImportersMemoryOutlivesAKilledExporter) {
+  covers("LIFE-06");
+  needs(gpus(1), vmm_fd, alone);
+  for (const std::string death : {"imported", "mapped", "kernel queued"}) {
+    SCOPED_TRACE("the exporter dies at: " + death);
+    Scenario scenario;
+
+    scenario.role("exporter", [&](Role& me) {
+      const size_t bytes = granule();
+      const Chunk chunk = Chunk::create(bytes);
+      const Mapping mapping(chunk, bytes);
+      mapping.fill(pattern("exporter"));
+      me.send("pid", getpid());
+      me.send_descriptor("descriptor", chunk.descriptor().get());
+      me.wait(death);
+      me.die(SIGKILL);
+    });
+
+    scenario.role("importer", [&](Role& me) {
+      const size_t bytes = granule();
+      const Process exporter(me.receive<pid_t>("pid"));
+      const auto at = [&](const char* step) {
+        me.signal(step);
+        if (step != death) return;
+        ASSERT_TRUE(exporter.has_ended());
+        me.signal("dead");
+        me.wait("overwritten");
+      };
+      const DeviceBuffer own(bytes);
+      const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+      at("imported");
+      const Mapping mapping(chunk, bytes);
+      at("mapped");
+
+      cudaStream_t stream = nullptr;
+      CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      const auto queue_copy = [&] {
+        note_call("copy_words<<<>>>");
+        copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256, 0,
+                     stream>>>(own.data, mapping.data, own.count);
+        CALL(cudaGetLastError());
+      };
+      queue_copy();  // loads the kernel, which may wait for all work
+      CALL(cudaStreamSynchronize(stream));
+      own.poison();
+      {
+        Latch latch;
+        latch.hold(stream);
+        queue_copy();
+        at("kernel queued");
+        latch.release();
+        CALL(cudaStreamSynchronize(stream));
+      }
+      CALL(cudaStreamDestroy(stream));
+      EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      mapping.fill(pattern("importer"));
+      EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+    });
+
+    scenario.role("somebody else", takes_freed_memory_after("dead"));
+    scenario.run(40s);
+  }
+}
+
+TEST(VmmLifetime, ADescriptorInFlightOutlivesAKilledExporter) {
+  covers("LIFE-07");
+  needs(gpus(1), vmm_fd, alone);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send("pid", getpid());
+    me.send_descriptor("socket", put_into_a_socket(chunk.descriptor()).get());
+    me.wait("socket received");
+    me.die(SIGKILL);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Process exporter(me.receive<pid_t>("pid"));
+    const Descriptor socket = me.receive_descriptor("socket");
+    me.signal("socket received");
+    ASSERT_TRUE(exporter.has_ended());
+    me.signal("dead");
+    me.wait("overwritten");
+    expect_exporters_bytes(take_out_of(socket));
+  });
+
+  scenario.role("somebody else", takes_freed_memory_after("dead"));
+  scenario.run(30s);
+}

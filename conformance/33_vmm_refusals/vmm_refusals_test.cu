@@ -1,0 +1,348 @@
+// Virtual memory management says no: wrong sizes, reserved arguments, exports
+// that were not asked for, descriptors of other things.
+// Mirror of samples/33_vmm_refusals.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr unsigned long long kReserved[] = {1, 1ull << 63};
+
+// The refusals that cuMemExportToShareableHandle and
+// cuMemImportFromShareableHandle document (DRV:13158-13165, 13189-13196).
+const std::vector<CUresult> kHandleRefusals = {
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
+    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
+    CUDA_ERROR_NOT_SUPPORTED};
+// Those of cudaMemPoolImportFromShareableHandle and its driver call
+// (DRV:13733-13737).
+const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
+                                             CUDA_ERROR_NOT_INITIALIZED,
+                                             CUDA_ERROR_OUT_OF_MEMORY};
+
+// A descriptor and what it is.
+struct Candidate {
+  std::string what;
+  Descriptor owned;  // or none, for numbers that nobody owns
+  int number;
+
+  Candidate(std::string name, int number)
+      : what(std::move(name)), number(number) {}
+  Candidate(std::string name, Descriptor descriptor)
+      : what(std::move(name)),
+        owned(std::move(descriptor)),
+        number(owned.get()) {}
+};
+
+// Descriptors of everything but an allocation; of each only where this
+// machine has it.
+std::vector<Candidate> foreign_descriptors() {
+  std::vector<Candidate> found;
+  const auto add = [&](const char* what, int number) {
+    if (number != -1) found.emplace_back(what, Descriptor(number));
+  };
+  found.emplace_back("-1", -1);
+  found.emplace_back("INT_MAX", INT_MAX);
+  const int closed = fcntl(0, F_DUPFD_CLOEXEC, 500);
+  close(closed);
+  found.emplace_back("a closed descriptor", closed);
+
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) == 0) {
+    add("the reading end of a pipe", ends[0]);
+    add("the writing end of a pipe", ends[1]);
+  }
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
+    add("a socket", ends[0]);
+    close(ends[1]);
+  }
+  const int memory = memfd_create("host memory", MFD_CLOEXEC);
+  if (ftruncate(memory, 4 << 20) == 0) add("a memfd", memory);
+  add("/dev/null", open("/dev/null", O_RDWR | O_CLOEXEC));
+  add("/dev/null by O_PATH", open("/dev/null", O_PATH | O_CLOEXEC));
+  add("a folder", open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  add("an eventfd", eventfd(0, EFD_CLOEXEC));
+  add("the GPU's device node", open("/dev/nvidia0", O_RDWR | O_CLOEXEC));
+  add("the driver's control node", open("/dev/nvidiactl", O_RDWR | O_CLOEXEC));
+  return found;
+}
+
+// The documentation does not say that a refused call leaves its out-parameter
+// alone.
+template <class T>
+void observe_touched(Role& me, const Sentinel<T>& out, const char* call) {
+  if (out.touched())
+    me.observe(std::string(call) + " is refused and yet writes its result");
+}
+
+// A descriptor that must not import as an allocation.
+Outcome import_as_chunk(Role& me, int descriptor) {
+  Sentinel<CUmemGenericAllocationHandle> handle;
+  const Outcome outcome =
+      outcome_of(NOTED(DRIVER(cuMemImportFromShareableHandle)(
+                     handle.out(), by_value(descriptor), kFd)),
+                 kHandleRefusals);
+  if (outcome.kind == Outcome::kWrongSuccess)
+    DRIVER(cuMemRelease)(handle.value);
+  else
+    observe_touched(me, handle, "cuMemImportFromShareableHandle");
+  return outcome;
+}
+
+// A descriptor that must not import as a pool.
+Outcome import_as_pool(Role& me, int descriptor) {
+  Sentinel<CUmemoryPool> pool;
+  const Outcome outcome =
+      outcome_of(NOTED(DRIVER(cuMemPoolImportFromShareableHandle)(
+                     pool.out(), by_value(descriptor), kFd, 0)),
+                 kPoolRefusals);
+  if (outcome.kind == Outcome::kWrongSuccess)
+    DRIVER(cuMemPoolDestroy)(pool.value);
+  else
+    observe_touched(me, pool, "cuMemPoolImportFromShareableHandle");
+  return outcome;
+}
+
+void expect_documented(const Outcome& outcome, const std::string& what) {
+  expected_but_saw("a documented refusal", outcome.code);
+  EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+      << what << ": " << outcome.code;
+}
+
+}  // namespace
+
+// --- creation and reserved arguments ----------------------------------------
+
+TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
+  covers("VMM-04");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    const size_t whole = granule(wanted);
+    for (const size_t bytes : {size_t{0}, size_t{1}, whole - 1, whole + 1}) {
+      SCOPED_TRACE(std::to_string(bytes) + " bytes");
+      Sentinel<CUmemGenericAllocationHandle> handle;
+      EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+      observe_touched(me, handle, "cuMemCreate");
+    }
+    EXPECT_TRUE(context_is_usable());
+    const Mapping mapping(Chunk::create(whole, wanted), whole);
+    mapping.fill(pattern("a right size"));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("a right size")));
+  });
+  scenario.run(20s);
+}
+
+TEST(VmmRefusals, ReservedArgumentsAreZero) {
+  covers("VMM-05");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const CUmemAllocationProp wanted = chunk_of(0);
+    const size_t bytes = granule(wanted);
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Reservation range(bytes);
+    for (const unsigned long long flags : kReserved) {
+      SCOPED_TRACE("flags " + std::to_string(flags));
+      Sentinel<CUmemGenericAllocationHandle> handle;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, flags));
+      observe_touched(me, handle, "cuMemCreate");
+      Sentinel<CUdeviceptr> address;
+      EXPECT_CODE(
+          CUDA_ERROR_INVALID_VALUE,
+          DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, 0, flags));
+      observe_touched(me, address, "cuMemAddressReserve");
+      EXPECT_CODE(
+          CUDA_ERROR_INVALID_VALUE,
+          DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), flags));
+      Sentinel<int> descriptor;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemExportToShareableHandle)(
+                      descriptor.out(), chunk.handle(), kFd, flags));
+      observe_touched(me, descriptor, "cuMemExportToShareableHandle");
+    }
+    EXPECT_TRUE(context_is_usable());
+    // The range is as free, and the chunk as good, as before.
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("flags 0"));
+    range.map(0, bytes, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(0), bytes, &access, 1));
+    EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), pattern("flags 0")));
+    range.unmap(0, bytes);
+  });
+  scenario.run(20s);
+}
+
+// --- export -----------------------------------------------------------------
+
+TEST(VmmRefusals, OnlyRequestedHandleTypesAreExported) {
+  covers("VMM-09");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk unshared =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Chunk shared = Chunk::create(bytes);
+    const Mapping mapping(shared, bytes);
+    mapping.fill(pattern("exporter"));
+
+    const auto expect_refusal = [&](const char* what, const Chunk& chunk,
+                                    CUmemAllocationHandleType type) {
+      SCOPED_TRACE(what);
+      Sentinel<CUmemFabricHandle> handle;  // room for every type
+      const CUresult code = NOTED(DRIVER(cuMemExportToShareableHandle)(
+          handle.out(), chunk.handle(), type, 0));
+      me.tabulate("cuMemExportToShareableHandle as an unrequested type", what,
+                  outcome_of(code, kHandleRefusals));
+      EXPECT_TRUE(refused(code, "cuMemExportToShareableHandle",
+                          {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED,
+                           CUDA_ERROR_NOT_SUPPORTED}));
+      observe_touched(me, handle, "cuMemExportToShareableHandle");
+    };
+    expect_refusal("none requested, as a descriptor", unshared, kFd);
+    expect_refusal("none requested, as a fabric handle", unshared,
+                   CU_MEM_HANDLE_TYPE_FABRIC);
+    expect_refusal("none requested, as none", unshared,
+                   CU_MEM_HANDLE_TYPE_NONE);
+    expect_refusal("a descriptor requested, as a fabric handle", shared,
+                   CU_MEM_HANDLE_TYPE_FABRIC);
+    expect_refusal("a descriptor requested, as a Win32 handle", shared,
+                   CU_MEM_HANDLE_TYPE_WIN32);
+    expect_refusal("a descriptor requested, as a Win32 KMT handle", shared,
+                   CU_MEM_HANDLE_TYPE_WIN32_KMT);
+    expect_refusal("a descriptor requested, as none", shared,
+                   CU_MEM_HANDLE_TYPE_NONE);
+
+    EXPECT_TRUE(context_is_usable());
+    me.send_descriptor("descriptor", shared.descriptor().get());
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapping mapping(Chunk::import(descriptor), granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// --- import -----------------------------------------------------------------
+
+TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
+  covers("VMM-11");
+  needs(gpus(1), vmm_fd);
+  static constexpr char kTable[] =
+      "cuMemImportFromShareableHandle of a descriptor that is no allocation";
+  Scenario scenario;
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    for (const Candidate& candidate : foreign_descriptors()) {
+      me.signal(candidate.what);
+      const Outcome outcome = import_as_chunk(me, candidate.number);
+      me.tabulate(kTable, candidate.what, outcome);
+      expect_documented(outcome, candidate.what);
+    }
+  });
+  scenario.run(20s);
+  const Ended& importer = scenario.ended("importer");
+  if (!importer.reached_end)
+    tabulate(kTable, importer.last_step, outcome_of(importer));
+}
+
+// The same attempts for what is undisputed, whatever the codes are: no
+// success, nothing harmed, nothing left open.
+TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
+  covers("VMM-11");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const Descriptor lent = me.receive_descriptor("descriptor");
+    const size_t bytes = granule();
+    const auto attempt = [&] {
+      for (const Candidate& candidate : foreign_descriptors()) {
+        const bool was_open = fcntl(candidate.number, F_GETFD) != -1;
+        EXPECT_NE(import_as_chunk(me, candidate.number).kind,
+                  Outcome::kWrongSuccess)
+            << candidate.what;
+        EXPECT_EQ(fcntl(candidate.number, F_GETFD) != -1, was_open)
+            << candidate.what;
+      }
+    };
+    attempt();  // whatever the driver opens once, it has opened now
+    const size_t before = open_descriptors().size();
+    attempt();
+    EXPECT_EQ(open_descriptors().size(), before) << "descriptors";
+    EXPECT_TRUE(context_is_usable());
+    const Mapping mapping(Chunk::import(lent), bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// An importer has two roles, so that a crash in one direction leaves the other
+// to be seen.
+TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
+  covers("VMM-12");
+  needs(gpus(1), vmm_fd, pool_fd);
+  static constexpr char kTable[] = "a descriptor of the other kind";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    const Pool pool(shareable());
+    me.send_descriptor("allocation", chunk.descriptor().get());
+    me.send_descriptor("pool", pool.exported().get());
+    me.wait("tried", 2);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  });
+  scenario.role("importer of a pool", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("pool");
+    CALL(cudaFree(nullptr));
+    const Outcome outcome = import_as_chunk(me, descriptor.get());
+    me.tabulate(kTable, "a pool, as an allocation", outcome);
+    expect_documented(outcome, "a pool, as an allocation");
+    EXPECT_TRUE(context_is_usable());
+    me.signal("tried");
+  });
+  scenario.role("importer of an allocation", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("allocation");
+    CALL(cudaFree(nullptr));
+    const Outcome outcome = import_as_pool(me, descriptor.get());
+    me.tabulate(kTable, "an allocation, as a pool", outcome);
+    expect_documented(outcome, "an allocation, as a pool");
+    EXPECT_TRUE(context_is_usable());
+    me.signal("tried");
+  });
+  scenario.run(20s);
+}

@@ -1,0 +1,99 @@
+// A pool on a NUMA node of the host, shared with another process.
+// Mirror of samples/34_host_numa; what only its CPUs do is judged beside other
+// kinds of memory, in 20_managed_rejection.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+// The CPU looks at the memory itself.
+testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
+  for (size_t i = 0; i < words.count; ++i)
+    if (words.data[i] != pattern.at(i))
+      return testing::AssertionFailure()
+             << "the host reads " << words.data[i] << " in word " << i
+             << ", expected " << pattern.at(i);
+  return testing::AssertionSuccess();
+}
+
+void allow_gpu(cudaMemPool_t pool) {
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, 0};
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  CALL(cudaMemPoolSetAccess(pool, &access, 1));
+}
+
+}  // namespace
+
+TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
+  covers("MNGD-12");
+  needs(gpus(1), numa_pools, pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    cudaMemPoolProps wanted{};
+    const int node = attribute(cudaDevAttrHostNumaId);
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeHostNuma, node < 0 ? 0 : node};
+    wanted.handleTypes = kFd;
+    cudaMemPool_t pool = nullptr;
+    EXPECT_SUCCESS(cudaMemPoolCreate(&pool, &wanted));
+    allow_gpu(pool);
+    void* memory = nullptr;
+    CALL(cudaMallocFromPoolAsync(&memory, kBytes, pool, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    const Words words(memory, kBytes);
+    words.fill(pattern("exporter's GPU"));
+    EXPECT_TRUE(host_reads(words, pattern("exporter's GPU")));
+
+    int number = -1;
+    EXPECT_SUCCESS(cudaMemPoolExportToShareableHandle(&number, pool, kFd, 0));
+    const Descriptor descriptor(number);
+    cudaMemPoolPtrExportData data;
+    CALL(cudaMemPoolExportPointer(&data, memory));
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data);
+
+    me.wait("freed");
+    EXPECT_TRUE(host_reads(words, pattern("importer's GPU")));
+    EXPECT_TRUE(kernel_reads(words, pattern("importer's GPU")));
+    CALL(cudaFree(memory));
+    CALL(cudaMemPoolDestroy(pool));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor descriptor = me.receive_descriptor("pool");
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaMemPoolImportFromShareableHandle(&pool, by_value(descriptor.get()),
+                                              kFd, 0));
+    auto data = me.receive<cudaMemPoolPtrExportData>("pointer");
+    void* memory = nullptr;
+    CALL(cudaMemPoolImportPointer(&memory, pool, &data));
+    const Words words(memory, kBytes);
+    EXPECT_TRUE(host_reads(words, pattern("exporter's GPU")));
+
+    cudaMemLocation gpu{cudaMemLocationTypeDevice, 0};
+    cudaMemAccessFlags flags{};
+    CALL(cudaMemPoolGetAccess(&flags, pool, &gpu));
+    me.observe("access of the importer's GPU before it asks: " +
+               std::to_string(flags));
+    allow_gpu(pool);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter's GPU")));
+    words.fill(pattern("importer's GPU"));
+    EXPECT_TRUE(host_reads(words, pattern("importer's GPU")));
+    EXPECT_TRUE(copy_reads(words, pattern("importer's GPU")));
+    CALL(cudaFree(memory));
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}

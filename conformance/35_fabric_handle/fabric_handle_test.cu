@@ -1,0 +1,368 @@
+// Memory that 64 bytes of plain data stand for, and who may use them.
+// Mirror of samples/35_fabric_handle.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr size_t kBytes = 4 << 20;
+constexpr uid_t kNobody = 65534;
+
+CUmemAllocationProp fabric_memory() { return chunk_of(0, kFabric); }
+
+// Does this driver make channels at all?
+bool driver_has_channels() {
+  std::ifstream file("/proc/devices");
+  std::ostringstream devices;
+  devices << file.rdbuf();
+  return devices.str().find("nvidia-caps-imex-channels") != std::string::npos;
+}
+
+// "channel0 of user 0, mode 666" for each channel file.
+std::string channel_files() {
+  std::ostringstream text;
+  glob_t found;
+  if (glob("/dev/nvidia-caps-imex-channels/channel*", 0, nullptr, &found) == 0)
+    for (size_t i = 0; i < found.gl_pathc; ++i) {
+      struct stat file {};
+      if (stat(found.gl_pathv[i], &file) != 0) continue;
+      text << (text.str().empty() ? "" : "; ") << found.gl_pathv[i]
+           << " of user " << file.st_uid << ", mode " << std::oct
+           << (file.st_mode & 0777) << std::dec;
+    }
+  globfree(&found);
+  return text.str().empty() ? "no channel file" : text.str();
+}
+
+// An exporter of one granule by a fabric handle, until `imports` roles are
+// done.
+std::function<void(Role&)> lends_by_fabric(int imports = 1) {
+  return [imports](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const Chunk chunk = Chunk::create(bytes, fabric_memory());
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send("handle", chunk.fabric_handle());
+    me.wait("done", imports);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  };
+}
+
+// A pool that exports to fabric handles; null where pools do not.
+class FabricPool {
+ public:
+  FabricPool() {
+    if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
+         kFabric) == 0)
+      return;
+    const CUmemPoolProps wanted = properties();
+    CALL(DRIVER(cuMemPoolCreate)(&pool_, &wanted));
+  }
+  FabricPool(const FabricPool&) = delete;
+  ~FabricPool() {
+    if (pool_ != nullptr) DRIVER(cuMemPoolDestroy)(pool_);
+  }
+  operator CUmemoryPool() const { return pool_; }
+
+  static CUmemPoolProps properties() {
+    CUmemPoolProps wanted{};
+    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.handleTypes = kFabric;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return wanted;
+  }
+  CUmemFabricHandle handle() const {
+    CUmemFabricHandle handle;
+    CALL(DRIVER(cuMemPoolExportToShareableHandle)(&handle, pool_, kFabric, 0));
+    return handle;
+  }
+
+ private:
+  CUmemoryPool pool_ = nullptr;
+};
+
+CUresult import_from(CUmemFabricHandle handle,
+                     CUmemGenericAllocationHandle* imported) {
+  return NOTED(
+      DRIVER(cuMemImportFromShareableHandle)(imported, &handle, kFabric));
+}
+
+}  // namespace
+
+TEST(FabricHandle, CreationNeedsAChannel) {
+  covers("FABR-02");
+  needs(gpus(1), vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const int supported =
+        attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+    const bool usable = supported != 0 && has_imex_channel();
+    me.observe("attribute " + std::to_string(supported) + ", /proc/devices " +
+               (driver_has_channels() ? "has" : "lacks") +
+               " nvidia-caps-imex-channels, " + channel_files());
+    const auto judge = [&](const char* call, CUresult code) {
+      me.observe(std::string(call) + ": " + name_of(code));
+      EXPECT_TRUE(usable ? gives(code, call, CUDA_SUCCESS)
+                         : refused(code, call,
+                                   {CUDA_ERROR_NOT_PERMITTED,
+                                    CUDA_ERROR_NOT_SUPPORTED}));
+    };
+
+    const CUmemAllocationProp wanted = fabric_memory();
+    const size_t bytes = granule(wanted);
+    CUmemGenericAllocationHandle memory = 0;
+    const CUresult created =
+        NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+    judge("cuMemCreate", created);
+    if (created == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(memory));
+
+    if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
+         kFabric) != 0) {
+      const CUmemPoolProps pooled = FabricPool::properties();
+      CUmemoryPool pool = nullptr;
+      const CUresult made = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
+      judge("cuMemPoolCreate", made);
+      if (made == CUDA_SUCCESS) CALL(DRIVER(cuMemPoolDestroy)(pool));
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
+  covers("FABR-04");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const Chunk chunk = Chunk::create(bytes, fabric_memory());
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("A"));
+    me.send("handle", chunk.fabric_handle());
+    me.wait("B written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("B")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("B")));
+    mapping.fill(pattern("C"));
+    me.signal("C written");
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const auto handle = me.receive<CUmemFabricHandle>("handle");
+    const Mapping mapping(Chunk::import(handle), bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("A")));
+    mapping.fill(pattern("B"));
+    me.signal("B written");
+    me.wait("C written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(FabricHandle, APoolsHandleSharesAsWell) {
+  covers("FABR-04");
+  needs(gpus(1), fabric, pools);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const FabricPool pool;
+    me.send("there", pool != nullptr);
+    if (pool == nullptr) {
+      me.observe("pools have no fabric handles here");
+      return;
+    }
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAllocFromPoolAsync)(&address, kBytes, pool, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    words_at(address, kBytes).fill(pattern("exporter"));
+    me.send("handle", pool.handle());
+    CUmemPoolPtrExportData data;
+    CALL(DRIVER(cuMemPoolExportPointer)(&data, address));
+    me.send("pointer", data);
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(words_at(address, kBytes), pattern("importer")));
+    CALL(DRIVER(cuMemFree)(address));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    if (!me.receive<bool>("there")) return;
+    CALL(cudaFree(nullptr));
+    auto handle = me.receive<CUmemFabricHandle>("handle");
+    CUmemoryPool pool = nullptr;
+    CALL(
+        DRIVER(cuMemPoolImportFromShareableHandle)(&pool, &handle, kFabric, 0));
+    auto data = me.receive<CUmemPoolPtrExportData>("pointer");
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemPoolImportPointer)(&address, pool, &data));
+    const Words words = words_at(address, kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    words.fill(pattern("importer"));
+    CALL(DRIVER(cuMemFree)(address));
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}
+
+TEST(FabricHandle, ImportNeedsTheExportersChannel) {
+  covers("FABR-05");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const FabricPool pool;
+    me.send("pool", pool == nullptr ? CUmemFabricHandle{} : pool.handle());
+    me.send("has pool", pool != nullptr);
+    lends_by_fabric()(me);
+  });
+  // On a GPU nobody's rights decide: a channel that all users may open remains
+  // open to it, and then the import has to work.
+  scenario
+      .role("importer without rights",
+            [](Role& me) {
+              if (geteuid() == 0) {
+                ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+              }
+              const bool permitted = has_imex_channel();
+              me.observe(permitted ? "every user may open a channel here"
+                                   : "no channel for this user");
+              CALL(cudaFree(nullptr));
+              const auto handle = me.receive<CUmemFabricHandle>("handle");
+              CUmemGenericAllocationHandle imported = 0;
+              const CUresult code = import_from(handle, &imported);
+              EXPECT_TRUE(
+                  gives(code, "cuMemImportFromShareableHandle",
+                        permitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED));
+              if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(imported));
+
+              auto shared = me.receive<CUmemFabricHandle>("pool");
+              if (me.receive<bool>("has pool")) {
+                CUmemoryPool pool = nullptr;
+                EXPECT_CODE(permitted ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED,
+                            DRIVER(cuMemPoolImportFromShareableHandle)(
+                                &pool, &shared, kFabric, 0));
+              }
+              EXPECT_TRUE(context_is_usable());
+              me.signal("done");
+            })
+      .env("IPCLAB_MODEL_IMEX_CHANNEL", "none");
+  scenario.run(20s);
+}
+
+TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
+  covers("FABR-06");
+  needs(gpus(1), fabric, vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    CUmemAllocationProp wanted = fabric_memory();
+    wanted.requestedHandleTypes =
+        static_cast<CUmemAllocationHandleType>(kFabric | kFd);
+    const size_t bytes = granule(fabric_memory());
+    CUmemGenericAllocationHandle memory = 0;
+    const CUresult code =
+        NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+    me.observe("cuMemCreate for a descriptor and a fabric handle: " +
+               name_of(code));
+    const bool both = code == CUDA_SUCCESS;
+    const Chunk chunk =
+        both ? Chunk(memory) : Chunk::create(bytes, fabric_memory());
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send("handle", chunk.fabric_handle());
+    me.send("both", both);
+    if (both) me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const Mapping by_handle(
+        Chunk::import(me.receive<CUmemFabricHandle>("handle")), bytes);
+    EXPECT_TRUE(kernel_reads(by_handle, pattern("exporter")));
+    if (me.receive<bool>("both")) {
+      const Mapping by_descriptor(
+          Chunk::import(me.receive_descriptor("descriptor")), bytes);
+      EXPECT_TRUE(kernel_reads(by_descriptor, pattern("exporter")));
+      by_handle.fill(pattern("importer"));
+      EXPECT_TRUE(copy_reads(by_descriptor, pattern("importer")));
+    }
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// What a stale handle does is not documented. That it does not open other
+// memory is not disputed.
+TEST(FabricHandle, AHandleKeepsNoMemory) {
+  covers("FABR-07");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const Chunk other = Chunk::create(bytes, fabric_memory());
+    const Mapping secret(other, bytes);
+    secret.fill(pattern("secret"));
+    other.fabric_handle();
+    Chunk chunk = Chunk::create(bytes, fabric_memory());
+    me.send("handle", chunk.fabric_handle());
+    chunk.release();
+    me.signal("released");
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(secret, pattern("secret")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule(fabric_memory());
+    const auto handle = me.receive<CUmemFabricHandle>("handle");
+    me.wait("released");
+    CUmemGenericAllocationHandle imported = 0;
+    const CUresult code = import_from(handle, &imported);
+    me.observe("import after the exporter's release: " + name_of(code));
+    if (code == CUDA_SUCCESS) {
+      const Mapping mapping(Chunk(imported), bytes);
+      EXPECT_FALSE(kernel_reads(mapping, pattern("secret")))
+          << "a stale handle opens another chunk";
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+TEST(FabricHandle, AllProcessesOfAUserShare) {
+  covers("FABR-08");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+  scenario.role("exporter", lends_by_fabric(2));
+  scenario.roles("importer", 2, [](Role& me) {
+    if (me.index() == 0)
+      me.observe("user " + std::to_string(geteuid()) + ": " + channel_files());
+    const auto handle = me.receive<CUmemFabricHandle>("handle");
+    const Mapping mapping(Chunk::import(handle), granule(fabric_memory()));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}

@@ -1,0 +1,542 @@
+// What of the stream-ordered allocator cannot be exported or imported, and
+// that a refusal harms nothing. Mirror of samples/52_pool_refusals.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <climits>
+#include <csignal>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr size_t kInside = 4096;  // an interior pointer is so far inside
+constexpr int kRandomData = 1000;
+constexpr int kDamagers = 4;  // a crash loses the rest of one share only
+constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+// Room for a handle of any type.
+using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
+
+// What the two exports and the import of a pool document as refusals
+// (RT:8204-8210, 8257-8261, 8229-8237).
+const std::vector<cudaError_t> kRefusals = {cudaErrorInvalidValue,
+                                            cudaErrorMemoryAllocation};
+// cudaMemPoolImportPointer lists driver codes (RT:8285-8289); these are the
+// runtime's of the same meaning.
+const std::vector<cudaError_t> kPointerRefusals = {cudaErrorInvalidValue,
+                                                   cudaErrorInitializationError,
+                                                   cudaErrorMemoryAllocation};
+
+void expect_documented(const Outcome& outcome, const std::string& what) {
+  expected_but_saw("a documented refusal", outcome.code);
+  EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+      << what << ": " << outcome.code;
+}
+
+// A pool that must not be exported so.
+void expect_no_export(Role& me, cudaMemPool_t pool,
+                      cudaMemAllocationHandleType type, unsigned flags = 0) {
+  AnyHandle handle;
+  EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolExportToShareableHandle(
+                                         handle.out(), pool, type, flags));
+  note_touched(me, handle, "cudaMemPoolExportToShareableHandle");
+  AnyHandle same;
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuMemPoolExportToShareableHandle)(
+                  same.out(), pool,
+                  static_cast<CUmemAllocationHandleType>(type), flags));
+  note_touched(me, same, "cuMemPoolExportToShareableHandle");
+}
+
+void expect_no_pointer(Role& me, void* pointer) {
+  Sentinel<PointerData> data;
+  EXPECT_CODE(cudaErrorInvalidValue,
+              cudaMemPoolExportPointer(data.out(), pointer));
+  note_touched(me, data, "cudaMemPoolExportPointer");
+  Sentinel<CUmemPoolPtrExportData> same;
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuMemPoolExportPointer)(
+                  same.out(), reinterpret_cast<CUdeviceptr>(pointer)));
+  note_touched(me, same, "cuMemPoolExportPointer");
+}
+
+// The outcome alone, for a table.
+Outcome export_pointer(void* pointer) {
+  PointerData data;
+  return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)), kRefusals);
+}
+
+// A pool that nobody may lose by a refusal.
+testing::AssertionResult pool_is_usable(cudaMemPool_t pool) {
+  const AsyncBuffer buffer(pool, kBytes);
+  buffer.fill(pattern("still usable"));
+  return kernel_reads(buffer, pattern("still usable"));
+}
+
+// Tries to import something as a pool; what comes of it is also tabulated.
+Outcome import_pool(Role& me, const char* table, const std::string& input,
+                    void* handle, cudaMemAllocationHandleType type = kFd,
+                    unsigned flags = 0) {
+  me.signal(input);
+  std::vector<cudaError_t> documented = kRefusals;
+  if (type == cudaMemHandleTypeFabric)  // without an IMEX channel (DRV:13721)
+    documented.push_back(cudaErrorNotPermitted);
+  Sentinel<cudaMemPool_t> pool;
+  const Outcome outcome = outcome_of(NOTED(cudaMemPoolImportFromShareableHandle(
+                                         pool.out(), handle, type, flags)),
+                                     documented);
+  me.tabulate(table, input, outcome);
+  if (outcome.kind == Outcome::kWrongSuccess)
+    CALL(cudaMemPoolDestroy(pool.value));
+  else
+    note_touched(me, pool, "cudaMemPoolImportFromShareableHandle");
+  return outcome;
+}
+
+void* by_value(int descriptor) {
+  return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
+}
+
+// Tries to import something as a pointer. Writes through what comes of it are
+// the caller's business.
+Outcome import_pointer(cudaMemPool_t pool, PointerData data, void** pointer) {
+  return outcome_of(NOTED(cudaMemPoolImportPointer(pointer, pool, &data)),
+                    kPointerRefusals);
+}
+
+void expect_no_import(Role& me, const char* table, const std::string& input,
+                      cudaMemPool_t pool, const PointerData& data) {
+  me.signal(input);
+  Sentinel<void*> pointer;
+  const Outcome outcome = import_pointer(pool, data, pointer.out());
+  me.tabulate(table, input, outcome);
+  expect_documented(outcome, input);
+  if (outcome.kind == Outcome::kWrongSuccess)
+    cudaFree(pointer.value);
+  else
+    note_touched(me, pointer, "cudaMemPoolImportPointer");
+}
+
+PointerData data_of(unsigned char byte) {
+  PointerData data;
+  std::memset(&data, byte, sizeof data);
+  return data;
+}
+
+}  // namespace
+
+// --- pools that are not exported --------------------------------------------
+
+TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
+  covers("POOL-02");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Pool pool(pool_properties(cudaMemHandleTypeNone));
+    expect_no_export(me, pool, kFd);
+    expect_no_export(me, pool, cudaMemHandleTypeNone);
+    const AsyncBuffer buffer(pool, kBytes);
+    expect_no_pointer(me, buffer.data);
+    EXPECT_TRUE(pool_is_usable(pool));
+    EXPECT_TRUE(context_is_usable());
+    pool.release();  // to the end of the process, see below
+  });
+  // No other test destroys a pool whose export was refused: drivers are
+  // reported that do not survive it.
+  scenario
+      .role("destroyer",
+            [](Role& me) {
+              cudaMemPool_t pool = nullptr;
+              const cudaMemPoolProps wanted = pool_properties();
+              CALL(cudaMemPoolCreate(&pool, &wanted));
+              expect_no_export(me, pool, kFd);
+              me.signal("destroy of a pool whose export was refused");
+              EXPECT_SUCCESS(cudaMemPoolDestroy(pool));
+              EXPECT_TRUE(context_is_usable());
+            })
+      .may_end_by(SIGSEGV);
+  scenario.run(20s);
+  tabulate_end(scenario, "destroyer", "after a refused export");
+}
+
+TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
+  covers("POOL-03");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    Pool pool(shareable());
+    for (const auto& [what, type] :
+         std::vector<std::pair<const char*, cudaMemAllocationHandleType>>{
+             {"none", cudaMemHandleTypeNone},
+             {"Win32", cudaMemHandleTypeWin32},
+             {"Win32 KMT", cudaMemHandleTypeWin32Kmt},
+             {"fabric", cudaMemHandleTypeFabric}}) {
+      SCOPED_TRACE(what);
+      expect_no_export(me, pool, type);
+    }
+    for (const unsigned flags : {1u, 2u, 1u << 31}) {
+      SCOPED_TRACE("flags " + std::to_string(flags));
+      expect_no_export(me, pool, kFd, flags);
+    }
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(pool_is_usable(pool));
+    EXPECT_TRUE(pool.exported());
+    pool.release();
+  });
+  scenario.run(20s);
+}
+
+TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
+  covers("POOL-04");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    cudaMemPool_t pool = nullptr;
+    CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
+    const AsyncBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    expect_no_export(me, pool, kFd);
+    expect_no_pointer(me, buffer.data);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(pool_is_usable(pool));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
+  covers("POOL-05");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const auto refuses = [&](const char* what, auto change) {
+      SCOPED_TRACE(what);
+      cudaMemPoolProps wanted = shareable();
+      change(wanted);
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
+                     cudaErrorInvalidValue, cudaErrorNotSupported);
+      note_touched(me, pool, "cudaMemPoolCreate");
+    };
+    refuses("the first reserved byte",
+            [](cudaMemPoolProps& wanted) { wanted.reserved[0] = 1; });
+    refuses("the last reserved byte", [](cudaMemPoolProps& wanted) {
+      wanted.reserved[sizeof wanted.reserved - 1] = 1;
+    });
+    refuses("security attributes of Windows", [](cudaMemPoolProps& wanted) {
+      wanted.win32SecurityAttributes = &wanted;
+    });
+    refuses("Win32", [](cudaMemPoolProps& wanted) {
+      wanted.handleTypes = cudaMemHandleTypeWin32;
+    });
+    refuses("Win32 KMT", [](cudaMemPoolProps& wanted) {
+      wanted.handleTypes = cudaMemHandleTypeWin32Kmt;
+    });
+    EXPECT_TRUE(context_is_usable());
+    const Pool pool(shareable());
+    EXPECT_TRUE(pool_is_usable(pool));
+  });
+  scenario.run(20s);
+}
+
+// --- pointers that are not exported -----------------------------------------
+
+TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
+  covers("POOL-09");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] = "cudaMemPoolExportPointer";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable()), none;
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+
+    const DeviceBuffer legacy(kBytes);
+    const AsyncBuffer of_default(kBytes), of_none(none, kBytes);
+    AsyncBuffer freed(pool, kBytes);
+    void* const gone = freed.data;
+    freed.free();
+    void* pinned = nullptr;
+    CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
+    int on_the_stack = 0;
+    std::vector<std::pair<const char*, void*>> pointers = {
+        {"null", nullptr},
+        {"cudaMalloc", legacy.data},
+        {"cudaMallocAsync from the default pool", of_default.data},
+        {"a pool without handle types", of_none.data},
+        {"cudaHostAlloc", pinned},
+        {"a variable on the stack", &on_the_stack}};
+    void* managed_memory = nullptr;
+    if (attribute(cudaDevAttrManagedMemory) != 0) {
+      CALL(cudaMallocManaged(&managed_memory, kBytes));
+      pointers.emplace_back("cudaMallocManaged", managed_memory);
+    }
+    for (const auto& [what, pointer] : pointers) {
+      SCOPED_TRACE(what);
+      expect_no_pointer(me, pointer);
+      me.tabulate(kTable, what, export_pointer(pointer));
+    }
+    // Whether an interior or a freed pointer counts is not documented.
+    me.tabulate(kTable, "an interior pointer",
+                export_pointer(buffer.data + kInside / sizeof(uint32_t)));
+    me.tabulate(kTable, "a freed pointer", export_pointer(gone));
+    EXPECT_TRUE(context_is_usable());
+    CALL(cudaFreeHost(pinned));
+    if (managed_memory != nullptr) CALL(cudaFree(managed_memory));
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// --- pointers that are not imported -----------------------------------------
+
+TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
+  covers("POOL-14");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] = "cudaMemPoolImportPointer";
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable()), other(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    me.send_descriptor("other pool", other.exported().get());
+    const AsyncBuffer buffer(pool, kBytes), beside(other, kBytes);
+    buffer.fill(pattern("exporter"));
+    beside.fill(pattern("beside"));
+    me.send("pointer", buffer.exported());
+    me.send("other pointer", beside.exported());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+    EXPECT_TRUE(pool_is_usable(pool));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const Pool other(me.receive_descriptor("other pool"));
+    const auto good = me.receive<PointerData>("pointer");
+    const auto elsewhere = me.receive<PointerData>("other pointer");
+    expect_no_import(me, kTable, "zeros", pool, data_of(0));
+    expect_no_import(me, kTable, "0xff", pool, data_of(0xff));
+    for (const size_t kept : {8, 16, 32}) {
+      PointerData truncated = data_of(0);
+      std::memcpy(&truncated, &good, kept);
+      expect_no_import(me, kTable, std::to_string(kept) + " bytes of the data",
+                       pool, truncated);
+    }
+    expect_no_import(me, kTable, "data of another pool", pool, elsewhere);
+    expect_no_import(me, kTable, "data of this pool in another", other, good);
+
+    me.signal("random bytes");
+    std::mt19937 random(pattern("random data").key);      // follows the seed
+    std::map<std::string, std::pair<Outcome, int>> seen;  // by code
+    for (int i = 0; i < kRandomData; ++i) {
+      PointerData data;
+      for (unsigned char& byte : data.reserved)
+        byte = static_cast<unsigned char>(random());
+      void* pointer = nullptr;
+      const Outcome outcome = import_pointer(pool, data, &pointer);
+      seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
+      ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+          << "random data " << i << ": " << outcome.code;
+    }
+    for (const auto& [code, found] : seen)
+      me.tabulate(kTable, "random bytes (" + std::to_string(found.second) + ")",
+                  found.first);
+
+    EXPECT_TRUE(context_is_usable());
+    AsyncBuffer buffer(pool, good, kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    AsyncBuffer beside(other, elsewhere, kBytes);
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+  });
+
+  scenario.run(30s);
+  tabulate_end(scenario, "importer", kTable);
+}
+
+// Whether one wrong byte is noticed is not documented: what is imported then
+// is written down. It must stay the importer's own trouble.
+TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
+  covers("POOL-14");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] =
+      "cudaMemPoolImportPointer of data with one byte inverted";
+  constexpr size_t kShare = sizeof(PointerData) / kDamagers;
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < kDamagers; ++i)
+      me.send_descriptor("pool", shared.get());
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
+    me.send("pointer", buffer.exported());
+    for (int i = 0; i < kDamagers; ++i)
+      me.wait_for_end("importer " + std::to_string(i));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    EXPECT_TRUE(pool_is_usable(pool));
+  });
+
+  for (int i = 0; i < kDamagers; ++i)
+    scenario
+        .role("importer " + std::to_string(i),
+              [i](Role& me) {
+                const Pool pool(me.receive_descriptor("pool"));
+                const auto good = me.receive<PointerData>("pointer");
+                const auto first = static_cast<size_t>(i) * kShare;
+                for (size_t at = first; at < first + kShare; ++at) {
+                  const std::string input = "byte " + std::to_string(at);
+                  me.signal(input);
+                  PointerData data = good;
+                  data.reserved[at] ^= 0xff;
+                  void* pointer = nullptr;
+                  const Outcome outcome = import_pointer(pool, data, &pointer);
+                  me.tabulate(kTable, input, outcome);
+                  if (outcome.kind != Outcome::kWrongSuccess) continue;
+                  const cudaError_t code = NOTED(cudaFree(pointer));
+                  if (code == cudaSuccess) continue;
+                  me.observe(input + ": the free gives " + name_of(code));
+                  cudaGetLastError();
+                }
+                EXPECT_TRUE(context_is_usable());
+                AsyncBuffer buffer(pool, good, kBytes);
+                EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+              })
+        .may_end_by(SIGSEGV);
+
+  scenario.run(30s);
+  for (int i = 0; i < kDamagers; ++i)
+    tabulate_end(scenario, "importer " + std::to_string(i), kTable);
+}
+
+// --- pools that are not imported --------------------------------------------
+
+TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
+  covers("IMPL-09");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
+  Scenario scenario;
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const auto refuses = [&](const char* what, const Descriptor& descriptor) {
+      ASSERT_TRUE(descriptor) << what;
+      expect_documented(
+          import_pool(me, kTable, what, by_value(descriptor.get())), what);
+      EXPECT_NE(fcntl(descriptor.get(), F_GETFD), -1) << what << ": closed";
+    };
+    refuses("/dev/null", Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC)));
+    refuses("a folder", Descriptor(open("/", O_RDONLY | O_CLOEXEC)));
+    refuses("an eventfd", Descriptor(eventfd(0, EFD_CLOEXEC)));
+    const Descriptor memory(memfd_create("not a pool", MFD_CLOEXEC));
+    ASSERT_EQ(ftruncate(memory.get(), kBytes), 0);
+    refuses("a memfd", memory);
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    refuses("the reading end of a pipe", Descriptor(ends[0]));
+    refuses("the writing end of a pipe", Descriptor(ends[1]));
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const Descriptor other_end(ends[1]);
+    refuses("a socket", Descriptor(ends[0]));
+
+    for (const int number : {-1, INT_MAX}) {
+      const std::string what = "descriptor " + std::to_string(number);
+      expect_documented(import_pool(me, kTable, what, by_value(number)), what);
+    }
+    Descriptor closed(dup(memory.get()));
+    const int number = closed.get();
+    closed.close();
+    expect_documented(
+        import_pool(me, kTable, "a closed descriptor", by_value(number)),
+        "a closed descriptor");
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+  tabulate_end(scenario, "importer", kTable);
+}
+
+TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
+  covers("IMPL-09");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const Descriptor shared = me.receive_descriptor("pool");
+    cudaMemFabricHandle_t fabric{};
+    const auto refuses = [&](const char* what, void* handle,
+                             cudaMemAllocationHandleType type,
+                             unsigned flags = 0) {
+      expect_documented(import_pool(me, kTable, what, handle, type, flags),
+                        what);
+    };
+    void* const good = by_value(shared.get());
+    refuses("as none", good, cudaMemHandleTypeNone);
+    refuses("as Win32", good, cudaMemHandleTypeWin32);
+    refuses("as Win32 KMT", good, cudaMemHandleTypeWin32Kmt);
+    refuses("zeros as fabric", &fabric, cudaMemHandleTypeFabric);
+    refuses("with flags 1", good, kFd, 1);
+    refuses("with flags 1 << 31", good, kFd, 1u << 31);
+    EXPECT_TRUE(context_is_usable());
+
+    const Pool pool(shared);
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  });
+  scenario.run(20s);
+  tabulate_end(scenario, "importer", kTable);
+}
+
+TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
+  covers("IMPL-10");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    expect_no_export(me, pool, kFd);
+    // Whether its pointers may be passed on is not documented.
+    me.tabulate("cudaMemPoolExportPointer", "an imported pointer",
+                export_pointer(buffer.data));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    buffer.free();
+    pool.release();
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}

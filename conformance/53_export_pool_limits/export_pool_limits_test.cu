@@ -1,0 +1,394 @@
+// What a shared pool does not do that a plain one does, and what it does all
+// the same: trimming, thresholds, policies, sizes, its end.
+// Mirror of samples/53_export_pool_limits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+constexpr size_t kBytes = 4 * kMiB;
+constexpr size_t kUnused = 256 * kMiB;  // what a pool could give back
+constexpr uint64_t kKeepAll = UINT64_MAX;
+
+constexpr size_t kMaxSize = 64 * kMiB;
+constexpr size_t kPiece = 16 * kMiB;
+
+// A limit counts as lifted, and memory as gone, where more than this changes.
+constexpr size_t kNoise = 32 * kMiB;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+constexpr cudaMemPoolAttr kPolicies[] = {
+    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    cudaMemPoolReuseAllowInternalDependencies};
+
+uint64_t reserved(cudaMemPool_t pool) {
+  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+}
+
+std::string mib(uint64_t bytes) {
+  return std::to_string(bytes / kMiB) + " MiB";
+}
+
+// Makes the pool reserve kUnused bytes that nobody uses any more.
+void leave_unused(cudaMemPool_t pool) {
+  AsyncBuffer unused(pool, kUnused);
+  unused.free_async();
+  CALL(cudaDeviceSynchronize());
+}
+
+// A call on an imported pool may say that it makes no sense there.
+testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
+                                                cudaError_t code) {
+  cudaGetLastError();
+  if (code == cudaSuccess) return testing::AssertionSuccess();
+  me.observe(std::string(call) + " on an imported pool: " + name_of(code));
+  if (code == cudaErrorInvalidValue) return testing::AssertionSuccess();
+  expected_but_saw("cudaSuccess or cudaErrorInvalidValue", name_of(code));
+  return testing::AssertionFailure() << call << " gives " << name_of(code);
+}
+
+size_t free_memory() {
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+}  // namespace
+
+// --- trimming and the threshold ---------------------------------------------
+
+TEST(ExportPoolLimits, TrimmingASharedPool) {
+  covers("POOL-19");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("imported");
+
+    leave_unused(pool);
+    const uint64_t before = reserved(pool);
+    EXPECT_GE(before, kUnused);
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    const uint64_t after = reserved(pool);
+    me.observe("trim to 0: " + mib(before) + " reserved, then " + mib(after));
+    EXPECT_GE(after, kBytes);
+    EXPECT_LE(after, before);
+    if (after + kNoise < before)
+      me.lifted("trimming a shared pool gives back " + mib(before - after));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    me.signal("trimmed");
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    me.signal("imported");
+    me.wait("trimmed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
+  covers("POOL-20");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    for (const uint64_t threshold : {uint64_t{0}, kKeepAll}) {
+      const std::string what =
+          threshold == 0 ? "threshold 0" : "threshold UINT64_MAX";
+      SCOPED_TRACE(what);
+      const Pool pool(shareable());
+      const Descriptor shared = pool.exported();
+      uint64_t value = threshold, seen = 1;
+      EXPECT_SUCCESS(cudaMemPoolSetAttribute(
+          pool, cudaMemPoolAttrReleaseThreshold, &value));
+      EXPECT_SUCCESS(cudaMemPoolGetAttribute(
+          pool, cudaMemPoolAttrReleaseThreshold, &seen));
+      EXPECT_EQ(seen, threshold);
+
+      const AsyncBuffer buffer(pool, kBytes);
+      buffer.fill(pattern("exporter"));
+      leave_unused(pool);
+      const uint64_t left = reserved(pool);
+      me.observe(what + ": " + mib(left) + " stay reserved");
+      if (threshold == kKeepAll) EXPECT_GE(left, kUnused);
+      if (left < kUnused)
+        me.lifted("a shared pool releases at a synchronise above its " + what);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    }
+  });
+  scenario.run(20s);
+}
+
+// --- what an importer cannot change -----------------------------------------
+
+TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
+  covers("IMPL-03");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    for (const uint64_t value : {1, 0}) {
+      for (const cudaMemPoolAttr policy : kPolicies)
+        set_attribute(pool, policy, value);
+      me.signal("set by the exporter");
+      me.wait("set by the importer");
+      for (const cudaMemPoolAttr policy : kPolicies)
+        EXPECT_EQ(attribute(pool, policy), value) << "policy " << policy;
+    }
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    for (int opposite : {0, 1}) {
+      me.wait("set by the exporter");
+      for (const cudaMemPoolAttr policy : kPolicies) {
+        const std::string name = "policy " + std::to_string(policy);
+        int seen = -1;
+        EXPECT_TRUE(succeeds_or_is_refused(
+            me, ("getting " + name).c_str(),
+            NOTED(cudaMemPoolGetAttribute(pool, policy, &seen))));
+        EXPECT_TRUE(succeeds_or_is_refused(
+            me, ("setting " + name).c_str(),
+            NOTED(cudaMemPoolSetAttribute(pool, policy, &opposite))));
+      }
+      me.signal("set by the importer");
+    }
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
+  covers("IMPL-04");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes), own(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    own.fill(pattern("own"));
+    leave_unused(pool);
+    const uint64_t before = reserved(pool);
+    me.send("pointer", buffer.exported());
+
+    me.wait("trimmed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(kernel_reads(own, pattern("own")));
+    EXPECT_TRUE(copy_reads(own, pattern("own")));
+    const uint64_t after = reserved(pool);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), kKeepAll);
+    if (after + kNoise < before)
+      me.lifted("an importer's trim gives back " + mib(before - after) +
+                " of the exporter");
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    buffer.fill(pattern("importer"));
+    uint64_t threshold = 0;
+    EXPECT_TRUE(succeeds_or_is_refused(
+        me, "setting the threshold",
+        NOTED(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold,
+                                      &threshold))));
+    EXPECT_TRUE(succeeds_or_is_refused(me, "cudaMemPoolTrimTo",
+                                       NOTED(cudaMemPoolTrimTo(pool, 0))));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    me.signal("trimmed");
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// --- size and end -----------------------------------------------------------
+
+TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
+  covers("POOL-22");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable(kMaxSize)), unlimited(shareable(0));
+    std::vector<void*> pieces;
+    void* piece = nullptr;
+    cudaError_t code = cudaSuccess;
+    while (pieces.size() * kPiece < 4 * kMaxSize) {
+      code = NOTED(cudaMallocFromPoolAsync(&piece, kPiece, pool, nullptr));
+      if (code != cudaSuccess) break;
+      pieces.push_back(piece);
+    }
+    EXPECT_TRUE(gives(code, "cudaMallocFromPoolAsync beyond the maximal size",
+                      cudaErrorMemoryAllocation));
+    const size_t had = pieces.size() * kPiece;
+    me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
+    // How it is rounded is not documented.
+    ASSERT_GE(had, kMaxSize / 2);
+    EXPECT_LT(had, 2 * kMaxSize);
+
+    CALL(cudaFree(pieces.back()));
+    EXPECT_SUCCESS(cudaMallocFromPoolAsync(&pieces.back(), kPiece, pool, 0));
+    EXPECT_SUCCESS(cudaMallocFromPoolAsync(&piece, 2 * kMaxSize, unlimited, 0));
+    EXPECT_SUCCESS(cudaFree(piece));
+    for (void* mine : pieces) EXPECT_SUCCESS(cudaFree(mine));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
+  covers("POOL-23");
+  needs(gpus(1), pool_fd, alone);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream;
+    DeviceBuffer(kBytes).fill(pattern("loads the kernels"));
+    EXPECT_TRUE(context_is_usable());
+    Pool pool(shareable());
+    const size_t before = free_memory();  // the importer uses no GPU yet
+    me.send_descriptor("pool", pool.exported().get());
+    AsyncBuffer live(pool, kUnused), other(pool, kBytes, stream);
+    const Words part(live.data, kBytes);
+    part.fill(pattern("exporter"));
+    me.send("pointer", live.exported());
+    me.wait_for_end("importer");
+
+    Latch latch;
+    latch.hold(stream);
+    other.free_async(stream);
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
+    // It did not wait for the free, which is still to come.
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+
+    EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
+    part.fill(pattern("after the end of the pool"));
+    EXPECT_TRUE(kernel_reads(part, pattern("after the end of the pool")));
+    EXPECT_TRUE(copy_reads(part, pattern("after the end of the pool")));
+    EXPECT_LT(free_memory() + kUnused, before + kNoise);
+    EXPECT_SUCCESS(cudaFreeAsync(live.data, stream));
+    live.data = nullptr;
+    CALL(cudaDeviceSynchronize());
+    EXPECT_GE(free_memory() + kNoise, before);
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer live(pool, me.receive<PointerData>("pointer"), kUnused);
+    EXPECT_TRUE(kernel_reads(Words(live.data, kBytes), pattern("exporter")));
+    live.free();
+  });
+
+  scenario.run(20s);
+}
+
+// A process that imports may die of the size; each size has its own.
+TEST(ExportPoolLimits, LargeAllocationsAreShared) {
+  covers("IMPL-14");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] = "cudaMemPoolImportPointer of one allocation";
+  const std::vector<size_t> sizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
+                                     6144 * kMiB};
+  const auto importer = [](size_t size) { return "importer of " + mib(size); };
+  // Only the ends are touched.
+  const auto ends = [](const Words& all) {
+    return std::pair(Words(all.data, kMiB / 4),
+                     Words(all.data + all.count - kMiB / 16, kMiB / 4));
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other"));
+    for (const size_t size : sizes) {
+      const Pool pool(shareable());
+      void* memory = nullptr;
+      const cudaError_t code =
+          NOTED(cudaMallocFromPoolAsync(&memory, size, pool, nullptr));
+      cudaGetLastError();
+      me.send(mib(size), code == cudaSuccess);
+      if (code != cudaSuccess) {
+        me.observe(mib(size) + " are not to be had: " + name_of(code));
+        continue;
+      }
+      const auto [first, last] = ends(Words(memory, size));
+      first.fill(pattern("first"));
+      last.fill(pattern("last"));
+      me.send_descriptor("pool for " + mib(size), pool.exported().get());
+      PointerData data;
+      CALL(cudaMemPoolExportPointer(&data, memory));
+      me.send("pointer to " + mib(size), data);
+      me.wait_for_end(importer(size));
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      EXPECT_TRUE(kernel_reads(last, pattern("last")));
+      CALL(cudaFree(memory));
+    }
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  for (const size_t size : sizes)
+    scenario
+        .role(importer(size),
+              [=](Role& me) {
+                if (!me.receive<bool>(mib(size))) return;
+                auto data = me.receive<PointerData>("pointer to " + mib(size));
+                const Pool pool(me.receive_descriptor("pool for " + mib(size)));
+                void* memory = nullptr;
+                const Outcome outcome = outcome_of(
+                    NOTED(cudaMemPoolImportPointer(&memory, pool, &data)),
+                    {cudaErrorInvalidValue, cudaErrorInitializationError,
+                     cudaErrorMemoryAllocation});
+                if (outcome.kind != Outcome::kWrongSuccess)
+                  return me.tabulate(kTable, mib(size), outcome);
+                me.observe(mib(size) + " are imported");
+                const auto [first, last] = ends(Words(memory, size));
+                EXPECT_TRUE(kernel_reads(first, pattern("first")));
+                EXPECT_TRUE(kernel_reads(last, pattern("last")));
+                CALL(cudaFree(memory));
+              })
+        .may_end_by(SIGSEGV);
+
+  scenario.run(60s);
+  for (const size_t size : sizes)
+    tabulate_end(scenario, importer(size), kTable);
+}

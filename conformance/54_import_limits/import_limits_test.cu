@@ -1,0 +1,374 @@
+// What an imported pool is not: a pool to allocate from, to make current, to
+// count by. And what many importers do not do to each other.
+// Mirror of samples/54_import_limits.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 2 << 20;
+constexpr int kImporters = 4;
+constexpr int kAllocations = 8;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+// The importer's use of what `lends_from_pool` lends, after `attempt`.
+std::function<void(Role&)> borrows_after(
+    const std::function<void(Role&, cudaMemPool_t)>& attempt) {
+  return [attempt](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    attempt(me, pool);
+    EXPECT_TRUE(context_is_usable());
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.free();
+    me.signal("freed");
+  };
+}
+
+// Used by kernels and copies, and a free that ends without an error.
+void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
+  EXPECT_TRUE(kernel_reads(*buffer, written));
+  EXPECT_TRUE(copy_reads(*buffer, written));
+  buffer->free();
+}
+
+// The exporter of IMPL-12: a first allocation for all, a second one once an
+// importer has destroyed its pool.
+std::function<void(Role&)> lends_and_lends_again() {
+  return [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
+    const AsyncBuffer first(pool, kBytes);
+    first.fill(pattern("first"));
+    me.send("first", first.exported());
+    me.wait("destroyed");
+    const AsyncBuffer second(pool, kBytes);
+    second.fill(pattern("second"));
+    me.send("second", second.exported());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  };
+}
+
+// The importer of IMPL-12 that must not notice.
+std::function<void(Role&)> stays() {
+  return [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    me.wait("destroyed");
+    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    expect_used_and_freed(&first, pattern("first"));
+    expect_used_and_freed(&second, pattern("second"));
+    me.signal("freed");
+  };
+}
+
+__global__ void look_at(const volatile uint32_t* data, uint32_t* seen) {
+  *seen = *data;
+}
+
+constexpr const char* kUsers[] = {"kernel", "copy"};
+
+// Uses memory in one of those ways; a refusal is the answer, not a failure.
+cudaError_t use(const std::string& user, void* memory, const Words& word) {
+  note_call(user == "copy" ? "cudaMemcpy" : "look_at<<<>>>");
+  if (user == "copy")
+    return cudaMemcpy(word.data, memory, word.bytes(), cudaMemcpyDefault);
+  look_at<<<1, 1>>>(static_cast<uint32_t*>(memory), word.data);
+  return cudaDeviceSynchronize();
+}
+
+}  // namespace
+
+// --- what is refused --------------------------------------------------------
+
+TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
+  covers("IMPL-01");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
+        Sentinel<void*> pointer;
+        EXPECT_REFUSED(
+            cudaMallocFromPoolAsync(pointer.out(), kBytes, pool, nullptr),
+            cudaErrorInvalidValue, cudaErrorNotSupported);
+        note_touched(me, pointer, "cudaMallocFromPoolAsync");
+        Sentinel<void*> overloaded;
+        EXPECT_REFUSED(cudaMallocAsync(overloaded.out(), kBytes, pool, nullptr),
+                       cudaErrorInvalidValue, cudaErrorNotSupported);
+        note_touched(me, overloaded, "cudaMallocAsync");
+        Sentinel<CUdeviceptr> address;
+        EXPECT_REFUSED(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes,
+                                                       pool, nullptr),
+                       CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+        note_touched(me, address, "cuMemAllocFromPoolAsync");
+      }));
+  scenario.run(20s);
+}
+
+TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
+  covers("IMPL-02");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", borrows_after([](Role&, cudaMemPool_t pool) {
+        const Pool mine;
+        CALL(cudaDeviceSetMemPool(0, mine));
+        EXPECT_REFUSED(cudaDeviceSetMemPool(0, pool), cudaErrorInvalidValue,
+                       cudaErrorInvalidDevice, cudaErrorNotSupported);
+        cudaMemLocation here{cudaMemLocationTypeDevice, 0};
+        EXPECT_CODE(
+            cudaErrorInvalidValue,
+            cudaMemSetMemPool(&here, cudaMemAllocationTypePinned, pool));
+        cudaMemPool_t current = nullptr;
+        CALL(cudaDeviceGetMemPool(&current, 0));
+        EXPECT_EQ(current, static_cast<cudaMemPool_t>(mine));
+        const AsyncBuffer buffer(kBytes);
+        buffer.fill(pattern("mine"));
+        EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
+      }));
+  scenario.run(20s);
+}
+
+// --- many importers ---------------------------------------------------------
+
+TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
+  covers("POOL-21");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < kImporters; ++i)
+      me.send_descriptor("pool", shared.get());
+    const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
+    first.fill(pattern("first"));
+    second.fill(pattern("second"));
+    me.send("first", first.exported());
+    me.send("second", second.exported());
+    me.wait("freed", kImporters);
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  });
+
+  // The first importer frees both while the others use them; then all look
+  // again.
+  scenario.roles("importer", kImporters, [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
+    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    if (me.index() == 0) {
+      me.wait("read", kImporters - 1);
+      first.free();
+      second.free_async();
+      CALL(cudaDeviceSynchronize());
+      me.signal("one has freed");
+    } else {
+      me.signal("read");
+      me.wait("one has freed");
+      expect_used_and_freed(&first, pattern("first"));
+      expect_used_and_freed(&second, pattern("second"));
+    }
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
+  covers("IMPL-05");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
+    std::vector<AsyncBuffer> buffers;
+    for (int i = 0; i < kAllocations; ++i) {
+      buffers.emplace_back(pool, kBytes);
+      buffers.back().fill(pattern("exporter"));
+      me.send("pointer", buffers.back().exported());
+    }
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent),
+              kAllocations * kBytes);
+    me.wait("freed", 2);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent),
+              kAllocations * kBytes);
+  });
+
+  scenario.roles("importer", 2, [](Role& me) {
+    const int mine = me.index() == 0 ? 3 : 1;
+    const Pool pool(me.receive_descriptor("pool"));
+    const auto expect_used = [&](const char* when, uint64_t bytes) {
+      SCOPED_TRACE(when);
+      uint64_t used = ~uint64_t{0};
+      EXPECT_SUCCESS(
+          cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+      EXPECT_EQ(used, bytes);
+    };
+    expect_used("before", 0);
+    std::vector<AsyncBuffer> buffers;
+    for (int i = 0; i < mine; ++i)
+      buffers.emplace_back(pool, me.receive<PointerData>("pointer"), kBytes);
+    expect_used("with imports", static_cast<uint64_t>(mine) * kBytes);
+    for (AsyncBuffer& buffer : buffers)
+      expect_used_and_freed(&buffer, pattern("exporter"));
+    CALL(cudaDeviceSynchronize());
+    expect_used("after the free", 0);
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// --- importing twice --------------------------------------------------------
+
+// Not documented. Kernels and copies find out in different ways that memory is
+// gone, each perhaps with the life of its process.
+TEST(ImportLimits, OneAllocationImportedTwice) {
+  covers("IMPL-11");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const Descriptor shared = pool.exported();
+    for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
+    me.send("pointer", buffer.exported());
+    for (const char* user : kUsers) me.wait_for_end(user);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  for (const char* user : kUsers)
+    scenario
+        .role(user,
+              [user](Role& me) {
+                const Pool pool(me.receive_descriptor("pool"));
+                const DeviceBuffer word(sizeof(uint32_t));
+                auto data = me.receive<PointerData>("pointer");
+                AsyncBuffer first(pool, data, kBytes);
+                EXPECT_TRUE(kernel_reads(first, pattern("exporter")));
+                void* second = nullptr;
+                const cudaError_t code =
+                    NOTED(cudaMemPoolImportPointer(&second, pool, &data));
+                cudaGetLastError();
+                me.observe("the second import: " + name_of(code) +
+                           (second == first.data ? ", the same address"
+                                                 : ", another address"));
+                if (code != cudaSuccess) return;
+                first.free();
+                CALL(cudaDeviceSynchronize());
+                me.signal("one of two imports is freed");
+                me.observe(std::string("then a ") + user + ": " +
+                           name_of(use(user, second, word)));
+                me.observe("the second free: " + name_of(cudaFree(second)));
+              })
+        .may_end_by(SIGSEGV);
+
+  scenario.run(20s);
+  for (const char* user : kUsers)
+    tabulate_end(scenario, user, std::string(user) + " after a free");
+}
+
+// --- the end of an imported pool --------------------------------------------
+
+TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
+  covers("IMPL-12");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_and_lends_again());
+  scenario.role("importer that destroys", [](Role& me) {
+    Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
+    expect_used_and_freed(&buffer, pattern("first"));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("destroyed");
+  });
+  scenario.role("importer that stays", stays());
+  scenario.run(20s);
+}
+
+TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
+  covers("IMPL-12");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_and_lends_again());
+  scenario.role("importer that destroys", [](Role& me) {
+    Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
+    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
+    expect_used_and_freed(&buffer, pattern("first"));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("destroyed");
+  });
+  scenario.role("importer that stays", stays());
+  scenario.run(20s);
+}
+
+// --- attributes -------------------------------------------------------------
+
+TEST(ImportLimits, AttributesOfAnImportedPointer) {
+  covers("IMPL-13");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+  });
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    const auto ask = [&](const char* what, CUpointer_attribute which,
+                         auto* value) {
+      const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
+          value, which, reinterpret_cast<CUdeviceptr>(buffer.data)));
+      me.observe(std::string(what) + ": " + name_of(code));
+      return code == CUDA_SUCCESS;
+    };
+    CUmemoryPool named = nullptr;
+    if (ask("MEMPOOL_HANDLE", CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, &named)) {
+      me.observe(named == pool ? "it names the imported pool"
+                               : "it does not name the imported pool");
+      CUmemoryPool preset = nullptr;
+      CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
+      EXPECT_TRUE(named == nullptr || named == pool || named == preset)
+          << "a pool that is none of this process";
+    }
+    CUcontext context = nullptr;
+    if (ask("CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, &context))
+      me.observe(context == nullptr ? "it is null" : "it is not null");
+    int device = -1;
+    if (ask("DEVICE_ORDINAL", CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &device))
+      EXPECT_EQ(device, 0);
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}

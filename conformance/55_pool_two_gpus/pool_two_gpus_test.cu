@@ -1,0 +1,160 @@
+// A shared pool and a GPU other than its own. Mirror of
+// samples/55_pool_two_gpus.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr auto kNone = cudaMemAccessFlagsProtNone;
+constexpr auto kReadWrite = cudaMemAccessFlagsProtReadWrite;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+// CUDA_VISIBLE_DEVICES for a role that sees this one of the test's GPUs only;
+// whoever started the test may have chosen among the machine's already.
+std::string only(int gpu) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::istringstream given(list == nullptr ? "0,1" : list);
+  std::string entry;
+  for (int i = 0; i <= gpu && std::getline(given, entry, ','); ++i) {
+  }
+  return entry;
+}
+
+// By a kernel on this GPU and by a copy that it makes.
+void expect_reads(int gpu, const Words& words, Pattern written) {
+  SCOPED_TRACE("on GPU " + std::to_string(gpu));
+  int before = 0;
+  CALL(cudaGetDevice(&before));
+  CALL(cudaSetDevice(gpu));
+  EXPECT_TRUE(kernel_reads(words, written));
+  EXPECT_TRUE(copy_reads(words, written));
+  CALL(cudaSetDevice(before));
+}
+
+}  // namespace
+
+TEST(PoolTwoGpus, AccessIsNotInherited) {
+  covers("IMPL-06");
+  needs(gpus(2), pool_fd, peer_access);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    CALL(give_access(1, pool));
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    expect_reads(1, buffer, pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("freed");
+    EXPECT_EQ(access_of(1, pool), kReadWrite);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    EXPECT_EQ(access_of(0, pool), kReadWrite);
+    EXPECT_EQ(access_of(1, pool), kNone);
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_EQ(access_of(1, pool), kNone);
+    expect_reads(0, buffer, pattern("exporter"));
+    buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(30s);
+}
+
+TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
+  covers("IMPL-07");
+  needs(gpus(2), pool_fd, peer_access);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer before(pool, kBytes), after(pool, kBytes);
+    before.fill(pattern("before"));
+    after.fill(pattern("after"));
+    me.send("before", before.exported());
+    me.send("after", after.exported());
+    me.wait("written");
+    EXPECT_EQ(access_of(1, pool), kNone);
+    EXPECT_TRUE(kernel_reads(before, pattern("importer, before")));
+    EXPECT_TRUE(kernel_reads(after, pattern("importer, after")));
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    AsyncBuffer before(pool, me.receive<PointerData>("before"), kBytes);
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), kReadWrite);
+    AsyncBuffer after(pool, me.receive<PointerData>("after"), kBytes);
+    CALL(cudaSetDevice(1));
+    EXPECT_TRUE(kernel_reads(before, pattern("before")));
+    EXPECT_TRUE(copy_reads(before, pattern("before")));
+    EXPECT_TRUE(kernel_reads(after, pattern("after")));
+    EXPECT_TRUE(copy_reads(after, pattern("after")));
+    before.fill(pattern("importer, before"));
+    after.fill(pattern("importer, after"));
+    me.signal("written");
+    before.free();
+    after.free();
+    me.signal("freed");
+  });
+
+  scenario.run(30s);
+}
+
+// Both ways round: the hidden GPU is the pool's.
+TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
+  covers("IMPL-08");
+  needs(gpus(2), pool_fd, peer_access);
+  for (const int resident : {0, 1}) {
+    SCOPED_TRACE("a pool on GPU " + std::to_string(resident));
+    Scenario scenario;
+
+    scenario.role("exporter", [resident](Role& me) {
+      CALL(cudaSetDevice(resident));
+      const Pool pool(shareable(0, resident));
+      me.send_descriptor("pool", pool.exported().get());
+      const AsyncBuffer buffer(pool, kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send("pointer", buffer.exported());
+      me.wait("written");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      me.wait("freed");
+    });
+
+    scenario
+        .role("importer",
+              [](Role& me) {
+                int visible = 0;
+                CALL(cudaGetDeviceCount(&visible));
+                ASSERT_EQ(visible, 1);
+                const Pool pool(me.receive_descriptor("pool"));
+                EXPECT_SUCCESS(give_access(0, pool));
+                EXPECT_EQ(access_of(0, pool), kReadWrite);
+                AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),
+                                   kBytes);
+                EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+                EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+                buffer.fill(pattern("importer"));
+                me.signal("written");
+                buffer.free();
+                me.signal("freed");
+              })
+        .env("CUDA_VISIBLE_DEVICES", only(1 - resident));
+
+    scenario.run(30s);
+  }
+}
