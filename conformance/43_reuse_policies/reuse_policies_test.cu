@@ -304,7 +304,9 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
       wrong.queue_count(owned.block, owned.pattern, streams[last]);
       owned.block.free_async(streams[last]);
     };
-    AsyncBuffer(pool, kBytes).fill(pattern("loads the kernel"));
+    AsyncBuffer first(pool, kBytes);
+    first.fill(pattern("loads the kernel"));
+    first.free_async();
     CALL(cudaDeviceSynchronize());
 
     Latch latch;

@@ -228,6 +228,17 @@ def test_deviation_of_something_else_excuses_nothing(
     assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
 
 
+@pytest.mark.parametrize("other", ["not applicable", "conforms"])
+def test_a_deviation_may_be_of_a_test_that_cannot_run_here(
+    build: Build, other: str
+) -> None:
+    build.conformance(f"record(outcome='{other}', reason='one GPU')")
+    build.conformance("record()", name="Suite.Other")
+    build.deviation()
+    outcome = build.run()
+    assert outcome.code == (1 if other == "conforms" else 0), outcome.text
+
+
 def test_a_deviation_holds_for_a_row_not_for_each_of_its_tests(build: Build) -> None:
     build.conformance(VIOLATES)
     build.conformance("record()", name="Suite.Other")
