@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 CONFORMANCE = Path(__file__).resolve().parents[3] / "conformance"
-CHECKS = json.loads((CONFORMANCE / "peers.json").read_text())["checks"]
+PEERS = json.loads((CONFORMANCE / "peers.json").read_text())
+CHECKS = PEERS["checks"]
 
 
 def names_of_tests() -> set[str]:
@@ -28,6 +29,16 @@ def names_of_tests() -> set[str]:
 def test_no_check_stands_twice() -> None:
     ids = [check["id"] for check in CHECKS]
     assert ids == sorted(set(ids))
+
+
+def test_its_sections_are_the_ones_it_names() -> None:
+    named = set(re.findall(r"\b([A-Z]) [a-z]", PEERS["about"]))
+    assert {check["id"][0] for check in CHECKS} == named
+
+
+def test_a_part_of_a_check_stands_beside_the_rest() -> None:
+    ids = {check["id"] for check in CHECKS}
+    assert {part[:3] for part in ids} <= ids
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: str(check["id"]))
