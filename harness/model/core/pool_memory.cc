@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools: the memory they reserve, lend and get back in the order of streams.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -185,6 +187,11 @@ CUresult pool_allocate(CUmemoryPool handle,
                        uint64_t* address) {
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
+  // Not supported with a limit of addresses (Programming Guide 4.3.5.5).
+  rlimit addresses{};
+  if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
+      addresses.rlim_cur != RLIM_INFINITY)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   if (mutant("import-pool-allocates")) {
     CUmemoryPool own = nullptr;
     pool_default({CU_MEM_LOCATION_TYPE_DEVICE, 0},
