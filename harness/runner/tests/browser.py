@@ -39,6 +39,7 @@ class Browser:
             "--headless=new",
             "--remote-debugging-pipe",  # its other end gone, Chromium goes, too
             "--disable-dev-shm-usage",
+            "--hide-scrollbars",  # they would take from the width
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost",
             *(["--no-sandbox"] if os.geteuid() == 0 else []),
         ):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,20 +14,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import records, results
+from ipclab import pages, records, results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Row
 
-# In the order in which they are shown.
 REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
-    "regressed",  # passed, fails now
-    "DISAPPEARED",  # was there, is not
-    "fixed",  # failed, passes now
-    "changed",  # another verdict, on the same side
+    "regressed",
+    "DISAPPEARED",
+    "fixed",
+    "changed",
     "new",
-    "explained",  # one of the two is a deviation that deviations.json knows
-    "timing",  # same verdict, another duration
+    "explained",
+    "timing",
 )
+MEANING = {  # in the order in which they are shown
+    REGRESSED: "passed, fails now",
+    DISAPPEARED: "was there, is not",
+    FIXED: "failed, passes now",
+    CHANGED: "another verdict, on the same side",
+    NEW: "was not there",
+    EXPLAINED: "one of the two is a deviation that deviations.json knows",
+    SLOWER: "same verdict, another duration",
+}
 WORSE = (REGRESSED, DISAPPEARED)
 COLOURS = {
     REGRESSED: "bold red",
@@ -69,27 +78,64 @@ class Difference:
         return any(change.what in WORSE for change in self.changes)
 
 
-def run(
-    out: Console, old: Path, new: Path, json_file: Path | None, any_catalogue: bool
-) -> int:
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for besides the terminal."""
+
+    json: Path | None = None
+    html: Path | None = None
+    any_catalogue: bool = False
+
+
+def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
     UsageError where a comparison would mislead: a run that has not finished,
     one of a part of the suite, records that are not whole, rows whose sentence
-    has changed (unless `any_catalogue`).
+    has changed (unless `request.any_catalogue`).
     """
     before, after = _read(old), _read(new)
-    if not any_catalogue:
+    if not request.any_catalogue:
         _same_catalogue(before[0], after[0])
     found = difference(before, after)
-    if json_file is not None:
-        document = json.dumps(asdict(found), indent=1) + "\n"
-        try:
-            json_file.write_text(document, encoding="utf-8")
-        except OSError as error:
-            raise HarnessError(f"{json_file}: {error.strerror}") from None
+    if request.json is not None:
+        _write(request.json, json.dumps(asdict(found), indent=1) + "\n")
+    if request.html is not None:
+        _write(request.html, page(before[0], after[0], found))
     _show(out, before[0], after[0], found)
     return 1 if found.worse else 0
+
+
+def page(old: dict[str, Any], new: dict[str, Any], found: Difference) -> str:
+    """What differs, as a page; `old` and `new` are the documents of the runs."""
+    return pages.render(
+        "compare.html.j2",
+        runs={"old": old, "new": new},
+        on_model="model" in (old.get("backend"), new.get("backend")),
+        statements={
+            name: row["statement"]
+            for document in (old, new)
+            for name, row in document["requirements"].items()
+        },
+        changes=found.changes,
+        environment=found.environment,
+        same=found.same,
+        counts=_counts(found),
+        meaning=MEANING,
+    )
+
+
+def _counts(found: Difference) -> dict[str, int]:
+    """How many tests each word tells of, without those of none."""
+    number = Counter(change.what for change in found.changes)
+    return {what: number[what] for what in MEANING if number[what]}
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
 
 
 def difference(
@@ -103,7 +149,7 @@ def difference(
         for name in before | after
         if (change := _change(name, before.get(name), after.get(name)))
     ]
-    order = list(COLOURS)
+    order = list(MEANING)
     changes.sort(key=lambda change: (order.index(change.what), change.test))
     same = sum(
         before[name].verdict == after[name].verdict
@@ -180,7 +226,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
 
 def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
     before, after = old["requirements"], new["requirements"]
-    other = [name for name in before if name in after and before[name] != after[name]]
+    other = [
+        name
+        for name in before
+        if name in after
+        and any(before[name][x] != after[name][x] for x in ("statement", "kind"))
+    ]
     if other:
         raise UsageError(
             f"the catalogues differ: {', '.join(other)} say something else; "
@@ -213,8 +264,5 @@ def _show(
     for name, (before, after) in found.environment.items():
         line = f"environment: {name.replace('_', ' ')}: {before} -> {after}"
         out.print(Text(line), soft_wrap=True)
-    counts = {
-        what: sum(change.what == what for change in found.changes) for what in COLOURS
-    }
-    told = [f"{number} {what}" for what, number in counts.items() if number]
+    told = [f"{number} {what}" for what, number in _counts(found).items()]
     out.print(Text(", ".join([*told, f"{found.same} same verdict"])), soft_wrap=True)

@@ -18,13 +18,13 @@ from ipclab import records
 from ipclab.errors import HarnessError, UsageError
 
 
-def default_folder() -> Path:
-    """results/<UTC timestamp>, a name that is not taken yet."""
+def default_folder(what: str = "") -> Path:
+    """results/<UTC timestamp><what>, a name that is not taken yet."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder, number = Path("results") / stamp, 1
+    folder, number = Path("results") / f"{stamp}{what}", 1
     while folder.exists():
         number += 1
-        folder = Path("results") / f"{stamp}-{number}"
+        folder = Path("results") / f"{stamp}{what}-{number}"
     return folder
 
 
@@ -44,19 +44,8 @@ class Results:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file: a temporary one, fsync, rename."""
-        path = self.folder / name
-        draft = path.with_name(f".{name}.draft")
-        try:
-            with draft.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise _cannot(path, error) from None
+        """Write a whole file of this folder."""
+        write(self.folder / name, text)
 
     def append(self, record: records.Record) -> None:
         """Add one record; what could be written of a failed one is cut off again."""
@@ -85,6 +74,21 @@ class Results:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise _cannot(self.folder.with_name("latest"), error) from None
+
+
+def write(path: Path, text: str) -> None:
+    """Write a whole file: a temporary one, fsync, rename. HarnessError if it fails."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise _cannot(path, error) from None
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[records.Record], str | None]:
