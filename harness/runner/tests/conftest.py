@@ -117,7 +117,12 @@ class Build:
     def rows(self, kinds: dict[str, str]) -> None:
         """Write the catalogue."""
         rows = [
-            {"id": name, "statement": f"The sentence of {name}.", "kind": kind}
+            {
+                "id": name,
+                "statement": f"The sentence of {name}.",
+                "kind": kind,
+                "source": f"the guide, {name}",
+            }
             for name, kind in kinds.items()
         ]
         path = self.source / "conformance" / "requirements.json"

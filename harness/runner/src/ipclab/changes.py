@@ -38,7 +38,12 @@ LESSON = re.compile(r"(?:samples|conformance)/([0-9][0-9]_\w+)/")
 MUTANTS = "harness/model/mutants.json"
 REQUIREMENTS = "conformance/requirements.json"
 MODEL = "harness/model/"
-NAMED = re.compile(r'\bmutant\("([^"]+)"\)|\bipclab_model_mutant\("([^"]+)"\)')
+QUOTED = re.compile(r'"([a-z0-9-]+)"')
+
+
+def named(*sources: str) -> set[str]:
+    """What may be the name of a mutant in C++."""
+    return {name for text in sources for name in QUOTED.findall(text)}
 
 
 class Changes:
@@ -64,15 +69,15 @@ class Changes:
         """
         found: set[str] = set()
         for file in self.files:
-            rule = self._names(file, rows_of)
+            rule = self._rule(file, set(mutants), rows_of)
             if rule is None:
                 return set(mutants)
             names, rows = rule
             found |= {x for x, its in mutants.items() if x in names or its & rows}
         return found
 
-    def _names(
-        self, file: str, rows_of: Callable[[str], set[str]]
+    def _rule(
+        self, file: str, known: set[str], rows_of: Callable[[str], set[str]]
     ) -> tuple[set[str], set[str]] | None:
         """Mutants and rows that a file concerns; None: it may concern any."""
         if any(fnmatch(file, pattern) for pattern in NO_PROGRAM):
@@ -85,7 +90,7 @@ class Changes:
             return set(), self._entries(file, "id", lambda x: x["rows"])
         if file.startswith(MODEL):
             texts = self._before(file), self._now(file)
-            names = {a or b for text in texts for a, b in NAMED.findall(text)}
+            names = known & named(*texts)
             return (names, set()) if names else None
         return None
 

@@ -134,7 +134,7 @@ def _block(title: str, rows: list[dict[str, Any]], document: Document) -> Block:
 
 # --- the picture --------------------------------------------------------------
 
-CELL, LINE, TOP = 17, 17, 66  # pixels
+CELL, LINE, TOP = 14, 15, 66  # pixels
 CHARACTER = 6.7  # width of one in the font of the labels
 
 # Shapes about the middle of a cell: no result is told by its colour alone.
