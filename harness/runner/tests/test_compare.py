@@ -156,7 +156,7 @@ def test_the_page_says_what_the_terminal_says(build: Build) -> None:
         change["reason"],
         '<td class="verdict regressed">regressed</td>',
         "The sentence of LMEM-01.",
-        f"{document['same']} tests have the same verdict",
+        f"Same verdict in both: {document['same']}.",
     ):
         assert text in page
     assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
