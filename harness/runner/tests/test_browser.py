@@ -303,6 +303,19 @@ def test_the_filter_takes_words_by_keyboard(browser: Browser, build: Build) -> N
     assert page.errors == []
 
 
+def test_what_was_found_is_in_sight(browser: Browser, build: Build) -> None:
+    page = browser.open(f"{report(build).as_uri()}#machine", height=400)
+    page.press("/", "second gpu")
+    assert shown(page) == ["Other.Absent"]
+    top, bottom, bar = page.run(
+        "const row = document.querySelector('tr[data-state]:not([hidden])');"
+        "const bar = document.querySelector('.filter');"
+        "const place = row.getBoundingClientRect();"
+        "return [place.top, place.bottom, bar.getBoundingClientRect().bottom]"
+    )
+    assert bar <= top < bottom <= 400
+
+
 def test_the_filter_takes_verdicts_by_keyboard(browser: Browser, build: Build) -> None:
     page = browser.open(report(build))
     page.press(Keys.TAB, Keys.TAB, " ")  # conforms, violates

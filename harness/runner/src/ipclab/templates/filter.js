@@ -54,7 +54,11 @@
       show();
     });
   }
-  words.addEventListener("input", show);
+  words.addEventListener("input", () => {
+    show();
+    entries.find((entry) => !entry.element.hidden)?.element
+      .scrollIntoView({ block: "nearest" });
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") showAll();
