@@ -32,9 +32,8 @@ REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
     "timing",  # same verdict, another duration
 )
 # Of a driver and the model.
-UNEXPLAINED, UNJUDGED, NOT_HERE, RECENT = (
+UNEXPLAINED, NOT_HERE, RECENT = (
     "unexplained",  # two answers, and nobody says why
-    "unjudged",  # two answers, and the documentation leaves it open
     "one side only",  # one of the two machines lacks what the row needs
     "not recorded",  # not in the driver's run, or with another sentence
 )
@@ -48,7 +47,6 @@ COLOURS = {
     EXPLAINED: "dim",
     SLOWER: "dim",
     UNEXPLAINED: "bold red",
-    UNJUDGED: "dim",
     NOT_HERE: "dim",
     RECENT: "cyan",
 }
@@ -232,8 +230,6 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
         if "not applicable" in verdicts:
             lacking = there if there.verdict == "not applicable" else here
             return _as_change(NOT_HERE, there, here, lacking.reason)
-        if there.record["kind"] in records.UNJUDGED_KINDS:
-            return _as_change(UNJUDGED, there, here, _both(there, here))
         if row in entries:
             return _as_change(EXPLAINED, there, here, entries[row]["evidence"])
         return _as_change(UNEXPLAINED, there, here, _both(there, here))
