@@ -70,8 +70,9 @@ class Results:
             with self.lines.open("ab", buffering=0) as stream:
                 end = stream.tell()
                 try:
-                    if stream.write(data) != len(data):
-                        raise OSError(28, os.strerror(28))  # a short write: full
+                    rest = memoryview(data)
+                    while rest:  # after a short write the next one says why
+                        rest = rest[stream.write(rest) :]
                     os.fsync(stream.fileno())
                 except OSError:
                     with contextlib.suppress(OSError):
