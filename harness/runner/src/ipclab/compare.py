@@ -206,7 +206,12 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
 
 
 def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
-    """What a driver and the model say of one test, and whether that is explained."""
+    """What a driver and the model say of one test, and whether that is explained.
+
+    An entry of deviations.json explains a difference, and so does a limit that
+    the driver has lifted: the model keeps to the documentation. Nothing
+    explains a verdict that fails a run.
+    """
     entries = {
         entry["requirement"]: entry
         for run in (driver, model)
@@ -232,6 +237,8 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
             return _as_change(NOT_HERE, there, here, lacking.reason)
         if row in entries:
             return _as_change(EXPLAINED, there, here, entries[row]["evidence"])
+        if (there.verdict, here.verdict) == ("lifted", "conforms"):
+            return _as_change(EXPLAINED, there, here, there.reason)
         return _as_change(UNEXPLAINED, there, here, _both(there, here))
 
     return judge
