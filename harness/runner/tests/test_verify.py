@@ -86,11 +86,7 @@ def rewrite(folder: Path, change: Edit, seal: bool) -> None:
     data = "".join(json.dumps(record) + "\n" for record in records).encode()
     lines.write_bytes(data)
     if seal:
-        run["manifest"]["records"] = {
-            "count": len(records),
-            "bytes": len(data),
-            "sha256": manifest.of_bytes(data),
-        }
+        run["manifest"]["records"] = manifest.of_records(data)
         run = manifest.sealed(run)
     path.write_text(json.dumps(run))
 
@@ -137,6 +133,12 @@ def test_one_byte_is_noticed(handed_in: Build) -> None:
     code, [wrong] = verify(handed_in)
     assert code == 1
     assert wrong.startswith("records.jsonl: was edited or damaged")
+
+
+def test_the_seal_is_of_what_was_appended(good: Build) -> None:
+    path = good.root / "out/records.jsonl"
+    run = json.loads((good.root / "out/run.json").read_text())
+    assert run["manifest"]["records"] == manifest.of_records(path.read_bytes())
 
 
 @pytest.mark.parametrize(

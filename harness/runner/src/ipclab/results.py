@@ -86,7 +86,7 @@ class Results:
 
     @property
     def seal(self) -> dict[str, Any]:
-        """What records.jsonl must be: count of records, bytes, SHA-256.
+        """What records.jsonl must be (as `manifest.of_records`).
 
         Of what was appended, not of what the file holds now.
         """

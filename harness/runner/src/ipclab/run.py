@@ -234,19 +234,22 @@ class Run:
         """The run is over, as `finished`, `interrupted` or `broken`."""
         self.state = "broken" if self.error else state
         self._temporary.cleanup()
-        if self.results:
-            now = self._inputs()
-            self._exchanged = [
-                f"{name} changed during the run"
-                for part, before in self._began_with.items()
-                for name in before
-                if now[part].get(name) != before[name]
-            ]
         try:
+            if self.results:
+                self._compare_inputs()
             self.save()
         except HarnessError as error:
             self.error = self.error or str(error)
             self.state = "broken"
+
+    def _compare_inputs(self) -> None:
+        now = self._inputs()
+        self._exchanged = [
+            f"{name} changed during the run"
+            for part, before in self._began_with.items()
+            for name in before
+            if now[part].get(name) != before[name]
+        ]
 
     def save(self) -> None:
         """Write run.json, if results are kept."""

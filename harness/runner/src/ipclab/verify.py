@@ -110,15 +110,18 @@ def _options(document: Document) -> Iterator[str]:
 
 
 def _seal(document: Document, data: bytes) -> Iterator[str]:
-    seal = document["manifest"]["records"]
-    if seal is None:
+    written, now = document["manifest"]["records"], manifest.of_records(data)
+    if written is None:
         yield "run.json: finished, but without the digest of the records"
-    elif (now := manifest.of_bytes(data)) != seal["sha256"]:
+    elif now != written:
         yield (
-            f"records.jsonl: was edited or damaged after the run: {len(data)} bytes, "
-            f"SHA-256 {now[:12]}…; written were {seal['bytes']}, "
-            f"{seal['sha256'][:12]}…"
+            f"records.jsonl: was edited or damaged after the run: {_seal_text(now)}; "
+            f"written were {_seal_text(written)}"
         )
+
+
+def _seal_text(seal: dict[str, Any]) -> str:
+    return f"{seal['count']} records, {seal['bytes']} bytes, {seal['sha256'][:12]}…"
 
 
 def _attempts(document: Document, found: list[Record]) -> Iterator[str]:
