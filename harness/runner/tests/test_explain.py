@@ -22,7 +22,7 @@ ROWS = {
     for row in json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
 }
 CODE = re.compile(r"\b(?:cudaError[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b")
-PAINS = json.loads((explain.FILE.parent / "pains.json").read_text())["pains"]
+PAINS = explain.pains()
 
 
 DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["deviations"]
@@ -119,6 +119,8 @@ def test_all_entries_without_a_name(build: Build) -> None:
     done = build.ipclab("explain")
     assert done.returncode == 0
     assert all(f"{entry.number} " in done.stdout for entry in ENTRIES)
+    text = " ".join(done.stdout.split())
+    assert all(" ".join(pain["what"].split()[:2]) in text for pain in PAINS)
 
 
 @pytest.mark.parametrize(

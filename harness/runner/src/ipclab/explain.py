@@ -7,6 +7,7 @@ import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,7 @@ from rich.text import Text
 from ipclab.errors import UsageError
 
 FILE = Path(__file__).parent / "errors.json"
+PAINS = Path(__file__).parent / "pains.json"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ def read() -> list[Entry]:
     return [Entry(**entry) for entry in entries]
 
 
+def pains() -> list[dict[str, Any]]:
+    """What people complain of most, and where each complaint is answered."""
+    entries: list[dict[str, Any]] = json.loads(PAINS.read_text(encoding="utf-8"))[
+        "pains"
+    ]
+    return entries
+
+
 def find(name: str) -> Entry:
     """The entry of a name or number, in any case; UsageError if there is none."""
     known = {
@@ -60,7 +70,7 @@ def find(name: str) -> Entry:
 
 
 def run(out: Console, name: str | None) -> int:
-    """Print one entry, or the list of all."""
+    """Print one entry, or all codes and what people complain of."""
     if name is None:
         _list(out)
     else:
@@ -75,6 +85,14 @@ def _list(out: Console) -> None:
         table.add_column(column, overflow="fold", no_wrap=column != "cause")
     for entry in read():
         table.add_row(str(entry.number), entry.code, entry.driver or "-", entry.cause)
+    out.print(table)
+    out.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("what hurts", "doctor", "lessons", "errors"):
+        table.add_column(column, overflow="fold")
+    for pain in pains():
+        parts = (", ".join(pain[x]) for x in ("checks", "lessons", "errors"))
+        table.add_row(pain["what"], *parts)
     out.print(table)
 
 
