@@ -147,6 +147,7 @@ def test_findings_come_worst_first() -> None:
         ("old_driver", "gpu", "compatibility package"),
         ("attribute_lies", "attempts", "PYTORCH_CUDA_ALLOC_CONF"),
         ("wsl2", "attempts", "Ask the attribute first"),
+        ("imex_no_module", "imex", "load a driver with IMEX channels"),
         ("imex_no_channel", "imex", "mknod"),
         ("imex_no_permission", "imex", "a channel of your own"),
         ("imex_not_ready", "imex", "nvidia-imex-ctl"),
@@ -297,21 +298,17 @@ def doctor(
     return document
 
 
-def news(build: Build, **how: Any) -> dict[str, str]:
-    """The findings that come or get another state by running it so."""
-    before = bad(doctor(build))
-    after = bad(doctor(build, **how))
-    return {x: y for x, y in after.items() if before.get(x) != y}
-
-
-def test_a_pid_namespace(build: Build) -> None:
-    how = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc")
-    assert news(build, before=how) == {"pid_namespace": "limits"}
-
-
-def test_an_ipc_namespace(build: Build) -> None:
-    how = ("unshare", "--map-root-user", "--ipc")
-    assert news(build, before=how) == {"ipc_namespace": "limits"}
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("pid", ["--pid", "--fork", "--mount-proc"]), ("ipc", ["--ipc"])],
+)
+def test_a_namespace(build: Build, kind: str, options: list[str]) -> None:
+    document = doctor(build, before=("unshare", "--map-root-user", *options))
+    inside = document["machine"]["fingerprint"]["namespaces"][kind]
+    assert inside != str(Path(f"/proc/self/ns/{kind}").readlink())
+    [finding] = [x for x in document["findings"] if x["check"] == f"{kind}_namespace"]
+    assert finding["state"] == "limits"
+    assert finding["found"] == f"{inside}, a private one"
 
 
 def in_small_shm(commands: str) -> tuple[str, ...]:
@@ -322,7 +319,9 @@ def in_small_shm(commands: str) -> tuple[str, ...]:
 
 
 def test_a_small_dev_shm(build: Build) -> None:
-    assert news(build, before=in_small_shm("")) == {"dev_shm": "limits"}
+    document = doctor(build, before=in_small_shm(""))
+    [finding] = [x for x in document["findings"] if x["check"] == "dev_shm"]
+    assert (finding["state"], finding["found"]) == ("limits", "8 MiB, 8 MiB free")
 
 
 def test_what_a_killed_process_left(build: Build) -> None:
@@ -332,14 +331,12 @@ def test_what_a_killed_process_left(build: Build) -> None:
     assert bad(document)["leftovers"] == "limits"
 
 
-def test_few_files(build: Build) -> None:
-    how = ("prlimit", "--nofile=256:")
-    assert news(build, before=how) == {"open_files": "limits"}
-
-
-def test_an_address_space(build: Build) -> None:
-    how = ("prlimit", f"--as={16 * 2**30}:")
-    assert news(build, before=how) == {"address_space": "limits"}
+@pytest.mark.parametrize(
+    ("limit", "check"),
+    [("--nofile=256:", "open_files"), (f"--as={16 * 2**30}:", "address_space")],
+)
+def test_a_limit(build: Build, limit: str, check: str) -> None:
+    assert bad(doctor(build, before=("prlimit", limit)))[check] == "limits"
 
 
 def test_a_seccomp_filter(build: Build) -> None:
@@ -453,18 +450,54 @@ def test_a_process_of_another_pid_namespace(build: Build, other: int) -> None:
 def test_the_narrowest_cgroup_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaf = tmp_path / "leaf"
-    leaf.mkdir()
+    leaf, top = tmp_path / "top" / "leaf", tmp_path / "top"
+    leaf.mkdir(parents=True)
     for path, text in (
-        (leaf / "pids.max", "max"),
+        (leaf / "pids.max", "1000"),
+        (leaf / "pids.current", "10"),
         (leaf / "memory.max", "4294967296"),
-        (tmp_path / "pids.max", "512"),
-        (tmp_path / "pids.current", "500"),
-        (tmp_path / "memory.limit_in_bytes", str(2**63 - 4096)),
+        (top / "pids.max", "512"),
+        (top / "pids.current", "500"),
+        (top / "memory.limit_in_bytes", str(2**63 - 4096)),
+        (tmp_path / "pids.max", "max"),
     ):
         path.write_text(f"{text}\n")
-    monkeypatch.setattr(machine, "_cgroup_folders", lambda _: [leaf, tmp_path])
-    assert machine._cgroup() == machine.Cgroup(512, 500, 4294967296)
+
+    def seen(*folders: Path) -> machine.Cgroup:
+        monkeypatch.setattr(machine, "_cgroup_folders", lambda _: list(folders))
+        return machine._cgroup()
+
+    assert seen(leaf, top, tmp_path) == machine.Cgroup(512, 500, 4294967296)
+    assert seen(top, tmp_path) == machine.Cgroup(512, 500, None)
+    assert seen(tmp_path) == machine.Cgroup(None, None, None)
+
+
+def test_a_descriptor_that_is_not_open_is_no_refusal() -> None:
+    def answer(close: str) -> str:
+        program = f"import os; os.dup2(0, 9); {close}print('ready'); os.read(9, 1)"
+        process = subprocess.Popen(
+            [sys.executable, "-uc", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        found = machine.may_take_descriptors(process.pid)
+        process.communicate("\n", timeout=10)
+        return found
+
+    assert answer("os.close(0); ") == answer("") != "EBADF"
+
+
+def test_a_stranger_is_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getpid()
+    monkeypatch.setattr(
+        machine,
+        "may_take_descriptors",
+        lambda pid: "asked" if pid == me != os.getpid() else "not as a stranger",
+    )
+    assert machine._pidfd_getfd_between_strangers() == "asked"
 
 
 # --- machines that the reference model plays ----------------------------------------

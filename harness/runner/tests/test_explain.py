@@ -29,11 +29,15 @@ DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["devi
 
 
 def proofs(row: str) -> str:
-    """What says which codes a row is about: sentence, tests, departures."""
-    folders = [TOP / "conformance" / lesson for lesson in ROWS[row]["lessons"]]
-    tests = [x.read_text() for folder in folders for x in folder.glob("*.cu")]
-    seen = [x["evidence"] for x in DEVIATIONS if x["requirement"] == row]
-    return "\n".join([ROWS[row]["statement"], *tests, *seen])
+    """What says which codes a row is about: sentence, its tests, departures."""
+    texts = [ROWS[row]["statement"]]
+    texts += [x["evidence"] for x in DEVIATIONS if x["requirement"] == row]
+    for lesson in ROWS[row]["lessons"]:
+        for path in (TOP / "conformance" / lesson).glob("*.cu"):
+            head, *tests = re.split(r"^TEST", path.read_text(), flags=re.MULTILINE)
+            mine = [x for x in tests if f'covers("{row}")' in x]
+            texts += [head, *mine] if mine else []
+    return "\n".join(texts)
 
 
 def in_headers() -> dict[str, int]:

@@ -28,11 +28,18 @@ STATES = ("blocks", "limits", "unknown", "fine")  # worst first
 # Inode numbers of the namespaces in which a machine starts (linux/proc_ns.h).
 FIRST = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"}
 
+PYTORCH = r"expandable_segments:\s*true|backend:\s*cudamallocasync"
+ALLOCATORS = {  # variables, and the values that lead away from cudaMalloc
+    "PYTORCH_ALLOC_CONF": PYTORCH,
+    "PYTORCH_CUDA_ALLOC_CONF": PYTORCH,
+    "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+}
+
 SMALL_SHM = 64 * 2**20  # what a container gets if nobody asks for more
 ROOM_IN_SHM = 16 * 2**20
 FEW_FILES = 4096
-ROOM_FOR_TASKS = 64  # a process that uses CUDA has about a dozen threads
-LITTLE_MEMORY = 2 * 2**30  # two contexts take about a quarter of it
+ROOM_FOR_TASKS = 64  # a process that uses CUDA starts threads of the driver, too
+LITTLE_MEMORY = 2 * 2**30  # a context takes some hundred MiB, a run has several
 
 
 @dataclass(frozen=True)
@@ -168,14 +175,12 @@ def _cuda(version: int) -> str:
 def _device_nodes(m: Machine) -> Verdict | None:
     if not m.driver.loaded or m.fingerprint["wsl"] or m.probe["backend"] == "model":
         return None
-    gpus = {k: v for k, v in m.driver.nodes.items() if re.search(r"\d$", k)}
-    bad = [
-        f"{node}: {state}" for node, state in m.driver.nodes.items() if state != "open"
-    ]
-    usable = sum(state == "open" for state in gpus.values())
-    if bad or not usable:
+    gpus = [node for node in m.driver.nodes if node[-1].isdigit()]
+    closed = [x for x in m.driver.nodes if m.driver.nodes[x] != "open"]
+    usable = len(set(gpus) - set(closed))
+    if not usable or not set(closed) <= set(gpus):
         return blocks(
-            ", ".join(bad) or "no /dev/nvidiaN",
+            ", ".join(f"{x}: {m.driver.nodes[x]}" for x in closed) or "no /dev/nvidiaN",
             TRANSPORTS,
             "CUDA cannot reach a GPU without them",
             "run nvidia-modprobe -u -c 0 on the host; start the container with "
@@ -322,7 +327,7 @@ def _compute_mode(m: Machine) -> Verdict | None:
     if not modes:
         return None
     found = ", ".join(sorted(modes))
-    advice = "nvidia-smi -c DEFAULT, or MPS"
+    advice = "nvidia-smi -c DEFAULT"
     if "prohibited" in modes:
         return blocks(found, TRANSPORTS, "no process gets a context there", advice)
     if "exclusive process" not in modes:
@@ -332,9 +337,10 @@ def _compute_mode(m: Machine) -> Verdict | None:
             found,
             TRANSPORTS,
             "clients of MPS alone get a context",
-            "start both processes under MPS, or nvidia-smi -c DEFAULT",
+            f"start both processes under MPS, or {advice}",
         )
-    return blocks(found, TRANSPORTS, "a second process gets no context", advice)
+    meaning = "a second process gets no context"
+    return blocks(found, TRANSPORTS, meaning, f"{advice}, or MPS")
 
 
 def _mps(m: Machine) -> Verdict | None:
@@ -638,17 +644,11 @@ def _shown(value: str | None) -> str:
 
 
 def _allocator(m: Machine) -> Verdict:
-    known = {
-        "PYTORCH_ALLOC_CONF": r"expandable_segments:\s*true|backend:\s*cudamallocasync",
-        "PYTORCH_CUDA_ALLOC_CONF": r"expandable_segments:\s*true|"
-        r"backend:\s*cudamallocasync",
-        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
-    }
     theirs = m.other.variables if m.other is not None else None
     hits = [
         f"{name}={variables[name]}{where}"
         for variables, where in ((m.variables, ""), (theirs or {}, " there"))
-        for name, pattern in known.items()
+        for name, pattern in ALLOCATORS.items()
         if re.search(pattern, variables.get(name, ""), re.IGNORECASE)
     ]
     if not hits:
