@@ -90,7 +90,8 @@ def meaning(case: Case, ended: supervise.Ended) -> str:
         )
     return (
         f"Exit code {ended.code}: it did not do what the lesson says. "
-        "The lines that begin with a role and end in -> say which call failed."
+        "The lines that begin with a role and end in -> say which call failed; "
+        "`ipclab explain CODE` says what its code means."
     )
 
 
