@@ -18,6 +18,7 @@ from ipclab import (
     backend,
     compare,
     doctor,
+    explain,
     mutants,
     report,
     results,
@@ -73,7 +74,19 @@ def _command(options: argparse.Namespace) -> int:
             ),
         )
     if options.command == "doctor":
-        return doctor.run(terminal.console(), build)
+        return doctor.run(
+            terminal.console(),
+            doctor.Request(
+                build=build,
+                backend=options.backend,
+                profile=options.profile,
+                pid=options.pid,
+                record=options.machine,
+                json=options.json,
+            ),
+        )
+    if options.command == "explain":
+        return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
     if options.command == "compare":
@@ -269,12 +282,47 @@ def _parser() -> argparse.ArgumentParser:
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
-    for command in (run, whole, one):
+    look = commands.add_parser(
+        "doctor",
+        help="what this machine can share, and what stands in the way",
+        epilog="exit code: 0 something can be shared, 1 nothing can, 2 usage, "
+        "3 the harness is broken",
+    )
+    look.add_argument(
+        "--with",
+        dest="pid",
+        metavar="PID",
+        type=_positive,
+        default=None,
+        help="compare with this process, which memory is to be shared with",
+    )
+    look.add_argument(
+        "--json",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write facts and findings there, too; -: print them and nothing else",
+    )
+    look.add_argument(
+        "--machine",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="judge what --json wrote, perhaps on another machine",
+    )
+    # A doctor that nobody asked for the model speaks of this machine alone.
+    for command, default in (
+        (run, "auto"),
+        (whole, "auto"),
+        (one, "auto"),
+        (look, "cuda"),
+    ):
         command.add_argument(
             "--backend",
             choices=backend.CHOICES,
-            default="auto",
-            help="a GPU or the reference model; auto: a GPU if there is one",
+            default=default,
+            help="a GPU or the reference model; auto: a GPU if there is one "
+            f"(default: {default})",
         )
         command.add_argument(
             "--profile",
@@ -304,7 +352,13 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="write the kill matrix there, as JSON",
     )
-    look = commands.add_parser("doctor", help="what this machine can share")
+    what = commands.add_parser("explain", help="what an error code of CUDA means here")
+    what.add_argument(
+        "code",
+        metavar="CODE",
+        nargs="?",
+        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101; without it all",
+    )
     law = commands.add_parser("rules", help="the rows, their tests and mutants")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
     law.add_argument(

@@ -44,7 +44,7 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "container": container_hints(),
         "wsl": "microsoft" in platform.release().lower(),
-        "namespaces": _namespaces(),
+        "namespaces": namespaces(),
         "ptrace_scope": _text("/proc/sys/kernel/yama/ptrace_scope"),
         "limits": {
             "nofile": _limit(resource.RLIMIT_NOFILE),
@@ -98,13 +98,14 @@ def dev_shm_bytes() -> int | None:
     return status.f_frsize * status.f_blocks
 
 
-def _namespaces() -> dict[str, str]:
-    found = {}
-    for link in sorted(Path("/proc/self/ns").iterdir()):
-        try:
+def namespaces(process: Path = Path("/proc/self")) -> dict[str, str]:
+    """The namespaces of a process; without those that may not be read."""
+    found: dict[str, str] = {}
+    try:
+        for link in sorted((process / "ns").iterdir()):
             found[link.name] = str(link.readlink())
-        except OSError:
-            continue
+    except OSError:
+        pass
     return found
 
 
