@@ -55,8 +55,14 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "imex_channels": imex_channels(),
         "variables": {x: os.environ[x] for x in VARIABLES if x in os.environ},
     }
-    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return {"id": hashlib.sha256(canonical.encode()).hexdigest()[:12], **facts}
+    return {"id": identity(facts), **facts}
+
+
+def identity(facts: dict[str, Any]) -> str:
+    """A short digest of all facts but the `id` itself."""
+    rest = {name: value for name, value in facts.items() if name != "id"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def kernel_module() -> str | None:
