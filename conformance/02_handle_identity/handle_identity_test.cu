@@ -29,12 +29,6 @@ std::string bytes_of(const Handle& handle) {
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
-size_t free_bytes() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
-}
-
 // Memory of `bytes` at `address`, or anywhere if the allocator does not give
 // that address back. What it gives instead is kept until then, so that each
 // try gets another.
@@ -149,14 +143,14 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
     bool shrinks = true;
     std::set<std::string> different;
     for (int round = 0; round < kRounds && shrinks; ++round) {
-      const size_t before = free_bytes();
+      const size_t before = free_memory();
       for (int i = 0; i < kExports; ++i) {
         const Handle handle = buffer.legacy_handle();
         different.insert(bytes_of(handle));
         if (i == kExports / 2) kept[1] = handle;
         kept[2] = handle;
       }
-      shrinks = free_bytes() < before;
+      shrinks = free_memory() < before;
     }
     EXPECT_FALSE(shrinks) << "device memory shrinks in each of " << kRounds
                           << " rounds of " << kExports << " exports";

@@ -10,13 +10,10 @@
 #include <cctype>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -36,21 +33,6 @@ constexpr int kPeersWithoutASwitch = 8;  // simpleIPC's limit
 
 __global__ void add(unsigned* counter, unsigned times) {
   for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
-}
-
-// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
-// order; whoever started the test may have chosen among the machine's already.
-std::string visible(std::initializer_list<size_t> order) {
-  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::vector<std::string> entries;
-  std::istringstream given(list == nullptr ? "0,1" : list);
-  for (std::string entry; std::getline(given, entry, ',');)
-    entries.push_back(entry);
-  std::string chosen;
-  for (const size_t index : order)
-    chosen += (chosen.empty() ? "" : ",") +
-              (index < entries.size() ? entries[index] : "none");
-  return chosen;
 }
 
 // The role's body, with this device current.
@@ -331,10 +313,9 @@ TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
 TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
   covers("LMEM-33");
   needs(gpus(2), legacy_memory, peer_access);
-  for (const size_t from : {0, 1}) {
+  for (const int from : {0, 1}) {
     Scenario scenario;
-    scenario.role("exporter",
-                  on_device(static_cast<int>(from), lends_both_ways));
+    scenario.role("exporter", on_device(from, lends_both_ways));
     scenario
         .role("importer",
               [](Role& me) {
@@ -359,7 +340,7 @@ TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
                 EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
                 me.signal("closed");
               })
-        .env("CUDA_VISIBLE_DEVICES", visible({1 - from}));
+        .env("CUDA_VISIBLE_DEVICES", visible_gpus({1 - from}));
     scenario.run(20s);
   }
 }
@@ -436,7 +417,7 @@ TEST(LegacyTwoGpus, PointerQueriesSpeakOfTheImportersNumbering) {
                           mapping.close();
                           me.signal("closed");
                         }))
-        .env("CUDA_VISIBLE_DEVICES", visible({1, 0}));
+        .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
     scenario.run(20s);
   }
 }

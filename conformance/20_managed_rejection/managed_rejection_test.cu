@@ -76,15 +76,6 @@ void write_by_host(const Words& words, Pattern pattern) {
   for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
 }
 
-testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
-  for (size_t i = 0; i < words.count; ++i)
-    if (words.data[i] != pattern.at(i))
-      return testing::AssertionFailure()
-             << "the host reads " << words.data[i] << " in word " << i
-             << ", expected " << pattern.at(i);
-  return testing::AssertionSuccess();
-}
-
 // Memory of both sides: each finds what the other wrote.
 void expect_usable_on_both_sides(const Words& words) {
   write_by_host(words, pattern("host"));

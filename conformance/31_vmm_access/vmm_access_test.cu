@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <deque>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -78,17 +76,6 @@ struct Mapped {
   ~Mapped() { DRIVER(cuMemUnmap)(range.at(0), range.bytes()); }
   CUdeviceptr address() const { return range.at(0); }
 };
-
-// CUDA_VISIBLE_DEVICES with the first two of the test's GPUs swapped; whoever
-// started the test may have chosen among the machine's already.
-std::string swapped_gpus() {
-  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::istringstream given(list == nullptr ? "0,1" : list);
-  std::string first, second;
-  std::getline(given, first, ',');
-  std::getline(given, second, ',');
-  return second + "," + first;
-}
 
 std::array<char, 16> uuid_of(int device) {
   cudaDeviceProp properties;
@@ -696,7 +683,7 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
                          std::to_string(found.requestedHandleTypes));
               me.signal("done");
             })
-      .env("CUDA_VISIBLE_DEVICES", swapped_gpus());
+      .env("CUDA_VISIBLE_DEVICES", visible_gpus({1, 0}));
   scenario.run(20s);
 }
 

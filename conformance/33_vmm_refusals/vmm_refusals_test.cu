@@ -85,14 +85,6 @@ std::vector<Candidate> foreign_descriptors() {
   return found;
 }
 
-// The documentation does not say that a refused call leaves its out-parameter
-// alone.
-template <class T>
-void observe_touched(Role& me, const Sentinel<T>& out, const char* call) {
-  if (out.touched())
-    me.observe(std::string(call) + " is refused and yet writes its result");
-}
-
 // A descriptor that must not import as an allocation.
 Outcome import_as_chunk(Role& me, int descriptor) {
   Sentinel<CUmemGenericAllocationHandle> handle;
@@ -103,7 +95,7 @@ Outcome import_as_chunk(Role& me, int descriptor) {
   if (outcome.kind == Outcome::kWrongSuccess)
     DRIVER(cuMemRelease)(handle.value);
   else
-    observe_touched(me, handle, "cuMemImportFromShareableHandle");
+    note_touched(me, handle, "cuMemImportFromShareableHandle");
   return outcome;
 }
 
@@ -117,7 +109,7 @@ Outcome import_as_pool(Role& me, int descriptor) {
   if (outcome.kind == Outcome::kWrongSuccess)
     DRIVER(cuMemPoolDestroy)(pool.value);
   else
-    observe_touched(me, pool, "cuMemPoolImportFromShareableHandle");
+    note_touched(me, pool, "cuMemPoolImportFromShareableHandle");
   return outcome;
 }
 
@@ -143,7 +135,7 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
       Sentinel<CUmemGenericAllocationHandle> handle;
       EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),
                      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-      observe_touched(me, handle, "cuMemCreate");
+      note_touched(me, handle, "cuMemCreate");
     }
     EXPECT_TRUE(context_is_usable());
     const Mapping mapping(Chunk::create(whole, wanted), whole);
@@ -167,12 +159,12 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
       Sentinel<CUmemGenericAllocationHandle> handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, flags));
-      observe_touched(me, handle, "cuMemCreate");
+      note_touched(me, handle, "cuMemCreate");
       Sentinel<CUdeviceptr> address;
       EXPECT_CODE(
           CUDA_ERROR_INVALID_VALUE,
           DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, 0, flags));
-      observe_touched(me, address, "cuMemAddressReserve");
+      note_touched(me, address, "cuMemAddressReserve");
       EXPECT_CODE(
           CUDA_ERROR_INVALID_VALUE,
           DRIVER(cuMemMap)(range.at(0), bytes, 0, chunk.handle(), flags));
@@ -180,7 +172,7 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
                   DRIVER(cuMemExportToShareableHandle)(
                       descriptor.out(), chunk.handle(), kFd, flags));
-      observe_touched(me, descriptor, "cuMemExportToShareableHandle");
+      note_touched(me, descriptor, "cuMemExportToShareableHandle");
     }
     EXPECT_TRUE(context_is_usable());
     // The range is as free, and the chunk as good, as before.
@@ -221,7 +213,7 @@ TEST(VmmRefusals, OnlyRequestedHandleTypesAreExported) {
       EXPECT_TRUE(refused(code, "cuMemExportToShareableHandle",
                           {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_PERMITTED,
                            CUDA_ERROR_NOT_SUPPORTED}));
-      observe_touched(me, handle, "cuMemExportToShareableHandle");
+      note_touched(me, handle, "cuMemExportToShareableHandle");
     };
     expect_refusal("none requested, as a descriptor", unshared, kFd);
     expect_refusal("none requested, as a fabric handle", unshared,

@@ -15,16 +15,6 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
-// The CPU looks at the memory itself.
-testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
-  for (size_t i = 0; i < words.count; ++i)
-    if (words.data[i] != pattern.at(i))
-      return testing::AssertionFailure()
-             << "the host reads " << words.data[i] << " in word " << i
-             << ", expected " << pattern.at(i);
-  return testing::AssertionSuccess();
-}
-
 void allow_gpu(cudaMemPool_t pool) {
   cudaMemAccessDesc access{};
   access.location = {cudaMemLocationTypeDevice, 0};

@@ -2,8 +2,6 @@
 // samples/55_pool_two_gpus.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-#include <sstream>
 #include <string>
 
 #include "harness/scenario/pool.h"
@@ -17,17 +15,6 @@ constexpr auto kNone = cudaMemAccessFlagsProtNone;
 constexpr auto kReadWrite = cudaMemAccessFlagsProtReadWrite;
 
 using PointerData = cudaMemPoolPtrExportData;
-
-// CUDA_VISIBLE_DEVICES for a role that sees this one of the test's GPUs only;
-// whoever started the test may have chosen among the machine's already.
-std::string only(int gpu) {
-  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::istringstream given(list == nullptr ? "0,1" : list);
-  std::string entry;
-  for (int i = 0; i <= gpu && std::getline(given, entry, ','); ++i) {
-  }
-  return entry;
-}
 
 // By a kernel on this GPU and by a copy that it makes.
 void expect_reads(int gpu, const Words& words, Pattern written) {
@@ -153,7 +140,7 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
                 buffer.free();
                 me.signal("freed");
               })
-        .env("CUDA_VISIBLE_DEVICES", only(1 - resident));
+        .env("CUDA_VISIBLE_DEVICES", visible_gpus({1 - resident}));
 
     scenario.run(30s);
   }

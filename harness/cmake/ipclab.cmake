@@ -21,7 +21,7 @@ function(ipc_lesson folder target)
 endfunction()
 
 # ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...] [TIMEOUT seconds]
-#                [ALONE])
+#                [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
 #   TITLE      what the reader will see in the list of lessons
@@ -29,8 +29,10 @@ endfunction()
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
 #   ALONE      no test may use its GPUs meanwhile: it measures device memory
+#   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
+#              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
   if(NOT arg_TITLE OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${folder}: ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...])")
@@ -50,21 +52,45 @@ function(ipc_add_sample)
   add_executable(${topic} ${topic}.cu)
   set_property(GLOBAL APPEND PROPERTY IPCLAB_PROGRAMS $<TARGET_FILE:${topic}>)
   add_test(NAME sample.${folder} COMMAND ${topic})
+  set(tests sample.${folder})
+  if(arg_MPI AND MPI_CXX_FOUND AND MPIEXEC_EXECUTABLE)
+    add_executable(${topic}_mpi ${topic}.cu)
+    target_compile_definitions(${topic}_mpi PRIVATE USE_MPI)
+    target_link_libraries(${topic}_mpi PRIVATE MPI::MPI_CXX)
+    ipc_two_ranks(start)
+    add_test(NAME sample.${folder}.mpi COMMAND ${start} $<TARGET_FILE:${topic}_mpi>)
+    list(APPEND tests sample.${folder}.mpi)
+  endif()
   set_tests_properties(
-    sample.${folder}
+    ${tests}
     PROPERTIES LABELS "sample;${folder};gpu${arg_GPUS}"
                TIMEOUT ${arg_TIMEOUT}
                SKIP_RETURN_CODE 77
                RESOURCE_GROUPS "${arg_GPUS},gpus:1")
   if(arg_ALONE)
-    set_property(TEST sample.${folder} APPEND PROPERTY LABELS alone)
-    set_property(TEST sample.${folder} PROPERTY RUN_SERIAL TRUE)
+    set_property(TEST ${tests} APPEND PROPERTY LABELS alone)
+    set_property(TEST ${tests} PROPERTY RUN_SERIAL TRUE)
   endif()
 
   list(TRANSFORM arg_BUILDS_ON REPLACE "(.+)" "\"\\1\"")
   list(JOIN arg_BUILDS_ON ", " before)
   set_property(GLOBAL APPEND PROPERTY IPCLAB_LESSONS
     "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"builds_on\": [${before}]}")
+endfunction()
+
+# What starts a program as two ranks on this machine: on a single core, too, and
+# for root, as whom one works in a container.
+function(ipc_two_ranks command)
+  set(start ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2)
+  execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(version MATCHES "Open ?(MPI|RTE)")
+    list(APPEND start --oversubscribe)
+    execute_process(COMMAND id -u OUTPUT_VARIABLE user)
+    if(user EQUAL 0)
+      list(APPEND start --allow-run-as-root)
+    endif()
+  endif()
+  set(${command} ${start} PARENT_SCOPE)
 endfunction()
 
 # ipc_add_conformance([TIMEOUT seconds])

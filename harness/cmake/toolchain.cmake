@@ -31,6 +31,13 @@ find_package(CUDAToolkit 13 REQUIRED)
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
 
+# MPI, for the lessons that also run one rank a node; all else does without.
+set(MPI_CXX_SKIP_MPICXX TRUE)
+find_package(MPI QUIET COMPONENTS CXX)
+if(NOT MPI_CXX_FOUND OR NOT MPIEXEC_EXECUTABLE)
+  message(STATUS "no MPI: no test sample.*.mpi (Debian: apt-get install libopenmpi-dev openmpi-bin)")
+endif()
+
 # A message says samples/01…, not where somebody's checkout lies.
 set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")

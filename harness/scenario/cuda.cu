@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <sstream>
 #include <vector>
 
 #include "harness/scenario/board.h"
@@ -70,6 +72,19 @@ testing::AssertionResult wrong_word(const char* path, size_t index,
          << path << " reads " << hexadecimal(seen) << " in word " << index
          << ", expected " << hexadecimal(expected) << " (" << wrong << " of "
          << count << " words are wrong)";
+}
+
+// Do `count` words that `path` has read hold the pattern?
+testing::AssertionResult holds(const char* path, const uint32_t* words,
+                               size_t count, Pattern pattern) {
+  size_t wrong = 0, first = 0;
+  for (size_t i = count; i-- > 0;)
+    if (words[i] != pattern.at(i)) {
+      ++wrong;
+      first = i;
+    }
+  if (wrong == 0) return testing::AssertionSuccess();
+  return wrong_word(path, first, pattern.at(first), words[first], wrong, count);
 }
 
 // Codes that speak of the machine, not of the call.
@@ -231,15 +246,11 @@ testing::AssertionResult kernel_reads(const Words& words, Pattern pattern) {
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern) {
   std::vector<uint32_t> seen(words.count, 0xA5A5A5A5);
   CALL(cudaMemcpy(seen.data(), words.data, words.bytes(), cudaMemcpyDefault));
-  size_t wrong = 0, first = 0;
-  for (size_t i = words.count; i-- > 0;)
-    if (seen[i] != pattern.at(i)) {
-      ++wrong;
-      first = i;
-    }
-  if (wrong == 0) return testing::AssertionSuccess();
-  return wrong_word("cudaMemcpy", first, pattern.at(first), seen[first], wrong,
-                    words.count);
+  return holds("cudaMemcpy", seen.data(), seen.size(), pattern);
+}
+
+testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
+  return holds("the host", words.data, words.count, pattern);
 }
 
 DeviceBuffer::DeviceBuffer(size_t bytes) {
@@ -398,6 +409,20 @@ size_t free_memory() {
   size_t free = 0, total = 0;
   CALL(cudaMemGetInfo(&free, &total));
   return free;
+}
+
+std::string visible_gpus(std::initializer_list<int> order) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> entries;
+  std::istringstream given(list == nullptr ? "0,1" : list);
+  for (std::string entry; std::getline(given, entry, ',');)
+    entries.push_back(entry);
+  // A role comes by here as well, with a list that is shortened already.
+  entries.resize(std::max(entries.size(), size_t{2}), "none");
+  std::string chosen;
+  for (const int gpu : order)
+    chosen += (chosen.empty() ? "" : ",") + entries.at(gpu);
+  return chosen;
 }
 
 }  // namespace ipclab

@@ -139,6 +139,9 @@ testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
 /// cudaMemcpy to the host reads the pattern: another path than a kernel's.
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 
+/// The CPU reads the pattern itself, of memory that the host can address.
+testing::AssertionResult host_reads(const Words& words, Pattern pattern);
+
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
  public:
@@ -259,6 +262,10 @@ int attribute(CUdevice_attribute which, int device = 0);
 
 /// Bytes that nobody has on the current device. A test that asks is `alone`.
 size_t free_memory();
+
+/// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
+/// order; whoever started the test may have chosen among the machine's already.
+std::string visible_gpus(std::initializer_list<int> order);
 
 /// Prints the probe's document (harness/README.md, section 3) to stdout.
 void print_probe();

@@ -273,8 +273,10 @@ std::string uuid_of(const cudaDeviceProp& properties) {
   return text;
 }
 
-const char* compute_mode() {
-  switch (ask(cudaDevAttrComputeMode)) {
+const char* compute_mode(int gpu) {
+  int mode = -1;
+  cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, gpu);
+  switch (mode) {
     case cudaComputeModeDefault:
       return "default";
     case cudaComputeModeExclusiveProcess:
@@ -359,7 +361,7 @@ void print_probe() {
             .add("compute_capability", std::to_string(properties.major) + "." +
                                            std::to_string(properties.minor))
             .add("memory_bytes", properties.totalGlobalMem)
-            .add("compute_mode", compute_mode())
+            .add("compute_mode", compute_mode(i))
             .add("mig", std::strstr(properties.name, "MIG") != nullptr));
   }
   Json peers = Json::array();

@@ -1,23 +1,21 @@
 // Lesson 35: share memory by a fabric handle, 64 bytes of plain data.
 //
 //   exporter                            importer
-//   cuMemCreate as fabric memory
-//   map, write, cuMemExport...
+//   cuMemCreate, map, cuMemExport...
 //                    -- 64 bytes --->   cuMemImport..., map
-//                                       add with a kernel, unmap
-//   read the sums    <-- added ------
+//   read the sums    <-- added ------   add with a kernel, unmap
 //   unmap, release: not before, 64 bytes keep no memory alive
 //
-// Both run on one node here; between nodes of one NVLink domain the
-// calls are the same, and any network carries the bytes.
-//
+// As processes of one node:
 // nvcc -cudart shared samples/35_fabric_handle/fabric_handle.cu
+// As ranks of `mpirun -n 2`, one a node of an NVLink domain: the same
+// with -DUSE_MPI -ccbin mpicxx
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
 
-#include "../common/roles.h"
+#include "roles.h"
 
 using Memory = CUmemGenericAllocationHandle;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
@@ -48,13 +46,25 @@ void unmap(int* data, Memory memory) {
 }
 
 //! [needs]
-// The attribute was 1, and yet: what the administrator has to do.
-[[noreturn]] void skip_because(CUresult code) {
-  if (access(kChannel, F_OK) == -1)
-    skip("no IMEX channel: make %s with mknod", kChannel);
-  if (access(kChannel, R_OK | W_OK) == -1)
-    skip("no permission: this user may not open %s", kChannel);
-  skip("cuMemCreate: %s; does nvidia-imex run?", driver_error(code));
+// Both nodes need the channel, so both ends try to have such memory.
+Memory create() {
+  require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+          "fabric handles");
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.requestedHandleTypes = kFabric;
+  Memory memory;
+  const auto code = DRIVER(cuMemCreate)(&memory, kBytes, &wanted, 0);
+  if (code == CUDA_ERROR_NOT_PERMITTED) {
+    if (access(kChannel, F_OK) == -1)
+      skip("no IMEX channel: make %s with mknod", kChannel);
+    if (access(kChannel, R_OK | W_OK) == -1)
+      skip("no permission: this user may not open %s", kChannel);
+    skip("cuMemCreate: %s; does nvidia-imex run?", driver_error(code));
+  }
+  CU_CHECK(code);
+  return memory;
 }
 //! [needs]
 
@@ -68,7 +78,6 @@ int exporter(Channel& channel, Memory memory) {
                                                 kFabric, 0));
   say("writes %d values, sends %zu bytes", kCount, sizeof handle);
   channel.send("handle", handle);
-
   channel.wait("added");
   host.assign(kCount, kPoison);
   CUDA_CHECK(cudaMemcpy(host.data(), data, kBytes, cudaMemcpyDefault));
@@ -81,7 +90,8 @@ int exporter(Channel& channel, Memory memory) {
 //! [exporter]
 
 //! [importer]
-int importer(Channel channel) {
+int importer(Channel channel, Memory tried) {
+  CU_CHECK(DRIVER(cuMemRelease)(tried));
   auto handle = channel.receive<CUmemFabricHandle>("handle");
   Memory memory;
   CU_CHECK(DRIVER(cuMemImportFromShareableHandle)(&memory, &handle,
@@ -101,18 +111,8 @@ int main(int argc, char** argv) {
   const bool child = is_child(argc, argv);
   require_gpus(1);
   CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
-  if (child) return importer(channel_from_parent(argv));
-  require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
-          "fabric handles");
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  wanted.requestedHandleTypes = kFabric;
-  Memory memory;
-  const CUresult code =
-      DRIVER(cuMemCreate)(&memory, kBytes, &wanted, 0);
-  if (code == CUDA_ERROR_NOT_PERMITTED) skip_because(code);
-  CU_CHECK(code);
+  const Memory memory = create();
+  if (child) return importer(channel_from_parent(argv), memory);
   Child other = start_again(argv);
   const int mine = exporter(other.channel, memory);
   const int theirs = other.wait(10s);

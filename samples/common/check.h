@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,17 @@ inline void print_role(FILE* out) {
   if (role_name())
     std::fprintf(out, "[%s %d] ", role_name(),
                  static_cast<int>(getpid()));
+}
+
+// A line of the lesson's story, with the role that tells it.
+[[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
+  std::printf("%-8s  ", role_name());
+  va_list arguments;
+  va_start(arguments, text);
+  std::vprintf(text, arguments);
+  va_end(arguments);
+  std::printf("\n");
+  std::fflush(stdout);  // keeps the order when stdout is a pipe
 }
 
 // Ends the process: the call as it is written, then what it answered.

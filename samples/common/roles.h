@@ -26,17 +26,6 @@ using namespace std::chrono_literals;
 // The second argument of the second start: the number of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
-// A line of the lesson's story, with the role that tells it.
-[[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
-  std::printf("%-8s  ", role_name());
-  va_list arguments;
-  va_start(arguments, text);
-  std::vprintf(text, arguments);
-  va_end(arguments);
-  std::printf("\n");
-  std::fflush(stdout);  // keeps the order when stdout is a pipe
-}
-
 // Is this the second start of the program?
 inline bool is_child(int argc, char** argv) {
   const bool child =

@@ -298,6 +298,8 @@ def test_sample_by_each_of_its_names(build: Build, name: str) -> None:
         "// SPDX-License-Identifier: Apache-2.0\n\n// not this\n"
     )
     build.sample("print('the lesson speaks')")
+    labels = ("sample", "01_legacy_memory", "gpu1")
+    build.add("sample.01_legacy_memory.mpi", "print('as two ranks')", *labels)
     done = build.ipclab("sample", name, "--build", "build")
     assert done.returncode == 0
     assert done.stdout == (

@@ -163,12 +163,22 @@ def test_the_page_says_what_the_terminal_says(build: Build) -> None:
     assert "reference model" not in page
 
 
-def test_a_page_of_a_model_run_says_so(build: Build) -> None:
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        (["old"], "One of the two runs was made on the reference model"),
+        (["old", "new"], "Made on the reference model"),
+    ],
+)
+def test_a_page_of_a_model_run_says_so(
+    build: Build, runs: list[str], text: str
+) -> None:
     two_runs(build, "record()", "record()")
-    edit(build.root / "old/run.json", {"backend": "model"})
+    for name in runs:
+        edit(build.root / name / "run.json", {"backend": "model"})
     assert compare(build, "--html", "out.html").returncode == 0
     page = (build.root / "out.html").read_text()
-    assert page.count("Made on the reference model") == 2  # on the page, on paper
+    assert page.count(text) == 2  # on the page, on paper
     assert "no test changed" in page
 
 

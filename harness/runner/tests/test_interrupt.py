@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,16 @@ def half_way(
         process.communicate(timeout=10)
 
 
+def is_a_prefix(build: Build, state: str, count: int) -> None:
+    """`ipclab verify` says of `out` that it is no more than that."""
+    done = build.ipclab("verify", "out")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f"not verified: the run is {state}, not finished: "
+        f"{count} records of {count} of 3 tests"
+    ]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_keeps_what_was_judged(
     build: Build, tmp_path: Path, number: int
@@ -66,6 +77,7 @@ def test_interrupted_run_keeps_what_was_judged(
     assert "Traceback" not in text
     assert "This run is interrupted: 1 of 3" in (folder / "report.html").read_text()
     assert (folder / "junit.xml").exists()
+    is_a_prefix(build, "interrupted", 1)
 
 
 def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
@@ -74,6 +86,7 @@ def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
         process.wait(10)
         os.kill(hanging, signal.SIGKILL)  # nobody was left to end it
     folder = tmp_path / "out"
+    is_a_prefix(build, "running", 1)
     with (folder / "records.jsonl").open("a") as stream:
         stream.write('{"version": 1, "ctest": "conf')
     report = build.ipclab("report", "out")
@@ -152,3 +165,55 @@ def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
     found, wrong = records.parse_lines((tiny_disk / "out/records.jsonl").read_bytes())
     assert wrong is None
     assert [x["test"] for x in found] == ["Suite.A"]
+    done = build.ipclab("verify", out)
+    assert done.returncode == 1
+    assert "not finished: 1 records of 1 of 3 tests" in done.stdout
+
+
+def test_a_file_that_may_not_grow_ends_the_run(build: Build) -> None:
+    """As a full disk does, where no disk can be mounted: the process's own limit."""
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    build.conformance("record(notes=['x' * 15000])", "Suite.B", "LMEM-02")
+    build.conformance("record(notes=['x' * 15000])", "Suite.C", "LIM-01")
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (20000, 20000)); "
+    command = "import sys; from ipclab.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["run", "--build", "build", "--results", "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", limit + command, *arguments],
+        cwd=build.root,
+        env=build.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 3, said
+    assert said.count("File too large") == 1
+    assert "Traceback" not in said
+    lines = (build.root / "out/records.jsonl").read_bytes()
+    found, wrong = records.parse_lines(lines)
+    assert wrong is None
+    assert [x["test"] for x in found] == ["Suite.A", "Suite.B"]
+    is_a_prefix(build, "broken", 2)
+
+
+def test_where_no_end_can_be_written_the_run_has_none(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run.json still says 'running' if it could not be replaced."""
+    for name, row in (("A", "LMEM-01"), ("B", "LMEM-02"), ("C", "LIM-01")):
+        build.conformance("record()", f"Suite.{name}", row)
+    replace, count = Path.replace, 0
+
+    def once(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += path.name == ".run.json.draft"
+        if count > 1:
+            raise OSError(28, os.strerror(28))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", once)
+    outcome = build.run()
+    assert outcome.code == 3
+    assert outcome.text.count("No space left on device") == 1
+    is_a_prefix(build, "running", 3)

@@ -1,4 +1,4 @@
-"""record.schema.json, and that our reading of it is that of jsonschema."""
+"""The two schemas, and that our reading of them is that of jsonschema."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -177,3 +177,47 @@ def test_every_record_of_a_run_keeps_to_it(build: Build) -> None:
     assert len(found) == 8
     for record in found:
         assert both(record) is None
+
+
+@pytest.fixture
+def run(build: Build) -> dict[str, Any]:
+    """run.json of a real run."""
+    build.deviation()
+    build.conformance("record()")
+    return build.run().json
+
+
+def test_a_run_keeps_to_its_schema(run: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema.RUN)
+    assert both(run, schema.RUN) is None
+    assert set(schema.RUN["required"]) == set(schema.RUN["properties"]) == set(run)
+    for field in run:
+        rest = {x: y for x, y in run.items() if x != field}
+        assert both(rest, schema.RUN) == f"record.{field}: is missing"
+        assert f"record.{field}" in (both({**run, field: 1.5}, schema.RUN) or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (["state"], "over", "record.state"),
+        (["filtered"], 1, "record.filtered"),
+        (["filtered"], "yes", "record.filtered"),
+        (["selected"], True, "record.selected"),
+        (["counts", "conforms"], "1", "record.counts.conforms"),
+        (["requirements", "LMEM-01"], "text", "record.requirements.LMEM-01"),
+        (["requirements", "X"], {"kind": "MUST"}, "requirements.X.statement"),
+        (["manifest", "records"], {"count": 1}, "manifest.records.bytes"),
+        (["manifest", "tests", "a"], 1, "manifest.tests.a"),
+        (["manifest", "programs", "a"], [], "manifest.programs.a"),
+        (["manifest", "more"], 1, "manifest.more: is no field of it"),
+    ],
+)
+def test_bad_values_of_a_run_are_named(
+    run: dict[str, Any], path: list[str], value: Any, says: str
+) -> None:
+    part = run
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    assert says in (both(run, schema.RUN) or "")

@@ -18,6 +18,7 @@ from ipclab import (
     backend,
     compare,
     doctor,
+    explain,
     matrix,
     mutants,
     report,
@@ -25,6 +26,7 @@ from ipclab import (
     rules,
     sample,
     terminal,
+    verify,
 )
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
@@ -55,13 +57,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(options: argparse.Namespace) -> int:
     build = options.build if "build" in options else BUILD
     if options.command == "run":
-        return _run(options)
+        return _run(_settings(options), latest=options.results is None)
+    if options.command == "qualify":
+        return _qualify(options)
+    if options.command == "verify":
+        return verify.run(terminal.console(), options.results, options.held_to)
     if options.command == "sample":
         return sample.run(build, options.lesson, options.backend, options.profile)
     if options.command == "mutants":
         return _mutants(options)
     if options.command == "doctor":
-        return doctor.run(terminal.console(), build)
+        return doctor.run(
+            terminal.console(),
+            doctor.Request(
+                build=build,
+                backend=options.backend,
+                profile=options.profile,
+                pid=options.pid,
+                record=options.machine,
+                json=options.json,
+            ),
+        )
+    if options.command == "explain":
+        return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
     if options.command == "compare":
@@ -69,7 +87,9 @@ def _command(options: argparse.Namespace) -> int:
             terminal.console(),
             options.old,
             options.new,
-            compare.Request(options.json, options.html, options.any_catalogue),
+            compare.Request(
+                options.json, options.html, options.any_catalogue, options.fidelity
+            ),
         )
     return _report(options.results)
 
@@ -92,25 +112,44 @@ def _mutants(options: argparse.Namespace) -> int:
     return code
 
 
-def _run(options: argparse.Namespace) -> int:
-    out = terminal.console()
-    run = Run(
-        Settings(
-            build=options.build,
-            results=options.results or results.default_folder(),
-            expression=options.expression,
-            jobs=options.jobs,
-            gpus=options.gpus,
-            repeat=options.repeat,
-            seed=options.seed,
-            strict=options.strict,
-            require=options.require,
-            requirements=options.requirements,
-            deviations=options.deviations,
-            backend=options.backend,
-            profile=options.profile,
-        )
+def _settings(options: argparse.Namespace) -> Settings:
+    return Settings(
+        build=options.build,
+        results=options.results or results.default_folder(),
+        expression=options.expression,
+        jobs=options.jobs,
+        gpus=options.gpus,
+        repeat=options.repeat,
+        seed=options.seed,
+        strict=options.strict,
+        require=options.require,
+        requirements=options.requirements,
+        deviations=options.deviations,
+        backend=options.backend,
+        profile=options.profile,
     )
+
+
+def _qualify(options: argparse.Namespace) -> int:
+    """A run with the fixed options that is verified at once."""
+    settings = Settings(
+        build=options.build,
+        results=options.results or results.default_folder(),
+        jobs=options.jobs,
+        backend=options.backend,
+        profile=options.profile,
+        **verify.FIXED,
+    )
+    assert settings.results is not None
+    code = _run(settings, latest=options.results is None)
+    verified = verify.run(terminal.console(), settings.results, options.build)
+    return code or verified
+
+
+def _run(settings: Settings, latest: bool) -> int:
+    """Run it, show it and keep it; `latest`: results/latest shall lead there."""
+    out = terminal.console()
+    run = Run(settings)
     assert run.results is not None
     try:
         terminal.first_line(out, run)
@@ -119,7 +158,7 @@ def _run(options: argparse.Namespace) -> int:
         if run.state == "running":  # what ended it came before pytest's session
             run.close("interrupted")
     try:
-        if options.results is None:
+        if latest:
             run.results.link_latest()
         run.results.write("report.html", _page(run.results.folder))
     except HarnessError as error:
@@ -196,26 +235,11 @@ def _parser() -> argparse.ArgumentParser:
         help="tests whose name, lesson or requirement matches (as in pytest)",
     )
     run.add_argument(
-        "-j",
-        dest="jobs",
-        metavar="N",
-        type=_positive,
-        default=1,
-        help="tests at once; each gets its own GPUs while there are enough",
-    )
-    run.add_argument(
         "--gpus",
         metavar="N",
         type=_natural,
         default=None,
         help="only tests that need at most N GPUs",
-    )
-    run.add_argument(
-        "--results",
-        metavar="DIR",
-        type=Path,
-        default=None,
-        help="where to write (default: results/<UTC time>, and results/latest)",
     )
     run.add_argument(
         "--repeat",
@@ -243,14 +267,73 @@ def _parser() -> argparse.ArgumentParser:
             default=None,
             help=f"instead of conformance/{name}.json of the source tree",
         )
+    whole = commands.add_parser(
+        "qualify",
+        help="a run to hand in: the whole suite three times, then verified",
+        description="The whole suite, each test three times, with fixed options: "
+        "what `ipclab verify` accepts. A test that the harness cannot judge, or "
+        "that disagrees with itself, is not accepted.",
+        epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
+    )
+    for command in (run, whole):
+        command.add_argument(
+            "-j",
+            dest="jobs",
+            metavar="N",
+            type=_positive,
+            default=1,
+            help="tests at once; each gets its own GPUs while there are enough",
+        )
+        command.add_argument(
+            "--results",
+            metavar="DIR",
+            type=Path,
+            default=None,
+            help="where to write (default: results/<UTC time>, and results/latest)",
+        )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
-    for command in (run, one):
+    look = commands.add_parser(
+        "doctor",
+        help="what this machine can share, and what stands in the way",
+        epilog="exit code: 0 something can be shared, 1 nothing can, 2 usage, "
+        "3 the harness is broken",
+    )
+    look.add_argument(
+        "--with",
+        dest="pid",
+        metavar="PID",
+        type=_positive,
+        default=None,
+        help="compare with this process, which memory is to be shared with",
+    )
+    look.add_argument(
+        "--json",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write facts and findings there, too; -: print them and nothing else",
+    )
+    look.add_argument(
+        "--machine",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="judge what --json wrote, perhaps on another machine",
+    )
+    # A doctor that nobody asked for the model speaks of this machine alone.
+    for command, default in (
+        (run, "auto"),
+        (whole, "auto"),
+        (one, "auto"),
+        (look, "cuda"),
+    ):
         command.add_argument(
             "--backend",
             choices=backend.CHOICES,
-            default="auto",
-            help="a GPU or the reference model; auto: a GPU if there is one",
+            default=default,
+            help="a GPU or the reference model; auto: a GPU if there is one "
+            f"(default: {default})",
         )
         command.add_argument(
             "--profile",
@@ -290,7 +373,13 @@ def _parser() -> argparse.ArgumentParser:
         help="only mutants that the changes since BASE, a branch or commit, concern "
         "(default: HEAD, what is not committed); never the whole matrix",
     )
-    look = commands.add_parser("doctor", help="what this machine can share")
+    what = commands.add_parser("explain", help="what an error code of CUDA means here")
+    what.add_argument(
+        "code",
+        metavar="CODE",
+        nargs="?",
+        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101; without it all",
+    )
     law = commands.add_parser("rules", help="the rows, their tests and mutants")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
     law.add_argument(
@@ -300,7 +389,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, one, kill, look, law):
+    for command in (run, whole, one, kill, look, law):
         command.add_argument(
             "--build",
             metavar="DIR",
@@ -326,6 +415,27 @@ def _parser() -> argparse.ArgumentParser:
         "--any-catalogue",
         action="store_true",
         help="even if rows have another sentence in the two runs",
+    )
+    two.add_argument(
+        "--fidelity",
+        action="store_true",
+        help="one run is of the reference model: does it answer as the driver did?",
+    )
+    check = commands.add_parser(
+        "verify",
+        help="is a run that was handed in whole and unedited?",
+        description="Holds a run of `ipclab qualify` to its own digests. They show "
+        "accidents and edits; they are no signature.",
+        epilog="exit code: 0 verified, 1 not, 2 the results cannot be read",
+    )
+    check.add_argument("results", metavar="RESULTS", type=Path)
+    check.add_argument(
+        "--build",
+        dest="held_to",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="hold programs, list of tests and catalogue to this build, too",
     )
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)

@@ -1,12 +1,16 @@
-"""`ipclab compare OLD NEW`: what two runs say differently, test by test."""
+"""`ipclab compare OLD NEW`: what two runs say differently, test by test.
+
+With `--fidelity` one of them is of the reference model: what does the model
+answer differently from the driver, and is it explained?
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,12 @@ REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
     "explained",
     "timing",
 )
+# Of a driver and the model.
+UNEXPLAINED, NOT_HERE, RECENT = (
+    "unexplained",
+    "one side only",
+    "not recorded",
+)
 MEANING = {  # in the order in which they are shown
     REGRESSED: "passed, fails now",
     DISAPPEARED: "was there, is not",
@@ -35,8 +45,11 @@ MEANING = {  # in the order in which they are shown
     NEW: "was not there",
     EXPLAINED: "one of the two is a deviation that deviations.json knows",
     SLOWER: "same verdict, another duration",
+    UNEXPLAINED: "two answers, and nobody says why",
+    NOT_HERE: "one of the two machines lacks what the row needs",
+    RECENT: "not in the driver's run, or with another sentence",
 }
-WORSE = (REGRESSED, DISAPPEARED)
+WORSE = (REGRESSED, DISAPPEARED, UNEXPLAINED)
 COLOURS = {
     REGRESSED: "bold red",
     DISAPPEARED: "bold red",
@@ -45,6 +58,9 @@ COLOURS = {
     NEW: "cyan",
     EXPLAINED: "dim",
     SLOWER: "dim",
+    UNEXPLAINED: "bold red",
+    NOT_HERE: "dim",
+    RECENT: "cyan",
 }
 # Durations below this, in milliseconds, and ratios below that are noise.
 LONG, RATIO = 500.0, 2.0
@@ -62,6 +78,10 @@ class Change:
     before: str | None  # the verdict as shown; None: not there
     after: str | None
     reason: str
+
+
+Read = tuple[dict[str, Any], list[Row]]  # run.json, and a row for each test
+Judge = Callable[[str, Row | None, Row | None], Change | None]
 
 
 @dataclass(frozen=True)
@@ -85,36 +105,48 @@ class Request:
     json: Path | None = None
     html: Path | None = None
     any_catalogue: bool = False
+    fidelity: bool = False  # a driver and the model
 
 
 def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
-    UsageError where a comparison would mislead: a run that has not finished,
-    one of a part of the suite, records that are not whole, rows whose sentence
-    has changed (unless `request.any_catalogue`).
+    With `request.fidelity` 1 if the model differs and nobody says why. UsageError where
+    a comparison would mislead: a run that has not finished, one of a part of
+    the suite, records that are not whole, rows whose sentence has changed
+    (unless `request.any_catalogue`).
     """
     before, after = _read(old), _read(new)
-    if not request.any_catalogue:
-        _same_catalogue(before[0], after[0])
-    found = difference(before, after)
+    labels = ("old", "new")
+    if request.fidelity:
+        labels = ("driver", "model")
+        before, after = _driver_and_model(before, after)
+        found = difference(before, after, _fidelity(before[0], after[0]))
+        found = replace(found, environment={})  # nothing is the same in the two
+    else:
+        if not request.any_catalogue:
+            _same_catalogue(before[0], after[0])
+        found = difference(before, after)
     if request.json is not None:
         _write(request.json, json.dumps(asdict(found), indent=1) + "\n")
     if request.html is not None:
-        _write(request.html, page(before[0], after[0], found))
-    _show(out, before[0], after[0], found)
+        runs = dict(zip(labels, (before[0], after[0]), strict=True))
+        _write(request.html, page(runs, found))
+    _show(out, labels, (before[0], after[0]), found)
     return 1 if found.worse else 0
 
 
-def page(old: dict[str, Any], new: dict[str, Any], found: Difference) -> str:
-    """What differs, as a page; `old` and `new` are the documents of the runs."""
+def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
+    """What differs, as a page; `runs` are the two documents by their labels."""
     return pages.render(
         "compare.html.j2",
-        runs={"old": old, "new": new},
-        on_model="model" in (old.get("backend"), new.get("backend")),
+        runs=runs,
+        on_model=(None, pages.HALF_ON_MODEL, pages.ON_MODEL)[
+            sum(run.get("backend") == "model" for run in runs.values())
+        ],
         statements={
             name: row["statement"]
-            for document in (old, new)
+            for document in runs.values()
             for name, row in document["requirements"].items()
         },
         changes=found.changes,
@@ -138,16 +170,18 @@ def _write(path: Path, text: str) -> None:
         raise HarnessError(f"{path}: {error.strerror}") from None
 
 
-def difference(
-    old: tuple[dict[str, Any], list[Row]], new: tuple[dict[str, Any], list[Row]]
-) -> Difference:
-    """What the rows and the machines of two runs have in common, and what not."""
+def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:
+    """What the rows and the machines of two runs have in common, and what not.
+
+    `judge` says of one test what became of it, or None if it is the same.
+    """
+    judge = judge or _change
     before = {row.ctest: row for row in old[1]}
     after = {row.ctest: row for row in new[1]}
     changes = [
         change
         for name in before | after
-        if (change := _change(name, before.get(name), after.get(name)))
+        if (change := judge(name, before.get(name), after.get(name)))
     ]
     order = list(MEANING)
     changes.sort(key=lambda change: (order.index(change.what), change.test))
@@ -170,24 +204,28 @@ def _change(name: str, before: Row | None, after: Row | None) -> Change | None:
         long, short = sorted((_duration(before), _duration(after)), reverse=True)
         if long < LONG or long < RATIO * short:
             return None
-        return Change(
-            name,
-            row.record["requirement"],
-            SLOWER,
-            before.shown,
-            after.shown,
-            f"{_duration(before) / 1000:.1f} s, now {_duration(after) / 1000:.1f} s",
-        )
+        told = f"{_duration(before) / 1000:.1f} s, now {_duration(after) / 1000:.1f} s"
+        return _as_change(SLOWER, before, after, told)
     else:
         what = _verdict_change(before.verdict, after.verdict)
+    return _as_change(what, before, after, _why(row))
+
+
+def _as_change(what: str, before: Row | None, after: Row | None, reason: str) -> Change:
+    row = after or before
+    assert row is not None
     return Change(
-        name,
+        row.ctest,
         row.record["requirement"],
         what,
         before.shown if before else None,
         after.shown if after else None,
-        row.reason or "; ".join(row.record["notes"]),
+        reason,
     )
+
+
+def _why(row: Row) -> str:
+    return row.reason or "; ".join(row.record["notes"])
 
 
 def _verdict_change(before: str, after: str) -> str:
@@ -195,6 +233,71 @@ def _verdict_change(before: str, after: str) -> str:
     if failed != fails:
         return REGRESSED if fails else FIXED
     return EXPLAINED if "deviates" in (before, after) else CHANGED
+
+
+def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
+    """The two runs in this order; UsageError unless they are these and meet."""
+    by_backend = {str(run[0].get("backend")): run for run in (one, other)}
+    if by_backend.keys() != {"cuda", "model"}:
+        raise UsageError(
+            "--fidelity needs a run on a GPU and one on the reference model, not "
+            + " and ".join(str(run[0].get("backend")) for run in (one, other))
+        )
+    driver, model = by_backend["cuda"], by_backend["model"]
+    judged = [
+        {row.ctest for row in run[1] if row.verdict in records.JUDGED}
+        for run in (driver, model)
+    ]
+    if judged[0].isdisjoint(judged[1]):
+        raise UsageError("no test was judged in both runs: nothing is compared")
+    return driver, model
+
+
+def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
+    """What a driver and the model say of one test, and whether that is explained.
+
+    An entry of deviations.json explains a difference, and so does a limit that
+    the driver has lifted: the model keeps to the documentation. Nothing
+    explains a verdict that fails a run.
+    """
+    entries = {
+        entry["requirement"]: entry
+        for run in (driver, model)
+        for entry in run.get("deviations", [])
+    }
+
+    def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
+        if here is None or there is None:
+            what, why = (
+                (DISAPPEARED, "not in the model's run") if there else (RECENT, "")
+            )
+            return _as_change(what, there, here, why)
+        row = there.record["requirement"]
+        if _sentence(driver, row) != _sentence(model, row):
+            return _as_change(RECENT, there, here, "its sentence was another then")
+        if there.verdict == here.verdict:
+            return None
+        verdicts = {there.verdict, here.verdict}
+        if verdicts & set(records.FAILING):
+            return _as_change(UNEXPLAINED, there, here, _both(there, here))
+        if "not applicable" in verdicts:
+            lacking = there if there.verdict == "not applicable" else here
+            return _as_change(NOT_HERE, there, here, lacking.reason)
+        if row in entries:
+            return _as_change(EXPLAINED, there, here, entries[row]["evidence"])
+        if (there.verdict, here.verdict) == ("lifted", "conforms"):
+            return _as_change(EXPLAINED, there, here, there.reason)
+        return _as_change(UNEXPLAINED, there, here, _both(there, here))
+
+    return judge
+
+
+def _both(there: Row, here: Row) -> str:
+    return "; ".join(
+        f"{who}: {why}"
+        for who, why in (("driver", _why(there)), ("model", _why(here)))
+        if why
+    )
 
 
 def _duration(row: Row) -> float:
@@ -211,7 +314,7 @@ def _environment(
             yield name, pair
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
+def _read(folder: Path) -> Read:
     document, found, wrong = results.read(folder)
     if wrong:
         raise UsageError(f"{folder}: {wrong}; compare whole results only")
@@ -224,13 +327,18 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     return document, records.rows(found)
 
 
+def _sentence(run: dict[str, Any], name: str | None) -> tuple[str, str] | None:
+    """What a row demanded in a run; None if the run did not know it."""
+    row = run["requirements"].get(name)
+    return row and (row["statement"], row["kind"])
+
+
 def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
     before, after = old["requirements"], new["requirements"]
     other = [
         name
         for name in before
-        if name in after
-        and any(before[name][x] != after[name][x] for x in ("statement", "kind"))
+        if name in after and _sentence(old, name) != _sentence(new, name)
     ]
     if other:
         raise UsageError(
@@ -240,14 +348,17 @@ def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _show(
-    out: Console, old: dict[str, Any], new: dict[str, Any], found: Difference
+    out: Console,
+    labels: tuple[str, str],
+    runs: tuple[dict[str, Any], dict[str, Any]],
+    found: Difference,
 ) -> None:
-    for label, document in (("old", old), ("new", new)):
+    for label, document in zip(labels, runs, strict=True):
         line = f"{label}: {document['started']}  {document.get('machine', '')}"
         out.print(Text(line), soft_wrap=True)
     if found.changes:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("", "row", "test", "old", "new", "reason"):
+        for name in ("", "row", "test", *labels, "reason"):
             table.add_column(name, overflow="fold", no_wrap=name in ("", "row"))
         for change in found.changes:
             table.add_row(

@@ -56,14 +56,19 @@ class Deviations:
 
     def entry_for(self, requirement: str | None) -> Entry | None:
         """The entry that applies to a row here, unless it has expired."""
-        for entry in self.entries:
-            if (
-                entry["requirement"] == requirement
-                and not self._expired(entry)
-                and self._applies(entry)
-            ):
+        for entry in self.applicable:
+            if entry["requirement"] == requirement:
                 return entry
         return None
+
+    @property
+    def applicable(self) -> list[Entry]:
+        """The entries that apply here and have not expired."""
+        return [
+            x
+            for x in self.entries
+            if self._applies(x) and not expired(x, str(self.today))
+        ]
 
     def problems(self, known: set[str]) -> list[str]:
         """Unknown names and expired entries: each fails the run."""
@@ -72,15 +77,12 @@ class Deviations:
             name = entry["requirement"]
             if name not in known:
                 found.append(f"deviations.json: {name} is no row of requirements.json")
-            elif self._expired(entry):
+            elif expired(entry, str(self.today)):
                 found.append(
                     f"deviations.json: {name} expired on {entry['expires']}; "
                     f"ask {entry['owner']}"
                 )
         return found
-
-    def _expired(self, entry: Entry) -> bool:
-        return datetime.date.fromisoformat(entry["expires"]) < self.today
 
     def _applies(self, entry: Entry) -> bool:
         if VENDORS.get(self.backend) != entry["vendor"]:
@@ -93,6 +95,11 @@ class Deviations:
         return self.driver is not None and (
             _version(span["from"]) <= _version(self.driver) <= _version(span["to"])
         )
+
+
+def expired(entry: Entry, day: str) -> bool:
+    """Whether an entry no longer held on that day, such as 2027-06-30."""
+    return bool(entry["expires"] < day)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +13,109 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import ctest, fingerprint, probe
+from ipclab import backend, checks, ctest, machine, probe
+from ipclab.checks import Finding
+from ipclab.errors import HarnessError, UsageError
+from ipclab.machine import Machine
 
-TRANSPORTS = (  # capabilities that carry memory or order to another process
-    "legacy_memory",
-    "legacy_events",
-    "vmm_fd",
-    "fabric",
-    "pool_fd",
-)
+COLOURS = {"blocks": "bold red", "limits": "yellow", "unknown": "blue", "fine": "green"}
 
 
-def run(out: Console, build: Path) -> int:
-    """Print both tables; 0 if something can be shared, 1 if not."""
-    document = probe.ask(ctest.read(build))
-    facts = fingerprint.of_machine(document)
-    out.print(Text(probe.first_line(document)), soft_wrap=True)
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    build: Path
+    backend: str = "cuda"
+    profile: str | None = None
+    pid: int | None = None  # compare with this process
+    record: Path | None = None  # judge the machine that was written down here
+    json: Path | None = None  # write it there; "-": print it instead of the tables
+
+
+def run(out: Console, request: Request) -> int:
+    """Print tables and findings; 0 if something can be shared, 1 if not."""
+    found = _recorded(request) if request.record is not None else _gather(request)
+    findings = checks.judge(found)
+    shared = checks.shared(found)
+    if request.json is not None:
+        _write(out, request.json, _document(found, findings, shared))
+    if request.json != Path("-"):
+        _show(out, found, findings, shared)
+    return 0 if shared else 1
+
+
+def _gather(request: Request) -> Machine:
+    cases = ctest.read(request.build)
+    chosen = backend.choose(request.build, cases, request.backend, request.profile)
+
+    def ask_gpu(uuid: str) -> probe.Probe:
+        alone = {**chosen.environment, "CUDA_VISIBLE_DEVICES": uuid}
+        return probe.ask(cases, alone)
+
+    return machine.gather(chosen.probe, ask_gpu, request.pid)
+
+
+def _recorded(request: Request) -> Machine:
+    path = request.record
+    assert path is not None
+    if request.pid is not None or request.profile is not None:
+        raise UsageError("--machine is judged as it is: without --with and --profile")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{path}: no JSON") from None
+    if not isinstance(document, dict) or "machine" not in document:
+        raise UsageError(f"{path}: not what `ipclab doctor --json` writes")
+    return machine.from_json(document["machine"])
+
+
+def _document(
+    found: Machine, findings: list[Finding], shared: list[str]
+) -> dict[str, Any]:
+    return {
+        "about": probe.first_line(found.probe),
+        "shared": shared,
+        "findings": [
+            {"check": x.check, "title": x.title, **asdict(x.verdict)} for x in findings
+        ],
+        "machine": machine.to_json(found),
+    }
+
+
+def _write(out: Console, path: Path, document: dict[str, Any]) -> None:
+    text = json.dumps(document, indent=1) + "\n"
+    if path == Path("-"):
+        out.file.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+
+
+def _show(
+    out: Console, found: Machine, findings: list[Finding], shared: list[str]
+) -> None:
+    out.print(Text(probe.first_line(found.probe)), soft_wrap=True)
     out.print()
-    out.print(_transports(document))
+    out.print(_transports(found.probe))
     out.print()
-    out.print(_facts(document, facts))
-    shared = [x["name"] for x in document["capabilities"] if _shares(x)]
+    out.print(_findings([x for x in findings if x.verdict.state != "fine"]))
+    out.print(_fine([x for x in findings if x.verdict.state == "fine"]))
     out.print()
+    count = Counter(x.verdict.state for x in findings)
+    out.print(Text(", ".join(f"{count[x]} {x}" for x in checks.STATES if count[x])))
     out.print(
         Text(
             f"can be shared: {', '.join(shared)}" if shared else "nothing can be shared"
         )
     )
-    return 0 if shared else 1
 
 
-def _shares(capability: dict[str, Any]) -> bool:
-    return bool(capability["name"] in TRANSPORTS and capability["available"])
-
-
-def _transports(document: dict[str, Any]) -> Table:
+def _transports(document: probe.Probe) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("transport", "here", "why not", "what it means"):
         table.add_column(name, overflow="fold")
@@ -59,102 +130,32 @@ def _transports(document: dict[str, Any]) -> Table:
     return table
 
 
-def _facts(document: dict[str, Any], facts: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("machine", "value", "what to know"):
-        table.add_column(name, overflow="fold")
-    for name, value, advice in _lines(document, facts):
-        table.add_row(Text(name), Text(value), Text(advice))
+def _findings(findings: list[Finding]) -> Table:
+    """Each as a small block, so that no line mixes two texts."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        verdict = finding.verdict
+        table.add_row(
+            Text(verdict.state, style=COLOURS[verdict.state]),
+            Text.assemble((finding.title, "bold"), f": {verdict.found}"),
+        )
+        if verdict.meaning:
+            everything = set(verdict.transports) == set(checks.TRANSPORTS)
+            concerned = "all" if everything else ", ".join(verdict.transports)
+            table.add_row("", Text(f"means: {verdict.meaning} ({concerned})"))
+        table.add_row("", Text(f"next: {verdict.next}"))
+        table.add_row("", "")
     return table
 
 
-def _lines(
-    document: dict[str, Any], facts: dict[str, Any]
-) -> list[tuple[str, str, str]]:
-    driver = int(document.get("driver_version") or 0)
-    runtime = int(document.get("runtime_version") or 0)
-    older = 0 < driver < runtime
-    shm, nofile = facts["dev_shm_bytes"], facts["limits"]["nofile"]
-    scope = facts["ptrace_scope"]
-    gpus = document["gpus"]
-    modes = sorted({str(gpu.get("compute_mode", "?")) for gpu in gpus})
-    mig = any(gpu.get("mig") for gpu in gpus)
-    channels = facts["imex_channels"]
-    container = facts["container"]
-    return [
-        (
-            "driver, runtime",
-            f"{_cuda(driver)}, {_cuda(runtime)}",
-            "the driver is older than the runtime: update it, or use its "
-            "compatibility package"
-            if older
-            else "",
-        ),
-        (
-            "ptrace scope",
-            "no Yama" if scope is None else scope,
-            "pidfd_getfd between unrelated processes is refused: pass descriptors "
-            "over a socket"
-            if scope not in (None, "0")
-            else "",
-        ),
-        (
-            "/dev/shm",
-            "missing" if shm is None else f"{shm / 2**20:.0f} MiB",
-            "small for shared host memory: start the container with --ipc=host or "
-            "a larger --shm-size"
-            if shm is None or shm <= 64 * 2**20
-            else "",
-        ),
-        (
-            "open files",
-            "unlimited" if nofile is None else str(nofile),
-            "few: each exported allocation costs a descriptor (ulimit -n)"
-            if nofile is not None and nofile < 4096
-            else "",
-        ),
-        (
-            "container",
-            ", ".join(container) or "no",
-            "processes of other containers share memory only with --ipc and --pid "
-            "in common"
-            if container
-            else "",
-        ),
-        (
-            "PID namespace",
-            facts["namespaces"].get("pid", "?"),
-            "legacy handles need exporter and importer in the same one",
-        ),
-        (
-            "WSL",
-            "yes" if facts["wsl"] else "no",
-            "legacy IPC is not offered there" if facts["wsl"] else "",
-        ),
-        (
-            "MIG",
-            "on" if mig else "off",
-            "memory is shared inside one GPU instance only" if mig else "",
-        ),
-        (
-            "compute mode",
-            ", ".join(modes) or "-",
-            "a second process gets no context: nvidia-smi -c DEFAULT, or MPS"
-            if any(mode not in ("default", "?") for mode in modes)
-            else "",
-        ),
-        (
-            "MPS",
-            "on" if document.get("mps") else "off",
-            "a fault of one client ends its neighbours" if document.get("mps") else "",
-        ),
-        (
-            "IMEX channels",
-            ", ".join(channels) or "none",
-            "" if channels else f"fabric handles need a node in {fingerprint.IMEX}",
-        ),
-    ]
-
-
-def _cuda(version: int) -> str:
-    return f"CUDA {version // 1000}.{version % 1000 // 10}" if version else "none"
+def _fine(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        state, found = finding.verdict.state, finding.verdict.found
+        table.add_row(Text(state, style=COLOURS[state]), finding.title, Text(found))
+    return table

@@ -44,7 +44,7 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "container": container_hints(),
         "wsl": "microsoft" in platform.release().lower(),
-        "namespaces": _namespaces(),
+        "namespaces": namespaces(),
         "ptrace_scope": _text("/proc/sys/kernel/yama/ptrace_scope"),
         "limits": {
             "nofile": _limit(resource.RLIMIT_NOFILE),
@@ -55,8 +55,14 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "imex_channels": imex_channels(),
         "variables": {x: os.environ[x] for x in VARIABLES if x in os.environ},
     }
-    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return {"id": hashlib.sha256(canonical.encode()).hexdigest()[:12], **facts}
+    return {"id": identity(facts), **facts}
+
+
+def identity(facts: dict[str, Any]) -> str:
+    """A short digest of all facts but the `id` itself."""
+    rest = {name: value for name, value in facts.items() if name != "id"}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def kernel_module() -> str | None:
@@ -92,13 +98,14 @@ def dev_shm_bytes() -> int | None:
     return status.f_frsize * status.f_blocks
 
 
-def _namespaces() -> dict[str, str]:
-    found = {}
-    for link in sorted(Path("/proc/self/ns").iterdir()):
-        try:
+def namespaces(process: Path = Path("/proc/self")) -> dict[str, str]:
+    """The namespaces of a process; without those that may not be read."""
+    found: dict[str, str] = {}
+    try:
+        for link in sorted((process / "ns").iterdir()):
             found[link.name] = str(link.readlink())
-        except OSError:
-            continue
+    except OSError:
+        pass
     return found
 
 

@@ -65,7 +65,7 @@ def read(folder: Path) -> Document | None:
 
 def page(document: Document) -> str:
     """mutants.html as text."""
-    return pages.render("mutants.html.j2", **view(document))
+    return pages.render("mutants.html.j2", on_model=pages.ON_MODEL, **view(document))
 
 
 def view(document: Document) -> dict[str, Any]:

@@ -23,6 +23,7 @@ CHAPTERS = {  # by the tens of a lesson's number
     "7": "Patterns",
 }
 ON_MODEL = "Made on the reference model: it says nothing about a driver."
+HALF_ON_MODEL = "One of the two runs was made on the reference model."
 
 
 def render(template: str, **values: Any) -> str:
@@ -53,6 +54,5 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["ON_MODEL"] = ON_MODEL
     environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return environment

@@ -47,8 +47,8 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
         raise HarnessError(
             f"probe: printed no JSON but: {_last_line(ended.output)}"
         ) from None
-    if wrong := _wrong(document):
-        raise HarnessError(f"probe: its document has no good '{wrong}'")
+    if bad := wrong(document):
+        raise HarnessError(f"probe: its document has no good '{bad}'")
     good: Probe = document
     return good
 
@@ -77,7 +77,8 @@ def first_line(probe: Probe) -> str:
     return f"{names}, driver {version} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
 
 
-def _wrong(document: Any) -> str | None:
+def wrong(document: Any) -> str | None:
+    """The first field of a probe's document that is not as it has to be."""
     if not isinstance(document, dict):
         return "object"
     if document.get("backend") not in ("cuda", "model", "none"):

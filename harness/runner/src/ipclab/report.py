@@ -43,7 +43,7 @@ def page(
     return pages.render(
         "report.html.j2",
         run=run,
-        on_model=run.get("backend") == "model",
+        on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
         counts=records.counts(table),
         chapters=_chapters(table),

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gzip
+import hashlib
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ class Results:
         """Makes the folder. UsageError if it already holds something."""
         self.folder = folder
         self.lines = folder / "records.jsonl"
+        self._seal, self._bytes, self._count = hashlib.sha256(), 0, 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
@@ -54,8 +58,9 @@ class Results:
             with self.lines.open("ab", buffering=0) as stream:
                 end = stream.tell()
                 try:
-                    if stream.write(data) != len(data):
-                        raise OSError(28, os.strerror(28))  # a short write: full
+                    rest = memoryview(data)
+                    while rest:  # after a short write the next one says why
+                        rest = rest[stream.write(rest) :]
                     os.fsync(stream.fileno())
                 except OSError:
                     with contextlib.suppress(OSError):
@@ -63,6 +68,21 @@ class Results:
                     raise
         except OSError as error:
             raise _cannot(self.lines, error) from None
+        self._seal.update(data)
+        self._bytes += len(data)
+        self._count += 1
+
+    @property
+    def seal(self) -> dict[str, Any]:
+        """What records.jsonl must be (as `manifest.of_records`).
+
+        Of what was appended, not of what the file holds now.
+        """
+        return {
+            "count": self._count,
+            "bytes": self._bytes,
+            "sha256": self._seal.hexdigest(),
+        }
 
     def link_latest(self) -> None:
         """Let results/latest lead to this folder."""
@@ -85,6 +105,7 @@ def write(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(path)
+        _keep_names(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
@@ -114,12 +135,40 @@ def read(folder: Path) -> tuple[dict[str, Any], list[records.Record], str | None
     ):
         if not isinstance(run, dict) or not isinstance(run.get(field), kind):
             raise UsageError(f"{path}: has no good '{field}'")
-    try:
-        data = (folder / "records.jsonl").read_bytes()
-    except OSError as error:
-        raise UsageError(f"{folder / 'records.jsonl'}: {error.strerror}") from None
-    found, wrong = records.parse_lines(data)
+    found, wrong = records.parse_lines(read_lines(folder))
     return run, found, wrong and f"records.jsonl: {wrong}"
+
+
+def read_lines(folder: Path) -> bytes:
+    """The bytes of records.jsonl, or of records.jsonl.gz as it was before gzip.
+
+    Raises UsageError if there is neither, or both.
+    """
+    plain, packed = folder / "records.jsonl", folder / "records.jsonl.gz"
+    if plain.exists() and packed.exists():
+        raise UsageError(f"{folder}: records.jsonl and records.jsonl.gz; remove one")
+    path = packed if packed.exists() else plain
+    try:
+        return (
+            gzip.decompress(path.read_bytes()) if path == packed else path.read_bytes()
+        )
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UsageError(f"{path}: is no whole gzip file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _keep_names(folder: Path) -> None:
+    """After a power cut the folder shall not have the old file again.
+
+    Where a file system cannot promise that, the old file is a good one, too.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _cannot(path: Path, error: OSError) -> HarnessError:

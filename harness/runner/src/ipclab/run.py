@@ -11,7 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import backend, ctest, deviations, fingerprint, probe, records, supervise
+from ipclab import (
+    __version__,
+    backend,
+    ctest,
+    deviations,
+    fingerprint,
+    manifest,
+    probe,
+    records,
+    supervise,
+)
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
@@ -53,7 +63,9 @@ class Run:
             if case.suite in ("sample", "conformance")
             and (settings.gpus is None or case.gpus <= settings.gpus)
         ]
-        self.catalogue, self._entries = self._read_data()
+        rows, entries = _data_files(settings)
+        self._data = {"requirements.json": rows, "deviations.json": entries}
+        self.catalogue = deviations.read_requirements(rows)
         self.required = _read_required(settings.require, set(self.catalogue))
         chosen = backend.choose(
             settings.build, everything, settings.backend, settings.profile
@@ -62,7 +74,7 @@ class Run:
         self._environment = chosen.environment
         self.fingerprint = fingerprint.of_machine(self.probe)
         self.deviations = deviations.Deviations(
-            self._entries,
+            deviations.read_deviations(entries),
             self.probe["backend"],
             probe.driver(self.probe),
             [str(gpu["name"]) for gpu in self.probe["gpus"]],
@@ -72,6 +84,12 @@ class Run:
         self.records: list[Record] = []
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not go on
+        self._exchanged: list[str] = []  # files that are others than at the start
+        self._programs = [
+            *self.cases,
+            *(case for case in everything if case.suite == "probe"),
+        ]
+        self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
         self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-")
         self._capabilities = Path(self._temporary.name) / "capabilities.json"
@@ -194,6 +212,7 @@ class Run:
             for name in self.required
             if name not in judged
         ]
+        found += self._exchanged
         if self.state != "running" and not any(
             row.verdict in records.JUDGED + records.FAILING for row in table
         ):
@@ -216,15 +235,27 @@ class Run:
         self.state = "broken" if self.error else state
         self._temporary.cleanup()
         try:
+            if self.results:
+                self._compare_inputs()
             self.save()
         except HarnessError as error:
             self.error = self.error or str(error)
             self.state = "broken"
 
+    def _compare_inputs(self) -> None:
+        now = self._inputs()
+        self._exchanged = [
+            f"{name} changed during the run"
+            for part, before in self._began_with.items()
+            for name in before
+            if now[part].get(name) != before[name]
+        ]
+
     def save(self) -> None:
         """Write run.json, if results are kept."""
         if self.results:
-            self.results.write("run.json", json.dumps(self.document(), indent=1) + "\n")
+            document = manifest.sealed(self.document())
+            self.results.write("run.json", json.dumps(document, indent=1) + "\n")
 
     def document(self) -> dict[str, Any]:
         """What run.json holds."""
@@ -233,7 +264,6 @@ class Run:
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(self.settings).items()
         }
-        used = {case.requirement for case in self.cases}
         return {
             "version": 1,
             "state": self.state,
@@ -256,18 +286,34 @@ class Run:
                     "source": row.get("source"),
                 }
                 for name, row in self.catalogue.items()
-                if name in used
+            },
+            "deviations": self.deviations.applicable,
+            "manifest": {
+                "tool": __version__,
+                "tests": {case.name: case.requirement for case in self.cases},
+                **self._began_with,
+                "records": self.results.seal if self.results and over else None,
             },
         }
 
-    def _read_data(self) -> tuple[dict[str, Any], list[deviations.Entry]]:
-        settings = self.settings
-        rows, entries = settings.requirements, settings.deviations
-        if rows is None or entries is None:
-            source = ctest.source_folder(settings.build) / "conformance"
-            rows = rows or source / "requirements.json"
-            entries = entries or source / "deviations.json"
-        return deviations.read_requirements(rows), deviations.read_deviations(entries)
+    def _inputs(self) -> dict[str, dict[str, str | None]]:
+        """The digests of all files that decide what a run finds."""
+        return {
+            "programs": manifest.of_programs(
+                self.settings.build, self._programs, self.probe["backend"]
+            ),
+            "data": {x: manifest.of_file(path) for x, path in self._data.items()},
+        }
+
+
+def _data_files(settings: Settings) -> tuple[Path, Path]:
+    """The catalogue and the deviations."""
+    rows, entries = settings.requirements, settings.deviations
+    if rows is None or entries is None:
+        source = ctest.source_folder(settings.build) / "conformance"
+        rows = rows or source / "requirements.json"
+        entries = entries or source / "deviations.json"
+    return rows, entries
 
 
 def _read_required(path: Path | None, known: set[str]) -> list[str]:

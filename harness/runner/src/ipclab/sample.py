@@ -46,7 +46,8 @@ def run(build: Path, wanted: str, choice: str, profile: str | None) -> int:
 
 def find(cases: list[Case], wanted: str) -> Case:
     """The lesson called 01, 1, 01_legacy_memory or legacy_memory."""
-    lessons = {x.lesson: x for x in cases if x.suite == "sample" and x.lesson}
+    samples = [x for x in cases if x.suite == "sample"]
+    lessons = {x.lesson: x for x in samples if x.lesson and x.test == x.lesson}
     for lesson, case in lessons.items():
         number, _, topic = lesson.partition("_")
         if wanted in (lesson, topic) or (
@@ -89,7 +90,8 @@ def meaning(case: Case, ended: supervise.Ended) -> str:
         )
     return (
         f"Exit code {ended.code}: it did not do what the lesson says. "
-        "The lines that begin with a role and end in -> say which call failed."
+        "The lines that begin with a role and end in -> say which call failed; "
+        "`ipclab explain CODE` says what its code means."
     )
 
 

@@ -1,6 +1,6 @@
-"""Hold a value to record.schema.json with the standard library alone.
+"""Hold a value to our two schemas with the standard library alone.
 
-It knows the words of JSON Schema that the file uses, and no others. The tests
+It knows the words of JSON Schema that the files use, and no others. The tests
 compare its answers with those of the package jsonschema.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -14,9 +14,14 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-RECORD: Schema = json.loads(
-    (Path(__file__).parent / "record.schema.json").read_text(encoding="utf-8")
-)
+
+def _read(name: str) -> Schema:
+    path = Path(__file__).parent / f"{name}.schema.json"
+    schema: Schema = json.loads(path.read_text(encoding="utf-8"))
+    return schema
+
+
+RECORD, RUN = _read("record"), _read("run")
 ADDED = (  # by the runner; a program writes all other fields
     "version",
     "ctest",
@@ -41,6 +46,7 @@ _TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,
     "number": (int, float),
+    "boolean": bool,
     "array": list,
     "object": dict,
 }
@@ -66,7 +72,8 @@ def _wrong_type(value: Any, schema: Schema, where: str) -> str | None:
     names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     for name in names:
         whole = name == "integer" and isinstance(value, float) and value.is_integer()
-        if whole or (isinstance(value, _TYPES[name]) and not isinstance(value, bool)):
+        fits = isinstance(value, _TYPES[name])
+        if whole or (fits and isinstance(value, bool) == (name == "boolean")):
             return None
     return f"{where}: {_short(value)} is no {' or '.join(names)}"
 
@@ -94,6 +101,11 @@ def _wrong_part(value: Any, schema: Schema, where: str) -> str | None:
             if name not in properties:
                 return f"{where}.{name}: is no field of it"
             if wrong := error(part, properties[name], f"{where}.{name}"):
+                return wrong
+    elif isinstance(value, dict) and "additionalProperties" in schema:
+        for name, part in value.items():
+            inner = f"{where}.{name}"
+            if wrong := error(part, schema["additionalProperties"], inner):
                 return wrong
     if isinstance(value, list) and "items" in schema:
         for index, part in enumerate(value):

@@ -1,0 +1,722 @@
+"""What a machine can show of the reasons why sharing fails: one check each.
+
+A check judges facts that `machine.gather` found, here or elsewhere, and touches
+nothing itself. `pains.json` says which complaint each of them answers.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ipclab import explain, fingerprint
+from ipclab.machine import Machine
+from ipclab.probe import Probe
+
+Capability = dict[str, Any]
+
+LEGACY = ("legacy_memory", "legacy_events")
+DESCRIPTORS = ("vmm_fd", "pool_fd")
+MEMORY = ("legacy_memory", "vmm_fd", "fabric", "pool_fd")
+TRANSPORTS = ("legacy_memory", "legacy_events", "vmm_fd", "fabric", "pool_fd")
+
+STATES = ("blocks", "limits", "unknown", "fine")  # worst first
+
+# Inode numbers of the namespaces in which a machine starts (linux/proc_ns.h).
+FIRST = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"}
+
+PYTORCH = r"expandable_segments:\s*true|backend:\s*cudamallocasync"
+ALLOCATORS = {  # variables, and the values that lead away from cudaMalloc
+    "PYTORCH_ALLOC_CONF": PYTORCH,
+    "PYTORCH_CUDA_ALLOC_CONF": PYTORCH,
+    "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+}
+
+SMALL_SHM = 64 * 2**20  # what a container gets if nobody asks for more
+ROOM_IN_SHM = 16 * 2**20
+FEW_FILES = 4096
+ROOM_FOR_TASKS = 64  # a process that uses CUDA starts threads of the driver, too
+LITTLE_MEMORY = 2 * 2**30  # a context takes some hundred MiB, a run has several
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says: its state, what was seen, and unless fine the way on."""
+
+    state: str  # one of STATES
+    found: str
+    transports: tuple[str, ...] = ()  # which it concerns
+    meaning: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A name, and the function that judges; None where it does not apply."""
+
+    id: str
+    title: str
+    judge: Callable[[Machine], Verdict | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict of one check on one machine."""
+
+    check: str
+    title: str
+    verdict: Verdict
+
+
+def judge(machine: Machine) -> list[Finding]:
+    """The findings of all checks that apply, worst first."""
+    findings = [
+        Finding(check.id, check.title, verdict)
+        for check in CHECKS
+        if (verdict := check.judge(machine)) is not None
+    ]
+    return sorted(findings, key=lambda x: STATES.index(x.verdict.state))
+
+
+def shared(machine: Machine) -> list[str]:
+    """The transports that an attempt has shown to work."""
+    return [
+        x["name"]
+        for x in machine.probe["capabilities"]
+        if x["name"] in TRANSPORTS and x["available"]
+    ]
+
+
+def fine(found: str) -> Verdict:
+    """Nothing stands in the way."""
+    return Verdict("fine", found)
+
+
+def unknown(found: str, next: str) -> Verdict:
+    """It could not be found out here."""
+    return Verdict("unknown", found, (), "", next)
+
+
+def limits(found: str, transports: Iterable[str], meaning: str, next: str) -> Verdict:
+    """The transports work under a condition."""
+    return Verdict("limits", found, tuple(transports), meaning, next)
+
+
+def blocks(found: str, transports: Iterable[str], meaning: str, next: str) -> Verdict:
+    """The transports do not work."""
+    return Verdict("blocks", found, tuple(transports), meaning, next)
+
+
+# --- the GPU and its driver ---------------------------------------------------------
+
+
+def _gpu(m: Machine) -> Verdict:
+    gpus = m.probe["gpus"]
+    if gpus:
+        return fine(", ".join(gpu["name"] for gpu in gpus))
+    reason = next((x["reason"] for x in m.probe["capabilities"] if x["reason"]), "")
+    # Without any driver CUDA says that it is too old; that is another check.
+    advice = _what_to_do(reason) if m.probe.get("driver_version") else ""
+    return blocks(
+        reason or "CUDA sees none",
+        TRANSPORTS,
+        "nothing can be shared without a GPU",
+        advice
+        or "look at nvidia-smi; without a GPU the lessons run on the reference "
+        "model: ipclab run --backend model",
+    )
+
+
+def _what_to_do(reason: str) -> str:
+    """The dictionary's advice for a reason such as 'cudaErrorNoDevice (100): …'."""
+    by_code = {entry.code: entry.do for entry in explain.read()}
+    named = re.findall(r"cudaError\w+", reason)
+    return next((by_code[code] for code in named if code in by_code), "")
+
+
+def _driver(m: Machine) -> Verdict:
+    driver = int(m.probe.get("driver_version") or 0)
+    runtime = int(m.probe.get("runtime_version") or 0)
+    found = f"driver {_cuda(driver)}, runtime {_cuda(runtime)}"
+    if driver == 0:
+        return blocks(
+            found,
+            TRANSPORTS,
+            "there is no libcuda.so.1, or it finds no kernel module",
+            "install the driver; in a container let the runtime bring it along "
+            "(--gpus all)",
+        )
+    if driver >= runtime:
+        return fine(found)
+    advice = "update it, or use its compatibility package; see ipclab explain 35"
+    if driver // 1000 == runtime // 1000:
+        return limits(
+            found,
+            TRANSPORTS,
+            "the driver is older than the runtime: what is newer than the driver "
+            "is refused",
+            advice,
+        )
+    return blocks(
+        found,
+        TRANSPORTS,
+        "the driver is older than the runtime: its first call fails",
+        advice,
+    )
+
+
+def _cuda(version: int) -> str:
+    return f"CUDA {version // 1000}.{version % 1000 // 10}" if version else "none"
+
+
+def _device_nodes(m: Machine) -> Verdict | None:
+    if not m.driver.loaded or m.fingerprint["wsl"] or m.probe["backend"] == "model":
+        return None
+    gpus = [node for node in m.driver.nodes if node[-1].isdigit()]
+    closed = [x for x in m.driver.nodes if m.driver.nodes[x] != "open"]
+    usable = len(set(gpus) - set(closed))
+    if not usable or not set(closed) <= set(gpus):
+        return blocks(
+            ", ".join(f"{x}: {m.driver.nodes[x]}" for x in closed) or "no /dev/nvidiaN",
+            TRANSPORTS,
+            "CUDA cannot reach a GPU without them",
+            "run nvidia-modprobe -u -c 0 on the host; start the container with "
+            "--gpus all, or give this user the permission",
+        )
+    if usable < m.driver.gpus:
+        return limits(
+            f"{usable} of {m.driver.gpus} GPUs",
+            MEMORY,
+            "memory of a GPU whose device node is not here cannot be imported",
+            "give both containers all GPUs and choose with CUDA_VISIBLE_DEVICES",
+        )
+    return fine(f"{usable} of {m.driver.gpus} GPUs")
+
+
+def _offered(m: Machine) -> Verdict | None:
+    if not m.probe["gpus"] or _integrated(m):
+        return None
+    missing = [
+        x["name"]
+        for x in _asked(m)
+        if not x["available"] and not _promised(x["attribute"])
+    ]
+    if not missing:
+        return fine("all transports")
+    return blocks(
+        f"no {', '.join(missing)}",
+        missing,
+        "GPU or driver do not offer it: the attribute is 0",
+        "take another transport from the table above; ipclab explain 801",
+    )
+
+
+def _attempts(m: Machine) -> Verdict | None:
+    if not m.probe["gpus"]:
+        return None
+    refused = {
+        x["name"]: x["reason"]
+        for x in _asked(m)
+        if not x["available"] and _promised(x["attribute"])
+    }
+    if not refused:
+        return fine("what the attributes promise works")
+    reasons = "; ".join(refused.values())
+    return blocks(
+        reasons,
+        refused,
+        "the attribute promises what the driver then refuses: believe the attempt",
+        _what_to_do(reasons)
+        or "take another transport from the table above; do not decide by the "
+        "attribute alone",
+    )
+
+
+def _asked(m: Machine) -> list[Capability]:
+    """The transports, without fabric, which has a check of its own."""
+    names = [x for x in TRANSPORTS if x != "fabric"]
+    return [x for x in m.probe["capabilities"] if x["name"] in names]
+
+
+def _promised(attribute: str) -> bool:
+    value = re.search(r"= (-?\d+)$", attribute)
+    return value is not None and int(value[1]) > 0
+
+
+def _capability(document: Probe, name: str) -> Capability:
+    """What the probe says of it; empty if it says nothing."""
+    return next((x for x in document["capabilities"] if x["name"] == name), {})
+
+
+def _each_gpu(m: Machine) -> Verdict | None:
+    if len(m.each_gpu) < 2:
+        return None
+    able = [{x for x in names if x in TRANSPORTS} for names in m.each_gpu]
+    some, every = set.union(*able), set.intersection(*able)
+    if some == every:
+        return fine("all share the same")
+    gpus = [
+        f"GPU {i} lacks {', '.join(sorted(some - names))}"
+        for i, names in enumerate(able)
+        if names != some
+    ]
+    return limits(
+        "; ".join(gpus),
+        sorted(some - every),
+        "the GPUs differ in what they share",
+        "choose the GPU by what it can: hide the others with CUDA_VISIBLE_DEVICES",
+    )
+
+
+def _wsl(m: Machine) -> Verdict:
+    if not m.fingerprint["wsl"]:
+        return fine("no")
+    return limits(
+        "yes",
+        TRANSPORTS,
+        "legacy IPC is not offered there, or attributes promise what calls refuse",
+        "believe the attempts of the table above; else use native Linux, or one "
+        "process with threads",
+    )
+
+
+def _integrated(m: Machine) -> bool:
+    return bool(_capability(m.probe, "tegra").get("available"))
+
+
+def _tegra(m: Machine) -> Verdict | None:
+    if not m.probe["gpus"]:
+        return None
+    if not _integrated(m):
+        return fine("no integrated GPU")
+    return blocks(
+        "an integrated GPU",
+        MEMORY,
+        "it shares events, not memory by handle",
+        "share host memory, which this GPU reads without a copy, and order the "
+        "work by an interprocess event",
+    )
+
+
+def _mig(m: Machine) -> Verdict | None:
+    if not m.probe["gpus"] and m.smi is None:
+        return None
+    instances = any(gpu.get("mig") for gpu in m.probe["gpus"])
+    enabled = m.smi is not None and any(
+        gpu.get("mig") == "Enabled" for gpu in m.smi.gpus
+    )
+    if not instances and not enabled:
+        return fine("off")
+    return limits(
+        "on",
+        MEMORY,
+        "memory is shared inside one GPU instance only, and instances are no peers",
+        "let both processes use compute instances of one GPU instance, or turn MIG "
+        "off: nvidia-smi -mig 0",
+    )
+
+
+def _compute_mode(m: Machine) -> Verdict | None:
+    modes = {str(gpu.get("compute_mode", "?")) for gpu in m.probe["gpus"]}
+    if m.smi is not None:  # also of GPUs on which CUDA gets no context
+        modes |= {x.get("compute_mode", "?") for x in m.smi.gpus}
+    modes = {mode.lower().replace("_", " ") for mode in modes} - {"?", "unknown"}
+    if not modes:
+        return None
+    found = ", ".join(sorted(modes))
+    advice = "nvidia-smi -c DEFAULT"
+    if "prohibited" in modes:
+        return blocks(found, TRANSPORTS, "no process gets a context there", advice)
+    if "exclusive process" not in modes:
+        return fine(found)
+    if m.probe.get("mps"):
+        return limits(
+            found,
+            TRANSPORTS,
+            "clients of MPS alone get a context",
+            f"start both processes under MPS, or {advice}",
+        )
+    meaning = "a second process gets no context"
+    return blocks(found, TRANSPORTS, meaning, f"{advice}, or MPS")
+
+
+def _mps(m: Machine) -> Verdict | None:
+    if not m.probe["gpus"]:
+        return None
+    if not m.probe.get("mps"):
+        return fine("off")
+    return limits(
+        "on",
+        TRANSPORTS,
+        "a fault of one client ends its neighbours; nothing is documented of IPC "
+        "between them",
+        "give both processes the same CUDA_MPS_PIPE_DIRECTORY; to study faults stop "
+        "it: echo quit | nvidia-cuda-mps-control",
+    )
+
+
+def _peer_access(m: Machine) -> Verdict | None:
+    gpus = m.probe["gpus"]
+    if len(gpus) < 2:
+        return None
+    peers = {tuple(pair) for pair in m.probe.get("peers", [])}
+    pairs = [(a, b) for a in range(len(gpus)) for b in range(len(gpus)) if a != b]
+    apart = [f"{a} -> {b}" for a, b in pairs if (a, b) not in peers]
+    enable = _capability(m.probe, "peer_access")
+    if not apart and enable.get("available", True):
+        return fine("every GPU reaches every other")
+    hints = []
+    if len({gpu["name"] for gpu in gpus}) > 1:
+        hints.append("the GPUs are of different kinds")
+    if m.driver.iommu:
+        hints.append("an IOMMU is on")
+    found = f"not {', '.join(apart)}" if apart else str(enable.get("reason"))
+    return limits(
+        "; ".join([found, *hints]),
+        (*MEMORY, "legacy_events"),
+        "no memory is mapped from the one GPU to the other; a cudaIpcOpenMemHandle "
+        "there fails with 205 or 217",
+        "let both processes use one GPU or a pair of peers (nvidia-smi topo -p2p r); "
+        "ask the administrator about IOMMU and PCIe ACS",
+    )
+
+
+def _imex(m: Machine) -> Verdict | None:
+    fabric = _capability(m.probe, "fabric")
+    if fabric.get("available"):
+        return fine("a channel is open to this user")
+    attribute = str(fabric.get("attribute", ""))
+    if "=" not in attribute:
+        return None  # nobody could ask
+    if not _promised(attribute):
+        return blocks(
+            "not of this GPU",
+            ["fabric"],
+            "GPU or driver know no fabric handles",
+            "share inside one machine, by a descriptor",
+        )
+    ways = "until then share inside one machine, by a descriptor"
+    if not m.driver.imex:
+        return blocks(
+            "the kernel module has no nvidia-caps-imex-channels",
+            ["fabric"],
+            "the GPU could, but there is nothing to get the permission from",
+            f"load a driver with IMEX channels; {ways}",
+        )
+    if not m.driver.channels:
+        return blocks(
+            "no channel",
+            ["fabric"],
+            f"fabric handles need a node in {fingerprint.IMEX}",
+            "mknod it with the number of nvidia-caps-imex-channels in /proc/devices, "
+            f"or pass it into the container; {ways}",
+        )
+    names = ", ".join(m.driver.channels)
+    if not any(m.driver.channels.values()):
+        return blocks(
+            f"{names}: no permission",
+            ["fabric"],
+            "the channel belongs to another user",
+            f"ask the administrator for a channel of your own; {ways}",
+        )
+    return blocks(
+        f"{names}, and yet {fabric.get('attempt')}",
+        ["fabric"],
+        "the channel is there, the fabric is not ready",
+        f"nvidia-imex-ctl -N; nvidia-smi -q, section Fabric; {ways}",
+    )
+
+
+def _confidential(m: Machine) -> Verdict | None:
+    if m.smi is None or m.smi.confidential is None:
+        return None
+    if not m.smi.confidential:
+        return fine("off")
+    return limits(
+        "on",
+        TRANSPORTS,
+        "one GPU a machine and few contexts; host memory is reached by a detour",
+        "believe the attempts of the table above; keep both processes on one GPU",
+    )
+
+
+# --- the process and its surroundings -----------------------------------------------
+
+
+def _pid_namespace(m: Machine) -> Verdict:
+    mine = m.fingerprint["namespaces"].get("pid", "?")
+    meaning = "legacy handles need exporter and importer in the same one"
+    advice = "start both containers with --pid=host or --pid=container:NAME"
+    if m.other is not None:
+        theirs = m.other.namespaces.get("pid", "?")
+        if "?" in (mine, theirs):
+            return unknown(f"{mine} here, {theirs} there", "ask as its user or as root")
+        if mine != theirs:
+            found = f"{mine} here, {theirs} there"
+            return blocks(found, LEGACY, meaning, advice)
+        return fine(f"{mine}, the same")
+    if mine == "?":
+        return unknown("not to be read", "mount /proc")
+    if mine == FIRST["pid"]:
+        return fine(f"{mine}, the machine's own")
+    return limits(f"{mine}, a private one", LEGACY, meaning, advice)
+
+
+def _ipc_namespace(m: Machine) -> Verdict:
+    mine = m.fingerprint["namespaces"].get("ipc", "?")
+    theirs = m.other.namespaces.get("ipc") if m.other is not None else FIRST["ipc"]
+    if mine == theirs:
+        return fine(mine)
+    if "?" in (mine, theirs or "?"):
+        return unknown(mine, "mount /proc, ask as the process's user or as root")
+    return limits(
+        f"{mine}, a private one" if m.other is None else f"{mine}, there {theirs}",
+        LEGACY,
+        "CUDA does not mind, but handles that travel by shm_open or System V do not "
+        "arrive",
+        "start both containers with --ipc=host or --ipc=container:NAME, or send "
+        "handles over a socket",
+    )
+
+
+def _container(m: Machine) -> Verdict:
+    hints = m.fingerprint["container"]
+    if not hints:
+        return fine("no")
+    return limits(
+        ", ".join(hints),
+        TRANSPORTS,
+        "processes of other containers share memory only with --ipc and --pid in "
+        "common, and see the same GPUs",
+        "docker run --gpus all --ipc=host --pid=host; Kubernetes: hostIPC and "
+        "hostPID, or one Pod with shareProcessNamespace",
+    )
+
+
+def _dev_shm(m: Machine) -> Verdict:
+    size, free = m.fingerprint["dev_shm_bytes"], m.shared_memory.free_bytes
+    advice = (
+        "start the container with --ipc=host or a larger --shm-size; "
+        "mount -o remount,size=1G /dev/shm"
+    )
+    if size is None or free is None:
+        return limits("missing", LEGACY, "shared host memory fails", advice)
+    found = f"{_mib(size)}, {_mib(free)} free"
+    if not m.shared_memory.writable:
+        return limits(
+            f"{found}, not writable",
+            LEGACY,
+            "shared host memory fails",
+            "give this user the right to write there: chmod 1777 /dev/shm",
+        )
+    if size <= SMALL_SHM:
+        return limits(found, LEGACY, "small for shared host memory", advice)
+    if free < ROOM_IN_SHM:
+        return limits(
+            found,
+            LEGACY,
+            "full: shared host memory fails, or ends in SIGBUS",
+            "remove what is not in use: ls -l /dev/shm",
+        )
+    return fine(found)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+def _ptrace_scope(m: Machine) -> Verdict:
+    scope = m.fingerprint["ptrace_scope"]
+    if scope in (None, "0"):
+        return fine("no Yama" if scope is None else "0")
+    if m.process.pidfd_getfd == "allowed":
+        return fine(f"{scope}, and this process may all the same")
+    return limits(
+        scope,
+        DESCRIPTORS,
+        "pidfd_getfd between unrelated processes is refused: pass descriptors over "
+        "a socket",
+        "send them with SCM_RIGHTS, as lesson 30 does, or let the exporter allow "
+        "the importer with prctl(PR_SET_PTRACER)",
+    )
+
+
+def _seccomp(m: Machine) -> Verdict:
+    answer = m.process.pidfd_getfd
+    if answer == "allowed":
+        return fine("pidfd_getfd is allowed")
+    if m.fingerprint["ptrace_scope"] not in (None, "0"):
+        return unknown(
+            f"pidfd_getfd: {answer}, which the ptrace scope explains",
+            "send descriptors with SCM_RIGHTS; nothing else is needed",
+        )
+    if m.process.seccomp:
+        cause = "a seccomp filter"
+    elif answer == "ENOSYS":
+        cause = "a kernel before 5.6"
+    else:
+        cause = "a security module or the user's rights"
+    return limits(
+        f"pidfd_getfd: {answer}, by {cause}",
+        DESCRIPTORS,
+        "a descriptor cannot be fetched from another process",
+        "send it with SCM_RIGHTS over a socket, as lesson 30 does; or start the "
+        "container with --cap-add=SYS_PTRACE or its own --security-opt seccomp=FILE",
+    )
+
+
+def _open_files(m: Machine) -> Verdict:
+    limit = m.fingerprint["limits"]["nofile"]
+    if limit is None or limit >= FEW_FILES:
+        return fine("unlimited" if limit is None else str(limit))
+    return limits(
+        str(limit),
+        DESCRIPTORS,
+        "few: each exported allocation costs a descriptor, and so does each import",
+        "ulimit -n 65536, or --ulimit nofile=65536 of the container; close a "
+        "descriptor after its import",
+    )
+
+
+def _address_space(m: Machine) -> Verdict:
+    limit = m.fingerprint["limits"]["as"]
+    if limit is None:
+        return fine("unlimited")
+    return limits(
+        _mib(limit),
+        ("vmm_fd", "pool_fd"),
+        "the stream-ordered allocator does not support such a limit; reserving "
+        "addresses runs into it",
+        "ulimit -v unlimited",
+    )
+
+
+def _pids_limit(m: Machine) -> Verdict:
+    most, now = m.cgroup.pids_max, m.cgroup.pids_current
+    if most is None:
+        return fine("none")
+    found = f"{most}, {now or 0} in use"
+    if most - (now or 0) >= ROOM_FOR_TASKS:
+        return fine(found)
+    return limits(
+        found,
+        TRANSPORTS,
+        "each process that uses CUDA starts several threads: a role may fail to start",
+        "--pids-limit of the container, TasksMax= of the service",
+    )
+
+
+def _memory_limit(m: Machine) -> Verdict:
+    limit = m.cgroup.memory_max
+    if limit is None or limit >= LITTLE_MEMORY:
+        return fine("none" if limit is None else _mib(limit))
+    return limits(
+        _mib(limit),
+        TRANSPORTS,
+        "each context takes some hundred MiB of host memory: the kernel ends a role "
+        "by SIGKILL",
+        "--memory of the container, MemoryMax= of the service",
+    )
+
+
+def _visible_devices(m: Machine) -> Verdict:
+    mine = m.variables.get("CUDA_VISIBLE_DEVICES")
+    meaning = "ordinals are private to a process: the same number is another GPU"
+    advice = (
+        "send the UUID or the PCI address and look the ordinal up on the other side"
+    )
+    if m.other is not None and m.other.variables is not None:
+        theirs = m.other.variables.get("CUDA_VISIBLE_DEVICES")
+        if mine != theirs:
+            found = f"{_shown(mine)} here, {_shown(theirs)} there"
+            return limits(found, TRANSPORTS, meaning, advice)
+        return fine(f"{_shown(mine)}, the same")
+    if mine is None:
+        return fine("not set")
+    return limits(_shown(mine), TRANSPORTS, meaning, advice)
+
+
+def _shown(value: str | None) -> str:
+    return "not set" if value is None else f"'{value}'"
+
+
+def _allocator(m: Machine) -> Verdict:
+    theirs = m.other.variables if m.other is not None else None
+    hits = [
+        f"{name}={variables[name]}{where}"
+        for variables, where in ((m.variables, ""), (theirs or {}, " there"))
+        for name, pattern in ALLOCATORS.items()
+        if re.search(pattern, variables.get(name, ""), re.IGNORECASE)
+    ]
+    if not hits:
+        return fine("nothing asks for another than cudaMalloc")
+    return limits(
+        "; ".join(hits),
+        ["legacy_memory"],
+        "such memory is not of cudaMalloc: cudaIpcGetMemHandle answers "
+        "cudaErrorInvalidValue",
+        "unset it in the exporter, or share by descriptor (lessons 30 and 50); "
+        "lesson 20 shows which memory goes by which transport",
+    )
+
+
+def _leftovers(m: Machine) -> Verdict:
+    processes = m.smi.processes if m.smi is not None else []
+    stale = [f"/dev/shm/{name}" for name in m.shared_memory.stale]
+    if not processes and not stale:
+        return fine("none")
+    return limits(
+        "; ".join([*(f"process {x}" for x in processes), *stale]),
+        MEMORY,
+        "a process that maps shared memory keeps it allocated, also after its "
+        "exporter has ended; a stale name is left of a process that was killed",
+        "end what is yours and no longer needed, and remove the stale names",
+    )
+
+
+def _other_process(m: Machine) -> Verdict | None:
+    if m.other is None:
+        return None
+    if m.other.pidfd_getfd == "allowed":
+        return fine(f"{m.other.pid}: its descriptors may be taken")
+    return limits(
+        f"{m.other.pid} of user {m.other.uid}: pidfd_getfd: {m.other.pidfd_getfd}",
+        DESCRIPTORS,
+        "its descriptors cannot be fetched from here",
+        "let it send them with SCM_RIGHTS, or run both as one user",
+    )
+
+
+CHECKS = (
+    Check("gpu", "GPU", _gpu),
+    Check("driver", "driver and runtime", _driver),
+    Check("device_nodes", "device nodes", _device_nodes),
+    Check("offered", "what the GPU offers", _offered),
+    Check("attempts", "attributes and attempts", _attempts),
+    Check("each_gpu", "GPUs compared", _each_gpu),
+    Check("wsl", "WSL", _wsl),
+    Check("tegra", "Tegra", _tegra),
+    Check("mig", "MIG", _mig),
+    Check("compute_mode", "compute mode", _compute_mode),
+    Check("mps", "MPS", _mps),
+    Check("peer_access", "peer access", _peer_access),
+    Check("imex", "fabric and IMEX", _imex),
+    Check("confidential", "confidential computing", _confidential),
+    Check("pid_namespace", "PID namespace", _pid_namespace),
+    Check("ipc_namespace", "IPC namespace", _ipc_namespace),
+    Check("container", "container", _container),
+    Check("dev_shm", "/dev/shm", _dev_shm),
+    Check("ptrace_scope", "ptrace scope", _ptrace_scope),
+    Check("seccomp", "seccomp and pidfd_getfd", _seccomp),
+    Check("open_files", "open files", _open_files),
+    Check("address_space", "address space", _address_space),
+    Check("pids_limit", "limit of processes", _pids_limit),
+    Check("memory_limit", "limit of host memory", _memory_limit),
+    Check("visible_devices", "CUDA_VISIBLE_DEVICES", _visible_devices),
+    Check("allocator", "allocator", _allocator),
+    Check("leftovers", "leftovers", _leftovers),
+    Check("other_process", "the other process", _other_process),
+)

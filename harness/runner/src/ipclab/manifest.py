@@ -1,0 +1,76 @@
+"""What went into a run and what came out, as digests: `manifest` in run.json.
+
+`ipclab verify` holds a results folder to it. All digests are SHA-256.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ipclab import ctest
+from ipclab.ctest import Case
+
+
+def of_file(path: Path) -> str | None:
+    """The digest of a file; None if there is none that can be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def of_programs(
+    build: Path, cases: Iterable[Case], backend: str
+) -> dict[str, str | None]:
+    """The digest of each program that the tests start, and of the model's libraries.
+
+    A program is a word of a test's command that is a file in the build or the
+    source folder; interpreters and libraries of the system are told by the
+    fingerprint.
+    """
+    roots = [build.resolve(), ctest.source_folder(build).resolve()]
+    found: dict[str, Path] = {}
+    for path in _files(build, cases, backend):
+        for root in roots:
+            if path.is_relative_to(root):
+                found.setdefault(str(path.relative_to(root)), path)
+                break
+    return {name: of_file(found[name]) for name in sorted(found)}
+
+
+def of_records(data: bytes) -> dict[str, Any]:
+    """What records.jsonl is: count of records, bytes, digest."""
+    return {"count": data.count(b"\n"), "bytes": len(data), "sha256": of_bytes(data)}
+
+
+def sealed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its own digest in the field `digest`."""
+    return {**document, "digest": of_document(document)}
+
+
+def of_document(document: dict[str, Any]) -> str:
+    """The digest of a JSON document, whatever its layout, without its `digest`."""
+    rest = {name: value for name, value in document.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return of_bytes(text.encode())
+
+
+def of_bytes(data: bytes) -> str:
+    """The digest of these bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _files(build: Path, cases: Iterable[Case], backend: str) -> Iterable[Path]:
+    for case in cases:
+        for word in case.command:
+            path = Path(case.folder, word)
+            if path.is_file():
+                yield path.resolve()
+    if backend == "model":
+        yield from (x.resolve() for x in (build / "model").glob("lib*.so*"))

@@ -1,0 +1,227 @@
+"""`ipclab verify RESULTS`: is a run that was handed in whole, fixed and unedited?
+
+What the digests can show: a record or a setting that was edited, lost or added
+after the run, a file that was damaged on its way, and, with a build, a program
+or a catalogue other than the one that ran. What they cannot show: who made the
+run. There is no signature; whoever edits records and computes all digests
+again, or plays back the records of another day, is not found out. It shows
+accidents and careless edits, not a forger.
+
+A verified run may well have failed: that a driver violates a row is a result.
+That the harness could not judge (broken), or that attempts disagree (flaky), is
+none.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ipclab import ctest, deviations, fingerprint, manifest, records, results, schema
+from ipclab.records import Record
+
+REPEAT = 3
+# The options of `ipclab qualify`. Jobs, backend and the machine that the model
+# plays are free: the record says them.
+FIXED: dict[str, Any] = {
+    "expression": "",
+    "gpus": None,
+    "repeat": REPEAT,
+    "seed": 1,
+    "requirements": None,
+    "deviations": None,
+}
+
+Document = dict[str, Any]
+
+
+def run(out: Console, folder: Path, build: Path | None) -> int:
+    """Print each problem in one line, or that there is none; 1 or 0.
+
+    With a build folder, hold the programs and the catalogue to it, too. Raises
+    UsageError if the results cannot be read at all.
+    """
+    document, found, wrong = results.read(folder)
+    data = results.read_lines(folder)
+    wrongs = [wrong] if wrong else []
+    wrongs += problems(document, found, data)
+    if build is not None and not _wrong_document(document):
+        wrongs += _against_build(document, build)
+    for problem in wrongs:
+        out.print(Text(f"not verified: {problem}"), soft_wrap=True)
+    if not wrongs:
+        out.print(Text(f"verified: {_told(document, found)}"), soft_wrap=True)
+    return 1 if wrongs else 0
+
+
+def problems(document: Document, found: list[Record], data: bytes) -> list[str]:
+    """What is wrong with run.json and the records, one line each.
+
+    `data` is records.jsonl, `found` the good records in it. A prefix, or a
+    run.json that cannot be believed, is told as that and no further.
+    """
+    if wrong := _wrong_document(document):
+        return [f"{wrong}; was it made by another version of ipclab?"]
+    if document["digest"] != manifest.of_document(document):
+        return ["run.json: was edited after the run: its digest is another"]
+    if document["state"] != "finished":
+        return [_prefix(document, found)]
+    return [
+        *_options(document),
+        *_seal(document, data),
+        *_attempts(document, found),
+        *_rows(document, found),
+        *_machine(document, found),
+        *_verdicts(document, found),
+        *(f"the run itself complains: {x}" for x in document["problems"]),
+    ]
+
+
+def _wrong_document(document: Document) -> str | None:
+    return schema.error(document, schema.RUN, "run.json")
+
+
+def _prefix(document: Document, found: list[Record]) -> str:
+    tests, total = len({x["ctest"] for x in found}), len(document["manifest"]["tests"])
+    return (
+        f"the run is {document['state']}, not finished: "
+        f"{len(found)} records of {tests} of {total} tests"
+    )
+
+
+def _options(document: Document) -> Iterator[str]:
+    settings = document["settings"]
+    for name, fixed in FIXED.items():
+        if settings.get(name) != fixed:
+            yield (
+                f"not a run of `ipclab qualify`: {name} is "
+                f"{settings.get(name)!r}, not {fixed!r}"
+            )
+    if document["filtered"]:
+        yield "the run was filtered: a part of the suite only"
+    if "IPCLAB_MUTANT" in document["fingerprint"].get("variables", {}):
+        yield "made with a fault planted on purpose: IPCLAB_MUTANT was set"
+
+
+def _seal(document: Document, data: bytes) -> Iterator[str]:
+    written, now = document["manifest"]["records"], manifest.of_records(data)
+    if written is None:
+        yield "run.json: finished, but without the digest of the records"
+    elif now != written:
+        yield (
+            f"records.jsonl: was edited or damaged after the run: {_seal_text(now)}; "
+            f"written were {_seal_text(written)}"
+        )
+
+
+def _seal_text(seal: dict[str, Any]) -> str:
+    return f"{seal['count']} records, {seal['bytes']} bytes, {seal['sha256'][:12]}…"
+
+
+def _attempts(document: Document, found: list[Record]) -> Iterator[str]:
+    tests = document["manifest"]["tests"]
+    times = Counter((record["ctest"], record["attempt"]) for record in found)
+    for (name, attempt), count in times.items():
+        if name not in tests:
+            yield f"{name}: a record of a test that is not in the run's list"
+        elif count > 1:
+            yield f"{name}: attempt {attempt} is recorded {count} times"
+        elif attempt > REPEAT:
+            yield f"{name}: attempt {attempt} of {REPEAT}"
+    for name in tests:
+        missing = [str(x) for x in range(1, REPEAT + 1) if (name, x) not in times]
+        if missing:
+            yield f"{name}: no record of attempt {', '.join(missing)}"
+
+
+def _rows(document: Document, found: list[Record]) -> Iterator[str]:
+    rows, tests = document["requirements"], document["manifest"]["tests"]
+    yield from (
+        f"{row}: a row without a test" for row in rows if row not in tests.values()
+    )
+    for record in found:
+        row = tests.get(record["ctest"])
+        if record["requirement"] != row and record["ctest"] in tests:
+            yield f"{_name(record)}: judges {record['requirement']}, its test {row}"
+        elif row is not None and rows.get(row, {}).get("kind") != record["kind"]:
+            yield f"{_name(record)}: {row} is no {record['kind']} in this catalogue"
+
+
+def _machine(document: Document, found: list[Record]) -> Iterator[str]:
+    machine = document["fingerprint"]
+    if machine.get("id") != fingerprint.identity(machine):
+        yield "run.json: the fingerprint was edited: its id is another"
+    here = machine.get("id"), document["backend"]
+    others: dict[tuple[Any, Any], list[Record]] = {}
+    for record in found:
+        there = record["fingerprint"], record["backend"]
+        if there != here:
+            others.setdefault(there, []).append(record)
+    for (name, backend), foreign in others.items():
+        yield (
+            f"{len(foreign)} records of another machine ({backend}, fingerprint "
+            f"{name}; this run's: {here[1]}, {here[0]}), first {_name(foreign[0])}"
+        )
+
+
+def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
+    day = document["started"][:10]
+    for record in found:
+        entry = record["deviation"]
+        if record["verdict"] == "deviates" and entry is None:
+            yield f"{_name(record)}: deviates, but no entry says so"
+        if entry and entry["requirement"] != record["requirement"]:
+            yield f"{_name(record)}: its deviation is of {entry['requirement']}"
+        if entry and deviations.expired(entry, day):
+            yield f"{_name(record)}: its deviation had expired on {entry['expires']}"
+        verdict = records.verdict(record, record["kind"], entry is not None)[0]
+        if record["verdict"] not in (verdict, "broken"):
+            yield (
+                f"{_name(record)}: says '{record['verdict']}', but from "
+                f"'{record['outcome']}' follows '{verdict}'"
+            )
+    table = records.rows(found)
+    for row in table:
+        if row.verdict in ("broken", "flaky"):
+            yield f"{row.ctest}: {row.shown}: {row.reason.partition(chr(10))[0]}"
+    if document["counts"] != (counts := records.counts(table)):
+        yield f"run.json: counts {document['counts']}, the records give {counts}"
+
+
+def _against_build(document: Document, build: Path) -> Iterator[str]:
+    ran = document["manifest"]
+    cases = ctest.read(build)
+    suite = [x for x in cases if x.suite in ("sample", "conformance")]
+    now = {case.name for case in suite}
+    for name in sorted(now - ran["tests"].keys()):
+        yield f"{name}: in the build's list, not in the run's"
+    for name in sorted(ran["tests"].keys() - now):
+        yield f"{name}: in the run's list, not in the build's"
+    probes = [case for case in cases if case.suite == "probe"]
+    programs = manifest.of_programs(build, [*suite, *probes], document["backend"])
+    for name in sorted(programs.keys() | ran["programs"].keys()):
+        if programs.get(name) != ran["programs"].get(name):
+            yield f"{name}: is not the program that ran"
+    folder = ctest.source_folder(build) / "conformance"
+    for name, digest in ran["data"].items():
+        if manifest.of_file(folder / name) != digest:
+            yield f"{name}: is not the one of the run"
+
+
+def _told(document: Document, found: list[Record]) -> str:
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in document["counts"].items())
+    failed = "" if document["exit_code"] == 0 else "; the run failed all the same"
+    return (
+        f"{len(document['manifest']['tests'])} tests, {len(found)} records, "
+        f"{document['machine']}: {counts}{failed}"
+    )
+
+
+def _name(record: Record) -> str:
+    return f"{record['ctest']}, attempt {record['attempt']}"

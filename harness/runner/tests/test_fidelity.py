@@ -1,0 +1,181 @@
+"""`ipclab compare --fidelity`: does the model answer as a recorded driver did?"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from conftest import PROBE, Build
+
+BAD = "record(outcome='violates', reason='zeros'); sys.exit(1)"
+ABSENT = "record(outcome='not applicable', reason='needs 2 GPUs')"
+
+
+def run(build: Build, name: str) -> None:
+    """A run into its own folder."""
+    done = build.ipclab("run", "--build", "build", "--results", name)
+    assert (build.root / name / "report.html").exists(), done.stdout
+
+
+def on_both(build: Build, driver: str, model: str, row: str = "LMEM-01") -> None:
+    """A run on a driver and one on the model; one test answers differently."""
+    switch = build.root / "model.switch"
+    build.conformance(
+        f"model = os.path.exists({str(switch)!r})\n"
+        f"exec({model!r} if model else {driver!r})",
+        "Suite.Odd",
+        row,
+    )
+    build.conformance("record()", "Suite.Same", "LMEM-02")
+    run(build, "driver")
+    switch.touch()
+    build.probe({**PROBE, "backend": "model"})
+    run(build, "model")
+
+
+def compare(build: Build) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+    """The command, and its list of changes."""
+    done = build.ipclab("compare", "driver", "model", "--fidelity", "--json", "f.json")
+    path = build.root / "f.json"
+    return done, json.loads(path.read_text())["changes"] if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("driver", "model", "row", "what", "reason", "code"),
+    [
+        ("record()", BAD, "LMEM-01", "unexplained", "model: zeros", 1),
+        (BAD, "record()", "LMEM-01", "unexplained", "driver: zeros", 1),
+        (
+            "record()",
+            "record(outcome='lifted', reason='it works')",
+            "LIM-01",
+            "unexplained",
+            "model: it works",
+            1,
+        ),
+        ("record()", ABSENT, "LMEM-01", "one side only", "needs 2 GPUs", 0),
+        (ABSENT, "record()", "LMEM-01", "one side only", "needs 2 GPUs", 0),
+        (ABSENT, BAD, "LMEM-01", "unexplained", "needs 2 GPUs; model: zeros", 1),
+        (ABSENT, "record()", "OBS-01", "one side only", "needs 2 GPUs", 0),
+    ],
+)
+def test_a_difference_has_its_name(
+    build: Build, driver: str, model: str, row: str, what: str, reason: str, code: int
+) -> None:
+    on_both(build, driver, model, row)
+    done, [change] = compare(build)
+    assert done.returncode == code, done.stdout
+    assert (change["what"], change["requirement"]) == (what, row)
+    assert reason in change["reason"]
+    assert done.stdout.splitlines()[-1] == f"1 {what}, 1 same verdict"
+
+
+def test_equal_answers_are_no_difference(build: Build) -> None:
+    on_both(build, "record(duration_ms=9e5)", "record()")
+    done, changes = compare(build)
+    assert (done.returncode, changes) == (0, [])
+    assert done.stdout.splitlines()[0].startswith("driver: ")
+    assert done.stdout.splitlines()[-1] == "2 same verdict"
+
+
+def test_what_is_only_observed_may_differ(build: Build) -> None:
+    on_both(build, "record(notes=['A'])", "record(notes=['B'])", "OBS-01")
+    done, changes = compare(build)
+    assert (done.returncode, changes) == (0, [])
+
+
+def test_a_known_deviation_explains(build: Build) -> None:
+    build.deviation()
+    on_both(build, BAD, "record()")
+    done, [change] = compare(build)
+    assert done.returncode == 0
+    assert (change["what"], change["before"]) == ("explained", "deviates")
+    assert change["reason"] == "seen on two machines"
+
+
+def test_a_deviation_excuses_no_fault_of_the_model(build: Build) -> None:
+    build.deviation()
+    on_both(build, BAD, BAD)
+    done, [change] = compare(build)
+    assert done.returncode == 1
+    assert (change["what"], change["after"]) == ("unexplained", "violates")
+
+
+def test_a_limit_that_the_driver_lifted_explains_itself(build: Build) -> None:
+    on_both(build, "record(outcome='lifted', reason='works')", "record()", "LIM-01")
+    done, [change] = compare(build)
+    assert (done.returncode, change["what"]) == (0, "explained")
+    assert change["reason"] == "works"
+
+
+def test_tests_of_one_side(build: Build) -> None:
+    on_both(build, "record()", "record()")
+    listing = build.folder / "CTestTestfile.cmake"
+    listing.write_text(listing.read_text().replace("Suite.Odd", "Suite.New"))
+    old = build.folder / "conformance.01_legacy_memory.Suite.Odd.py"
+    new = old.with_name(old.name.replace("Odd", "New"))
+    new.write_text(old.read_text().replace("Suite.Odd", "Suite.New"))
+    (build.root / "model").rename(build.root / "before")
+    run(build, "model")
+    done, changes = compare(build)
+    assert done.returncode == 1
+    assert [x["what"] for x in changes] == ["DISAPPEARED", "not recorded"]
+
+
+def test_another_sentence_is_not_compared(build: Build) -> None:
+    on_both(build, BAD, "record()")
+    path = build.root / "model/run.json"
+    document = json.loads(path.read_text())
+    document["requirements"]["LMEM-01"]["statement"] = "The new one."
+    path.write_text(json.dumps(document))
+    done, [change] = compare(build)
+    assert done.returncode == 0
+    assert (change["what"], change["reason"]) == (
+        "not recorded",
+        "its sentence was another then",
+    )
+
+
+def test_either_order_and_no_other_pair(build: Build) -> None:
+    on_both(build, "record()", "record()")
+    done = build.ipclab("compare", "model", "driver", "--fidelity")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0].startswith("driver: ")
+    done = build.ipclab("compare", "model", "model", "--fidelity")
+    assert done.returncode == 2
+    assert "one on the reference model, not model and model" in done.stdout
+
+
+def test_nothing_compared_is_not_green(build: Build) -> None:
+    build.conformance(ABSENT)
+    run(build, "driver")
+    build.probe({**PROBE, "backend": "model"})
+    run(build, "model")
+    done, _ = compare(build)
+    assert done.returncode == 2
+    assert "no test was judged in both runs" in done.stdout
+
+
+def test_the_page_names_driver_and_model(build: Build) -> None:
+    on_both(build, "record()", BAD)
+    arguments = ["compare", "driver", "model", "--fidelity", "--html", "out.html"]
+    assert build.ipclab(*arguments).returncode == 1
+    page = (build.root / "out.html").read_text()
+    assert "<th>driver</th><th>model</th>" in page
+    assert '<td class="verdict unexplained">unexplained</td>' in page
+    assert page.count("One of the two runs was made on the reference model") == 2
+
+
+def test_a_driver_recorded_before_rows_had_sources_is_compared(build: Build) -> None:
+    on_both(build, "record()", BAD)
+    path = build.root / "driver/run.json"
+    document = json.loads(path.read_text())
+    for row in document["requirements"].values():
+        del row["source"]
+    path.write_text(json.dumps(document))
+    _, [change] = compare(build)
+    assert change["what"] == "unexplained"  # and not: not recorded

@@ -1,0 +1,467 @@
+"""`ipclab qualify` and `ipclab verify`: what a run that is handed in must stand."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import PROBE, Build
+from ipclab import fingerprint, manifest
+
+Document = dict[str, Any]
+Edit = Callable[[Document, list[Document]], None]
+
+A = "conformance.01_legacy_memory.Suite.A"
+B = "conformance.01_legacy_memory.Suite.B"
+ENTRY = {
+    "requirement": "LMEM-01",
+    "vendor": "nvidia",
+    "driver": None,
+    "gpu": None,
+    "evidence": "seen",
+    "owner": "platform",
+    "expires": "2020-01-31",
+}
+OTHER = {"requirement": "X", "expires": "3000-01-01"}
+
+
+def suite(build: Build) -> None:
+    """Two rows with a test each, and a lesson."""
+    build.rows({"LMEM-01": "MUST", "LMEM-02": "ERROR"})
+    build.conformance("record()", "Suite.A", "LMEM-01")
+    build.conformance("record()", "Suite.B", "LMEM-02")
+    build.sample("print('lesson')")
+
+
+def qualify(build: Build, *arguments: str) -> tuple[int, str]:
+    """`ipclab qualify` into `out`."""
+    done = build.ipclab("qualify", "--build", "build", "--results", "out", *arguments)
+    return done.returncode, done.stdout
+
+
+def verify(build: Build, *arguments: str) -> tuple[int, list[str]]:
+    """`ipclab verify out`: its exit code, and what it complains of."""
+    done = build.ipclab("verify", "out", *arguments)
+    lines = done.stdout.splitlines()
+    wrong = [line.removeprefix("not verified: ") for line in lines]
+    verified = [line for line in lines if line.startswith("verified: ")]
+    assert len(verified) == (done.returncode == 0), lines
+    return done.returncode, [] if verified else wrong
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """One qualified run for all tests that edit a copy of it."""
+    build = Build(tmp_path_factory.mktemp("good"))
+    suite(build)
+    code, said = qualify(build)
+    assert code == 0, said
+    told = "verified: 3 tests, 9 records, 2 x NVIDIA H200, driver "
+    assert said.splitlines()[-1].startswith(told)
+    assert said.splitlines()[-1].endswith(": 3 conforms")
+    return build
+
+
+@pytest.fixture
+def handed_in(good: Build, tmp_path: Path) -> Build:
+    """The good run's results, in a tree without its build."""
+    shutil.copytree(good.root / "out", tmp_path / "out")
+    return Build(tmp_path)
+
+
+def rewrite(folder: Path, change: Edit, seal: bool) -> None:
+    """Edit run.json and the records; `seal`: and compute all digests again."""
+    path, lines = folder / "run.json", folder / "records.jsonl"
+    run = json.loads(path.read_text())
+    records = [json.loads(line) for line in lines.read_text().splitlines()]
+    change(run, records)
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    lines.write_bytes(data)
+    if seal:
+        run["manifest"]["records"] = manifest.of_records(data)
+        run = manifest.sealed(run)
+    path.write_text(json.dumps(run))
+
+
+def of(records: list[Document], name: str, attempt: int) -> Document:
+    """The record of an attempt."""
+    [found] = [x for x in records if (x["ctest"], x["attempt"]) == (name, attempt)]
+    return found
+
+
+def test_the_copy_is_good(handed_in: Build) -> None:
+    assert verify(handed_in) == (0, [])
+    rewrite(handed_in.root / "out", lambda _run, _records: None, seal=True)
+    assert verify(handed_in) == (0, [])
+
+
+def edited(_run: Document, records: list[Document]) -> None:
+    of(records, A, 2)["reason"] = "a better one"
+
+
+def removed(_run: Document, records: list[Document]) -> None:
+    records.remove(of(records, A, 2))
+
+
+def doubled(_run: Document, records: list[Document]) -> None:
+    records.append(copy.deepcopy(of(records, A, 2)))
+
+
+def foreign(_run: Document, records: list[Document]) -> None:
+    of(records, A, 2)["fingerprint"] = "0123456789ab"
+
+
+@pytest.mark.parametrize("change", [edited, removed, doubled, foreign])
+def test_changed_records_have_another_digest(handed_in: Build, change: Edit) -> None:
+    rewrite(handed_in.root / "out", change, seal=False)
+    code, wrong = verify(handed_in)
+    assert code == 1
+    assert wrong[0].startswith("records.jsonl: was edited or damaged after the run")
+
+
+def test_one_byte_is_noticed(handed_in: Build) -> None:
+    path = handed_in.root / "out/records.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 1', b'"seed": 2', 1))
+    code, [wrong] = verify(handed_in)
+    assert code == 1
+    assert wrong.startswith("records.jsonl: was edited or damaged")
+
+
+def test_the_seal_is_of_what_was_appended(good: Build) -> None:
+    path = good.root / "out/records.jsonl"
+    run = json.loads((good.root / "out/run.json").read_text())
+    assert run["manifest"]["records"] == manifest.of_records(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "finished "}, {"problems": ["no"]}, {"exit_code": 1}]
+)
+def test_an_edited_document_is_noticed(handed_in: Build, change: Document) -> None:
+    path = handed_in.root / "out/run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    code, [wrong] = verify(handed_in)
+    assert code == 1
+    assert wrong.startswith("run.json")
+
+
+def settings(**changes: Any) -> Edit:
+    def change(run: Document, _records: list[Document]) -> None:
+        run["settings"].update(changes)
+
+    return change
+
+
+def document(**changes: Any) -> Edit:
+    def change(run: Document, _records: list[Document]) -> None:
+        run.update(changes)
+
+    return change
+
+
+def record(name: str, number: int, **changes: Any) -> Edit:
+    def change(_run: Document, records: list[Document]) -> None:
+        of(records, name, number).update(changes)
+
+    return change
+
+
+def disappeared(run: Document, records: list[Document]) -> None:
+    """Without a trace, but for its row."""
+    records[:] = [x for x in records if x["ctest"] != B]
+    del run["manifest"]["tests"][B]
+    run["counts"] = {"conforms": 2}
+
+
+def unsealed(run: Document, _records: list[Document]) -> None:
+    run["fingerprint"]["cpus"] = 1000
+
+
+def mutated(run: Document, records: list[Document]) -> None:
+    run["fingerprint"]["variables"] = {"IPCLAB_MUTANT": "any"}
+    run["fingerprint"]["id"] = fingerprint.identity(run["fingerprint"])
+    for each in records:
+        each["fingerprint"] = run["fingerprint"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (removed, [f"{A}: no record of attempt 2"]),
+        (doubled, [f"{A}: attempt 2 is recorded 2 times"]),
+        (
+            record(A, 3, attempt=4),
+            [f"{A}: attempt 4 of 3", f"{A}: no record of attempt 3"],
+        ),
+        (
+            record(A, 3, ctest="sample.99_none"),
+            [
+                "sample.99_none: a record of a test that is not in the run's list",
+                f"{A}: no record of attempt 3",
+                "run.json: counts {'conforms': 3}, the records give {'conforms': 4}",
+            ],
+        ),
+        (disappeared, ["LMEM-02: a row without a test"]),
+        (
+            record(A, 1, requirement="LMEM-02"),
+            [f"{A}, attempt 1: judges LMEM-02, its test LMEM-01"],
+        ),
+        (
+            record(A, 1, kind="LIMIT"),
+            [f"{A}, attempt 1: LMEM-01 is no LIMIT in this catalogue"],
+        ),
+        (
+            record(A, 1, verdict="lifted"),
+            [
+                f"{A}, attempt 1: says 'lifted', but from 'conforms' follows "
+                "'conforms'",
+                f"{A}: flaky (1 of 3): 2 x conforms, 1 x lifted",
+                "run.json: counts {'conforms': 3}, the records give "
+                "{'conforms': 2, 'flaky': 1}",
+            ],
+        ),
+        (
+            record(A, 1, deviation=ENTRY),
+            [f"{A}, attempt 1: its deviation had expired on 2020-01-31"],
+        ),
+        (
+            record(
+                A, 1, deviation={**ENTRY, "requirement": "X", "expires": "2999-01-01"}
+            ),
+            [f"{A}, attempt 1: its deviation is of X"],
+        ),
+        (unsealed, ["run.json: the fingerprint was edited: its id is another"]),
+        (
+            mutated,
+            ["made with a fault planted on purpose: IPCLAB_MUTANT was set"],
+        ),
+        (
+            settings(repeat=1, seed=7),
+            [
+                "not a run of `ipclab qualify`: repeat is 1, not 3",
+                "not a run of `ipclab qualify`: seed is 7, not 1",
+            ],
+        ),
+        (
+            settings(requirements="my.json"),
+            ["not a run of `ipclab qualify`: requirements is 'my.json', not None"],
+        ),
+        (document(filtered=True), ["the run was filtered: a part of the suite only"]),
+        (document(problems=["oh"]), ["the run itself complains: oh"]),
+        (
+            document(counts={}),
+            ["run.json: counts {}, the records give {'conforms': 3}"],
+        ),
+        (
+            document(state="running"),
+            ["the run is running, not finished: 9 records of 3 of 3 tests"],
+        ),
+        (document(version=2), ["run.json.version: 2 is none of 1; was it made by"]),
+    ],
+)
+def test_each_rule_is_held_behind_the_digests(
+    handed_in: Build, change: Edit, says: list[str]
+) -> None:
+    """Digests computed again hide nothing that contradicts itself."""
+    rewrite(handed_in.root / "out", change, seal=True)
+    code, wrong = verify(handed_in)
+    assert code == 1
+    assert len(wrong) == len(says), wrong
+    assert all(x.startswith(y) for x, y in zip(wrong, says, strict=True)), wrong
+
+
+def test_a_record_of_another_machine(handed_in: Build) -> None:
+    rewrite(handed_in.root / "out", foreign, seal=True)
+    code, [wrong] = verify(handed_in)
+    assert code == 1
+    assert wrong.startswith("1 records of another machine (cuda, fingerprint 01234567")
+    assert wrong.endswith(f"first {A}, attempt 2")
+
+
+def test_a_run_of_an_older_ipclab_cannot_be_verified(handed_in: Build) -> None:
+    path = handed_in.root / "out/run.json"
+    run = json.loads(path.read_text())
+    del run["manifest"], run["digest"]
+    path.write_text(json.dumps(run))
+    code, [wrong] = verify(handed_in)
+    assert code == 1
+    assert wrong == (
+        "run.json.manifest: is missing; was it made by another version of ipclab?"
+    )
+
+
+def test_packed_records_are_read(handed_in: Build) -> None:
+    folder = handed_in.root / "out"
+    data = (folder / "records.jsonl").read_bytes()
+    packed = folder / "records.jsonl.gz"
+    packed.write_bytes(gzip.compress(data))
+    done = handed_in.ipclab("verify", "out")
+    assert (done.returncode, "remove one" in done.stdout) == (2, True)
+    (folder / "records.jsonl").unlink()
+    assert verify(handed_in) == (0, [])
+    assert handed_in.ipclab("report", "out").returncode == 0
+    assert handed_in.ipclab("compare", "out", "out").returncode == 0
+    for bad in (packed.read_bytes()[:-20], b"no gzip"):
+        packed.write_bytes(bad)
+        done = handed_in.ipclab("verify", "out")
+        assert (done.returncode, done.stdout) == (
+            2,
+            "ipclab: out/records.jsonl.gz: is no whole gzip file\n",
+        )
+
+
+def test_what_cannot_be_read_is_said_in_one_line(handed_in: Build) -> None:
+    (handed_in.root / "out/records.jsonl").unlink()
+    done = handed_in.ipclab("verify", "out")
+    assert done.returncode == 2
+    assert done.stdout == "ipclab: out/records.jsonl: No such file or directory\n"
+    done = handed_in.ipclab("verify", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "ipclab: nowhere: no such folder\n")
+
+
+def test_a_build_is_held_to_the_run(good: Build) -> None:
+    assert verify(good, "--build", "build") == (0, [])
+    program = good.folder / f"{A}.py"
+    catalogue = good.source / "conformance/requirements.json"
+    listing = good.folder / "CTestTestfile.cmake"
+    before = {x: x.read_text() for x in (program, catalogue, listing)}
+    try:
+        program.write_text(before[program] + "# changed\n")
+        assert verify(good, "--build", "build") == (
+            1,
+            [f"{A}.py: is not the program that ran"],
+        )
+        program.unlink()
+        assert verify(good, "--build", "build") == (
+            1,
+            [f"{A}.py: is not the program that ran"],
+        )
+        program.write_text(before[program])
+        catalogue.write_text(before[catalogue] + "\n")
+        assert verify(good, "--build", "build") == (
+            1,
+            ["requirements.json: is not the one of the run"],
+        )
+        catalogue.write_text(before[catalogue])
+        listing.write_text(before[listing].replace(f"({B} ", f"({B}2 "))
+        assert verify(good, "--build", "build") == (
+            1,
+            [
+                f"{B}2: in the build's list, not in the run's",
+                f"{B}: in the run's list, not in the build's",
+            ],
+        )
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+
+
+def test_qualify_takes_no_filter(build: Build) -> None:
+    suite(build)
+    for option in (["-k", "A"], ["--gpus", "1"], ["--repeat", "1"], ["--seed", "2"]):
+        code, said = qualify(build, *option)
+        assert code == 2
+        assert "unrecognized arguments" in said
+    assert not (build.root / "out").exists()
+
+
+def test_a_filtered_run_is_not_verified(build: Build) -> None:
+    suite(build)
+    build.run("--repeat", "3", "-k", "Suite.A")
+    code, wrong = verify(build)
+    assert code == 1
+    assert wrong[0] == "not a run of `ipclab qualify`: expression is 'Suite.A', not ''"
+    assert "the run was filtered: a part of the suite only" in wrong
+    assert f"{B}: no record of attempt 1, 2, 3" in wrong
+
+
+def test_a_row_without_a_test_does_not_qualify(build: Build) -> None:
+    suite(build)
+    build.rows({"LMEM-01": "MUST", "LMEM-02": "ERROR", "LMEM-99": "MUST"})
+    code, said = qualify(build)
+    assert code == 1
+    assert said.splitlines()[-1] == "not verified: LMEM-99: a row without a test"
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("sys.exit(0)", f"{A}: broken: the program wrote no record (exit 0)"),
+        (
+            "odd = not os.path.exists(__file__ + 'x')\n"
+            "open(__file__ + 'x', 'w')\n"
+            "record(outcome='violates' if odd else 'conforms')",
+            f"{A}: flaky (1 of 3): 2 x conforms, 1 x violates",
+        ),
+    ],
+)
+def test_what_the_harness_cannot_judge_does_not_qualify(
+    build: Build, program: str, says: str
+) -> None:
+    build.rows({"LMEM-01": "MUST"})
+    build.conformance(program, "Suite.A")
+    code, said = qualify(build)
+    assert code == 1
+    assert f"not verified: {says}" in said.splitlines()
+
+
+def test_a_violation_is_a_result(build: Build) -> None:
+    build.rows({"LMEM-01": "MUST"})
+    build.conformance("record(outcome='violates', reason='zeros'); sys.exit(1)")
+    code, said = qualify(build)
+    assert code == 1
+    last = said.splitlines()[-1]
+    assert last.startswith("verified: 1 tests, 3 records, ")
+    assert last.endswith(": 1 violates; the run failed all the same")
+    assert verify(build) == (0, [])
+
+
+def test_an_expired_deviation_does_not_qualify(build: Build) -> None:
+    suite(build)
+    build.deviation(expires="2020-01-31")
+    code, said = qualify(build)
+    assert code == 1
+    assert said.splitlines()[-1] == (
+        "not verified: the run itself complains: deviations.json: "
+        "LMEM-01 expired on 2020-01-31; ask platform"
+    )
+
+
+def test_a_program_must_not_change_during_the_run(build: Build) -> None:
+    suite(build)
+    build.conformance(
+        "open(__file__, 'a').write('# more\\n'); record()", "Suite.C", "LMEM-01"
+    )
+    code, said = qualify(build)
+    assert code == 1
+    changed = "conformance.01_legacy_memory.Suite.C.py changed during the run"
+    assert f"not verified: the run itself complains: {changed}" in said.splitlines()
+
+
+def test_the_models_libraries_are_programs(build: Build) -> None:
+    suite(build)
+    (build.folder / "model").mkdir()
+    (build.folder / "model/libcudart.so.13").write_text("a model")
+    build.probe({**PROBE, "backend": "model"})
+    code, said = qualify(build)
+    assert code == 0, said
+    run = json.loads((build.root / "out/run.json").read_text())
+    assert sorted(run["manifest"]["programs"]) == [
+        f"{A}.py",
+        f"{B}.py",
+        "model/libcudart.so.13",
+        "probe.py",
+        "sample.01_legacy_memory.py",
+    ]
+    (build.folder / "model/libcudart.so.13").write_text("another model")
+    assert verify(build, "--build", "build") == (
+        1,
+        ["model/libcudart.so.13: is not the program that ran"],
+    )
