@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,15 @@ def mutants(build: Build, *entries: dict[str, Any]) -> None:
     (folder / "mutants.json").write_text(json.dumps(full))
 
 
+def results_of(build: Build, folder: str) -> dict[str, dict[str, str]]:
+    """Mutant, row: result; of the folder's mutants.json."""
+    document = json.loads((build.root / folder / "mutants.json").read_text())
+    return {
+        mutant["name"]: {x["row"]: x["result"] for x in mutant["results"]}
+        for mutant in document["mutants"]
+    }
+
+
 def test_a_mutant_is_killed_survives_or_is_open(build: Build) -> None:
     machine(build, NO_GPU)
     mutants(
@@ -161,10 +172,9 @@ def test_a_mutant_is_killed_survives_or_is_open(build: Build) -> None:
         "sys.exit(m == 'noticed')"
     )
     build.conformance("record()", name="Suite.Seen", row="OBS-01")
-    matrix = build.root / "matrix.json"
-    done = build.ipclab("mutants", "--build", "build", "--matrix", str(matrix))
+    done = build.ipclab("mutants", "--build", "build", "--results", "kills")
     assert done.returncode == 1, done.stdout
-    assert {x["name"]: x["results"] for x in json.loads(matrix.read_text())} == {
+    assert results_of(build, "kills") == {
         "noticed": {"LMEM-01": "killed", "LMEM-99": "open"},
         "unnoticed": {"LMEM-01": "survived"},
         "seen": {"OBS-01": "observed"},
@@ -172,6 +182,80 @@ def test_a_mutant_is_killed_survives_or_is_open(build: Build) -> None:
     }
     assert "4 mutants: 1 killed, 1 passed, 1 survived, 1 open" in done.stdout
     assert build.ipclab("mutants", "--build", "build", "noticed").returncode == 0
+
+
+def noticed(build: Build) -> None:
+    """One mutant, noticed by the one test of its row."""
+    machine(build, NO_GPU)
+    mutants(build, {"name": "bad", "rows": ["LMEM-01"]})
+    build.conformance(
+        f"{NOTICES}record(outcome='violates' if m else 'conforms'); sys.exit(bool(m))"
+    )
+
+
+def test_the_matrix_goes_into_the_page_of_a_run(build: Build) -> None:
+    noticed(build)
+    assert build.run().code == 0
+    page = build.root / "out/report.html"
+    assert "Kill matrix" not in page.read_text()
+    for text in ("", "holds a kill matrix already; name another"):
+        done = build.ipclab("mutants", "--build", "build", "--results", "out")
+        assert done.returncode == (2 if text else 0)
+        assert text in done.stdout
+    assert "bad, LMEM-01: killed" in page.read_text()
+    assert "Every judged row that has a test has failed" in page.read_text()
+
+
+def test_a_matrix_of_its_own_has_a_folder(build: Build) -> None:
+    noticed(build)
+    done = build.ipclab("mutants", "--build", "build")
+    assert done.returncode == 0
+    (folder,) = (build.root / "results").iterdir()
+    assert folder.name.endswith("Z-mutants")
+    page = (folder / "mutants.html").read_text()
+    assert "Made on the reference model" in page
+    assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
+    assert f"results/{folder.name}/mutants.html" in done.stdout
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(build: Build) -> None:
+    noticed(build)
+    done = build.ipclab("mutants", "--build", "build", "--results", "/dev/null/x")
+    assert done.returncode == 2
+    assert "/dev/null/x: Not a directory" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda x: x.pop("mutants"), "matrix.mutants: is missing"),
+        (lambda x: x.update(seconds=-1), "matrix.seconds: -1 is below 0"),
+        (lambda x: x["rows"].clear(), "matrix.rows: LMEM-01 is missing"),
+        (
+            lambda x: x["mutants"][0]["results"][0].update(result="good"),
+            '"good" is none of killed',
+        ),
+        (None, "is no JSON"),
+    ],
+)
+def test_a_damaged_matrix_is_told(
+    build: Build, damage: Callable[[Any], Any] | None, text: str
+) -> None:
+    noticed(build)
+    assert build.run().code == 0
+    build.ipclab("mutants", "--build", "build", "--results", "out")
+    path = build.root / "out/mutants.json"
+    document = json.loads(path.read_text())
+    before = (build.root / "out/report.html").read_text()
+    if damage:
+        damage(document)
+    path.write_text(json.dumps(document) if damage else "{")
+    done = build.ipclab("report", "out")
+    assert done.returncode == 2
+    assert text in done.stdout
+    assert "remove it or make it again" in done.stdout
+    assert (build.root / "out/report.html").read_text() == before
 
 
 def test_a_flagged_variant_fails(build: Build) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,58 @@ def test_another_catalogue_by_request(build: Build) -> None:
     rows = {"LMEM-01": {"statement": "other", "kind": "MUST"}}
     edit(build.root / "new/run.json", {"requirements": rows})
     assert compare(build, "--any-catalogue").returncode == 0
+
+
+def test_the_page_says_what_the_terminal_says(build: Build) -> None:
+    two_runs(build, "record()", BAD)
+    done = compare(build, "--html", "out.html", "--json", "out.json")
+    assert done.returncode == 1
+    page = (build.root / "out.html").read_text()
+    document = json.loads((build.root / "out.json").read_text())
+    (change,) = document["changes"]
+    for text in (
+        change["test"],
+        change["reason"],
+        '<td class="verdict regressed">regressed</td>',
+        "The sentence of LMEM-01.",
+        f"Same verdict in both: {document['same']}.",
+    ):
+        assert text in page
+    assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
+    assert "reference model" not in page
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        (["old"], "One of the two runs was made on the reference model"),
+        (["old", "new"], "Made on the reference model"),
+    ],
+)
+def test_a_page_of_a_model_run_says_so(
+    build: Build, runs: list[str], text: str
+) -> None:
+    two_runs(build, "record()", "record()")
+    for name in runs:
+        edit(build.root / name / "run.json", {"backend": "model"})
+    assert compare(build, "--html", "out.html").returncode == 0
+    page = (build.root / "out.html").read_text()
+    assert page.count(text) == 2  # on the page, on paper
+    assert "no test changed" in page
+
+
+def test_a_page_that_cannot_be_written_is_told(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    done = compare(build, "--html", "none/out.html")
+    assert done.returncode == 3
+    assert "none/out.html: No such file" in done.stdout
+
+
+def test_a_run_of_before_rows_had_sources_is_compared(build: Build) -> None:
+    two_runs(build, "record()", "record()")
+    run = json.loads((build.root / "old/run.json").read_text())
+    for row in run["requirements"].values():
+        del row["source"]
+    edit(build.root / "old/run.json", run)
+    assert compare(build).returncode == 0
+    assert build.ipclab("report", "old").returncode == 0

@@ -158,3 +158,24 @@ def test_nothing_compared_is_not_green(build: Build) -> None:
     done, _ = compare(build)
     assert done.returncode == 2
     assert "no test was judged in both runs" in done.stdout
+
+
+def test_the_page_names_driver_and_model(build: Build) -> None:
+    on_both(build, "record()", BAD)
+    arguments = ["compare", "driver", "model", "--fidelity", "--html", "out.html"]
+    assert build.ipclab(*arguments).returncode == 1
+    page = (build.root / "out.html").read_text()
+    assert "<th>driver</th><th>model</th>" in page
+    assert '<td class="verdict unexplained">unexplained</td>' in page
+    assert page.count("One of the two runs was made on the reference model") == 2
+
+
+def test_a_driver_recorded_before_rows_had_sources_is_compared(build: Build) -> None:
+    on_both(build, "record()", BAD)
+    path = build.root / "driver/run.json"
+    document = json.loads(path.read_text())
+    for row in document["requirements"].values():
+        del row["source"]
+    path.write_text(json.dumps(document))
+    _, [change] = compare(build)
+    assert change["what"] == "unexplained"  # and not: not recorded

@@ -19,6 +19,7 @@ from ipclab import (
     compare,
     doctor,
     explain,
+    matrix,
     mutants,
     report,
     results,
@@ -64,15 +65,7 @@ def _command(options: argparse.Namespace) -> int:
     if options.command == "sample":
         return sample.run(build, options.lesson, options.backend, options.profile)
     if options.command == "mutants":
-        return mutants.run(
-            terminal.console(),
-            mutants.Request(
-                build=build,
-                names=tuple(options.names),
-                jobs=options.jobs,
-                matrix=options.matrix,
-            ),
-        )
+        return _mutants(options)
     if options.command == "doctor":
         return doctor.run(
             terminal.console(),
@@ -94,11 +87,29 @@ def _command(options: argparse.Namespace) -> int:
             terminal.console(),
             options.old,
             options.new,
-            options.json,
-            options.any_catalogue,
-            options.fidelity,
+            compare.Request(
+                options.json, options.html, options.any_catalogue, options.fidelity
+            ),
         )
     return _report(options.results)
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    if options.names and options.changed is not None:
+        raise UsageError("name mutants or say --changed, not both")
+    code = mutants.run(
+        terminal.console(),
+        mutants.Request(
+            build=options.build,
+            names=tuple(options.names),
+            jobs=options.jobs,
+            results=options.results,
+            changed=options.changed,
+        ),
+    )
+    if options.results and (options.results / "run.json").exists():
+        results.write(options.results / "report.html", _page(options.results))
+    return code
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -149,7 +160,7 @@ def _run(settings: Settings, latest: bool) -> int:
     try:
         if latest:
             run.results.link_latest()
-        _write_page(run.results)
+        run.results.write("report.html", _page(run.results.folder))
     except HarnessError as error:
         run.error = run.error or str(error)
     terminal.final(out, run)
@@ -187,8 +198,9 @@ def _pytest(run: Run, out: Console) -> int:
 def _report(folder: Path) -> int:
     run, found, wrong = results.read(folder)
     path = folder / "report.html"
+    page = report.page(run, found, wrong, matrix.read(folder))
     try:
-        path.write_text(report.page(run, found, wrong), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     if run["state"] != "finished":
@@ -199,9 +211,8 @@ def _report(folder: Path) -> int:
     return 0
 
 
-def _write_page(folder: results.Results) -> None:
-    run, found, wrong = results.read(folder.folder)
-    folder.write("report.html", report.page(run, found, wrong))
+def _page(folder: Path) -> str:
+    return report.page(*results.read(folder), matrix.read(folder))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -334,7 +345,7 @@ def _parser() -> argparse.ArgumentParser:
         "mutants",
         help="break the reference model on purpose: does the suite notice?",
         epilog="exit code: 0 every mutant is noticed by its rows and every ok-* "
-        "passes, 1 one is not, 2 usage, 3 the harness is broken",
+        "passes (of those that ran), 1 one is not, 2 usage, 3 the harness is broken",
     )
     kill.add_argument("names", metavar="MUTANT", nargs="*", help="these alone")
     kill.add_argument(
@@ -346,11 +357,21 @@ def _parser() -> argparse.ArgumentParser:
         help="tests at once (default: as many as there are cores)",
     )
     kill.add_argument(
-        "--matrix",
-        metavar="FILE",
+        "--results",
+        metavar="DIR",
         type=Path,
         default=None,
-        help="write the kill matrix there, as JSON",
+        help="write mutants.json and mutants.html there; in the folder of a run its "
+        "page gets the matrix (default: results/<UTC time>-mutants)",
+    )
+    kill.add_argument(
+        "--changed",
+        metavar="BASE",
+        nargs="?",
+        const="HEAD",
+        default=None,
+        help="only mutants that the changes since BASE, a branch or commit, concern "
+        "(default: HEAD, what is not committed); never the whole matrix",
     )
     what = commands.add_parser("explain", help="what an error code of CUDA means here")
     what.add_argument(
@@ -386,6 +407,9 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("new", metavar="NEW", type=Path)
     two.add_argument(
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+    )
+    two.add_argument(
+        "--html", metavar="FILE", type=Path, default=None, help="and there, as a page"
     )
     two.add_argument(
         "--any-catalogue",

@@ -8,6 +8,7 @@ answer differently from the driver, and is it explained?
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,26 +18,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import records, results
+from ipclab import pages, records, results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Row
 
-# In the order in which they are shown.
 REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
-    "regressed",  # passed, fails now
-    "DISAPPEARED",  # was there, is not
-    "fixed",  # failed, passes now
-    "changed",  # another verdict, on the same side
+    "regressed",
+    "DISAPPEARED",
+    "fixed",
+    "changed",
     "new",
-    "explained",  # one of the two is a deviation that deviations.json knows
-    "timing",  # same verdict, another duration
+    "explained",
+    "timing",
 )
 # Of a driver and the model.
 UNEXPLAINED, NOT_HERE, RECENT = (
-    "unexplained",  # two answers, and nobody says why
-    "one side only",  # one of the two machines lacks what the row needs
-    "not recorded",  # not in the driver's run, or with another sentence
+    "unexplained",
+    "one side only",
+    "not recorded",
 )
+MEANING = {  # in the order in which they are shown
+    REGRESSED: "passed, fails now",
+    DISAPPEARED: "was there, is not",
+    FIXED: "failed, passes now",
+    CHANGED: "another verdict, on the same side",
+    NEW: "was not there",
+    EXPLAINED: "one of the two is a deviation that deviations.json knows",
+    SLOWER: "same verdict, another duration",
+    UNEXPLAINED: "two answers, and nobody says why",
+    NOT_HERE: "one of the two machines lacks what the row needs",
+    RECENT: "not in the driver's run, or with another sentence",
+}
 WORSE = (REGRESSED, DISAPPEARED, UNEXPLAINED)
 COLOURS = {
     REGRESSED: "bold red",
@@ -86,40 +98,76 @@ class Difference:
         return any(change.what in WORSE for change in self.changes)
 
 
-def run(
-    out: Console,
-    old: Path,
-    new: Path,
-    json_file: Path | None,
-    any_catalogue: bool,
-    fidelity: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for besides the terminal."""
+
+    json: Path | None = None
+    html: Path | None = None
+    any_catalogue: bool = False
+    fidelity: bool = False  # a driver and the model
+
+
+def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
-    With `fidelity` 1 if the model differs and nobody says why. UsageError where
+    With `request.fidelity` 1 if the model differs and nobody says why. UsageError where
     a comparison would mislead: a run that has not finished, one of a part of
     the suite, records that are not whole, rows whose sentence has changed
-    (unless `any_catalogue`).
+    (unless `request.any_catalogue`).
     """
     before, after = _read(old), _read(new)
     labels = ("old", "new")
-    if fidelity:
+    if request.fidelity:
         labels = ("driver", "model")
         before, after = _driver_and_model(before, after)
         found = difference(before, after, _fidelity(before[0], after[0]))
         found = replace(found, environment={})  # nothing is the same in the two
     else:
-        if not any_catalogue:
+        if not request.any_catalogue:
             _same_catalogue(before[0], after[0])
         found = difference(before, after)
-    if json_file is not None:
-        document = json.dumps(asdict(found), indent=1) + "\n"
-        try:
-            json_file.write_text(document, encoding="utf-8")
-        except OSError as error:
-            raise HarnessError(f"{json_file}: {error.strerror}") from None
+    if request.json is not None:
+        _write(request.json, json.dumps(asdict(found), indent=1) + "\n")
+    if request.html is not None:
+        runs = dict(zip(labels, (before[0], after[0]), strict=True))
+        _write(request.html, page(runs, found))
     _show(out, labels, (before[0], after[0]), found)
     return 1 if found.worse else 0
+
+
+def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
+    """What differs, as a page; `runs` are the two documents by their labels."""
+    return pages.render(
+        "compare.html.j2",
+        runs=runs,
+        on_model=(None, pages.HALF_ON_MODEL, pages.ON_MODEL)[
+            sum(run.get("backend") == "model" for run in runs.values())
+        ],
+        statements={
+            name: row["statement"]
+            for document in runs.values()
+            for name, row in document["requirements"].items()
+        },
+        changes=found.changes,
+        environment=found.environment,
+        same=found.same,
+        counts=_counts(found),
+        meaning=MEANING,
+    )
+
+
+def _counts(found: Difference) -> dict[str, int]:
+    """How many tests each word tells of, without those of none."""
+    number = Counter(change.what for change in found.changes)
+    return {what: number[what] for what in MEANING if number[what]}
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
 
 
 def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:
@@ -135,7 +183,7 @@ def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:
         for name in before | after
         if (change := judge(name, before.get(name), after.get(name)))
     ]
-    order = list(COLOURS)
+    order = list(MEANING)
     changes.sort(key=lambda change: (order.index(change.what), change.test))
     same = sum(
         before[name].verdict == after[name].verdict
@@ -225,7 +273,7 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
             )
             return _as_change(what, there, here, why)
         row = there.record["requirement"]
-        if driver["requirements"].get(row) != model["requirements"].get(row):
+        if _sentence(driver, row) != _sentence(model, row):
             return _as_change(RECENT, there, here, "its sentence was another then")
         if there.verdict == here.verdict:
             return None
@@ -279,9 +327,19 @@ def _read(folder: Path) -> Read:
     return document, records.rows(found)
 
 
+def _sentence(run: dict[str, Any], name: str | None) -> tuple[str, str] | None:
+    """What a row demanded in a run; None if the run did not know it."""
+    row = run["requirements"].get(name)
+    return row and (row["statement"], row["kind"])
+
+
 def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
     before, after = old["requirements"], new["requirements"]
-    other = [name for name in before if name in after and before[name] != after[name]]
+    other = [
+        name
+        for name in before
+        if name in after and _sentence(old, name) != _sentence(new, name)
+    ]
     if other:
         raise UsageError(
             f"the catalogues differ: {', '.join(other)} say something else; "
@@ -317,8 +375,5 @@ def _show(
     for name, (before, after) in found.environment.items():
         line = f"environment: {name.replace('_', ' ')}: {before} -> {after}"
         out.print(Text(line), soft_wrap=True)
-    counts = {
-        what: sum(change.what == what for change in found.changes) for what in COLOURS
-    }
-    told = [f"{number} {what}" for what, number in counts.items() if number]
+    told = [f"{number} {what}" for what, number in _counts(found).items()]
     out.print(Text(", ".join([*told, f"{found.same} same verdict"])), soft_wrap=True)

@@ -7,35 +7,37 @@ speaks of it must fail; a conforming variant (`ok-...`) must not be flagged.
 
 from __future__ import annotations
 
+import datetime
 import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import ctest, records
+from ipclab import ctest, deviations, matrix, records, results
+from ipclab.changes import Changes
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
+from ipclab.matrix import (
+    ELSEWHERE,
+    FLAGGED,
+    KILLED,
+    NOT_RUN,
+    OPEN,
+    PASSED,
+    SEEN,
+    SURVIVED,
+    UNJUDGED,
+)
 from ipclab.run import Run, Settings
 
-KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE, UNJUDGED = (
-    "killed",  # the row failed: the mutant was noticed
-    "survived",  # the row passed although its behaviour is gone
-    "passed",  # an ok-* variant, as it must
-    "flagged",  # an ok-* variant failed a row
-    "open",  # the row has no test yet
-    "observed",  # the row is only written down, nothing could fail
-    "not applicable",  # a test of the row cannot run on the model
-    "broken",  # the harness could not judge: that is no kill
-)
-WRONG = (SURVIVED, FLAGGED, UNJUDGED)
 # Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
 JUDGED = ("MUST", "ERROR")
 
@@ -47,7 +49,8 @@ class Request:
     build: Path
     names: tuple[str, ...] = ()  # empty: all
     jobs: int = 1
-    matrix: Path | None = None
+    results: Path | None = None  # None: a new folder under results/
+    changed: str | None = None  # only what differs from this commit concerns
 
 
 @dataclass(frozen=True)
@@ -66,28 +69,54 @@ class Mutant:
         return self.name.startswith("ok-")
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which mutants are run."""
+
+    everything: list[Mutant]
+    chosen: list[Mutant]
+    partial: str | None  # why the others were left out; None: there are none
+
+
 def run(out: Console, request: Request) -> int:
-    """Run the mutants, print the matrix; 0 if each was told from a sound driver."""
-    chosen = select(read(ctest.source_folder(request.build)), request.names)
+    """Run the mutants, print the matrix; 0 if each was told from a sound driver.
+
+    What was chosen may be a part of them; then the last line says so.
+    """
+    source = ctest.source_folder(request.build)
+    choice = _choose(read(source), request, source)
+    folder = _folder(request.results)
+    began = time.monotonic()
     runs = {
         profile: Run(Settings(build=request.build, backend="model", profile=profile))
-        for profile in dict.fromkeys(mutant.profile for mutant in chosen)
+        for profile in dict.fromkeys([None, *(x.profile for x in choice.chosen)])
     }
     try:
-        matrix = _matrix(out, chosen, runs, request.jobs)
+        found = _matrix(out, choice.chosen, runs, request.jobs)
     finally:
         for each in runs.values():
             each.close("finished")
-    if request.matrix is not None:
-        _write(request.matrix, chosen, matrix)
-    _show(out, chosen, matrix)
-    wrong = sum(x in WRONG for row in matrix.values() for x in row.values())
-    unproved = [] if request.names else _unproved(next(iter(runs.values())), matrix)
+    unproved = [] if request.names else _unproved(runs[None], choice, found)
+    document = _document(choice, found, runs[None], unproved, time.monotonic() - began)
+    _show(out, choice.chosen, found)
     if unproved:
         out.print(
             Text(f"no mutant is killed by {', '.join(unproved)}", style="bold red"),
             soft_wrap=True,
         )
+    results.write(folder / matrix.NAME, json.dumps(document, indent=1) + "\n")
+    results.write(folder / matrix.PAGE, matrix.page(document))
+    out.print(Text(str(folder / matrix.PAGE)), soft_wrap=True)
+    if choice.partial:
+        out.print(
+            Text(
+                f"NOT the whole matrix: {choice.partial}; {len(choice.chosen)} of "
+                f"{len(choice.everything)} mutants",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
+    wrong = any(x in matrix.WRONG for row in found.values() for x in row.values())
     return 1 if wrong or unproved else 0
 
 
@@ -128,17 +157,112 @@ def cell(mutant: Mutant, verdicts: Sequence[str]) -> str:
     return SEEN if "observed" in verdicts else SURVIVED
 
 
-def _unproved(run: Run, matrix: dict[str, dict[str, str]]) -> list[str]:
-    """Judged rows that have a test which has never been seen to fail."""
+def _choose(everything: list[Mutant], request: Request, source: Path) -> Choice:
+    if request.names:
+        chosen = select(everything, request.names)
+        partial = (
+            "only those that were named" if len(chosen) < len(everything) else None
+        )
+        return Choice(everything, chosen, partial)
+    if request.changed is None:
+        return Choice(everything, everything, None)
+    cases = ctest.read(request.build)
+    catalogue = deviations.read_requirements(
+        source / "conformance" / "requirements.json"
+    )
+
+    def rows_of(lesson: str) -> set[str]:
+        tested = {x.requirement for x in cases if x.lesson == lesson and x.requirement}
+        return tested | {
+            name for name, row in catalogue.items() if lesson in row.get("lessons", [])
+        }
+
+    changed = Changes(source, request.changed)
+    names = changed.concerned({x.name: set(x.rows) for x in everything}, rows_of)
+    chosen = [mutant for mutant in everything if mutant.name in names]
+    partial = (
+        f"only those that the {len(changed.files)} files changed since "
+        f"{request.changed} concern"
+    )
+    return Choice(
+        everything, chosen, partial if len(chosen) < len(everything) else None
+    )
+
+
+def _folder(wanted: Path | None) -> Path:
+    """Where the matrix goes; UsageError if it cannot, or would replace another."""
+    folder = wanted or results.default_folder("-mutants")
+    if (folder / matrix.NAME).exists():
+        raise UsageError(f"{folder}: holds a kill matrix already; name another")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from None
+    return folder
+
+
+def _unproved(run: Run, choice: Choice, found: dict[str, dict[str, str]]) -> list[str]:
+    """Judged rows that have a test which has never been seen to fail.
+
+    A row one of whose mutants was left out may be proved by that one.
+    """
     tested = {case.requirement for case in run.cases}
-    killed = {
-        row for rows in matrix.values() for row, cell in rows.items() if cell == KILLED
+    left_out = {
+        row
+        for mutant in choice.everything
+        if mutant.name not in found
+        for row in mutant.rows
     }
+    killed = {row for rows in found.values() for row, x in rows.items() if x == KILLED}
     return [
         row
         for row, entry in run.catalogue.items()
-        if entry["kind"] in JUDGED and row in tested and row not in killed
+        if entry["kind"] in JUDGED and row in tested - killed - left_out
     ]
+
+
+def _document(
+    choice: Choice,
+    found: dict[str, dict[str, str]],
+    run: Run,
+    unproved: list[str],
+    seconds: float,
+) -> matrix.Document:
+    """What mutants.json holds (matrix.schema.json)."""
+    lessons = {case.requirement: case.lesson for case in reversed(run.cases)}
+    named = {row for mutant in choice.everything for row in mutant.rows}
+    rows = [x for x in run.catalogue if x in named]
+    rows += sorted(named - run.catalogue.keys())
+    return {
+        "version": 1,
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "partial": choice.partial,
+        "unproved": unproved,
+        "rows": [
+            {
+                "id": name,
+                "statement": run.catalogue.get(name, {}).get("statement", ""),
+                "kind": run.catalogue.get(name, {}).get("kind"),
+                "lesson": lessons.get(name)
+                or next(iter(run.catalogue.get(name, {}).get("lessons", [])), None),
+            }
+            for name in rows
+        ],
+        "mutants": [
+            {
+                "name": mutant.name,
+                "entry": mutant.entry,
+                "what": mutant.what,
+                "profile": mutant.profile,
+                "results": [
+                    {"row": row, "result": found.get(mutant.name, {}).get(row, NOT_RUN)}
+                    for row in mutant.rows
+                ],
+            }
+            for mutant in choice.everything
+        ],
+    }
 
 
 def _matrix(
@@ -199,9 +323,7 @@ def _matrix(
     }
 
 
-def _show(
-    out: Console, chosen: list[Mutant], matrix: dict[str, dict[str, str]]
-) -> None:
+def _show(out: Console, chosen: list[Mutant], found: dict[str, dict[str, str]]) -> None:
     colours = {
         KILLED: "green",
         PASSED: "green",
@@ -217,21 +339,13 @@ def _show(
         table.add_column(name, overflow="fold", no_wrap=name == "mutant")
     for mutant in chosen:
         told = Text()
-        for row, result in matrix[mutant.name].items():
+        for row, result in found[mutant.name].items():
             told.append(f"{', ' if told else ''}{row} ")
             told.append(result, style=colours[result])
         table.add_row(mutant.name, mutant.what, told)
     out.print(table)
     out.print()
-    found = [x for row in matrix.values() for x in row.values()]
-    counts = {name: found.count(name) for name in colours}
+    cells = [x for row in found.values() for x in row.values()]
+    counts = {name: cells.count(name) for name in colours}
     told_counts = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
     out.print(Text(f"{len(chosen)} mutants: {told_counts}"), soft_wrap=True)
-
-
-def _write(path: Path, chosen: list[Mutant], matrix: dict[str, Any]) -> None:
-    document = [{**asdict(m), "results": matrix[m.name]} for m in chosen]
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None

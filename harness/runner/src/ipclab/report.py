@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from ipclab import records, timeline
+from ipclab import matrix, pages, records, timeline
 from ipclab.records import Record, Row
 
 MEANING = {
@@ -29,19 +27,80 @@ MEANING = {
 }
 
 
-def page(run: dict[str, Any], found: list[Record], wrong: str | None) -> str:
-    """The page as text. `wrong` is what `results.read` found amiss."""
+def page(
+    run: dict[str, Any],
+    found: list[Record],
+    wrong: str | None,
+    kills: matrix.Document | None = None,
+) -> str:
+    """The page as text.
+
+    `wrong` is what `results.read` found amiss, `kills` the kill matrix that lies
+    beside the run, if there is one.
+    """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
-    return _template().render(
+    return pages.render(
+        "report.html.j2",
         run=run,
+        on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
         counts=records.counts(table),
-        lessons=_lessons(table),
+        chapters=_chapters(table),
         meaning=MEANING,
         failing=[row for row in table if records.fails(row.verdict, strict)],
+        fails=lambda row: records.fails(row.verdict, strict),
+        deviations=_deviations(table),
+        anchors=_anchors(table),
         facts=_facts(run["fingerprint"]),
+        picture=_picture,
+        tables=tables,
+        kills=kills and matrix.view(kills),
     )
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """The lessons of one chapter, each with its rows."""
+
+    title: str
+    lessons: dict[str, list[Row]]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of its rows have each verdict that occurs."""
+        return records.counts(row for rows in self.lessons.values() for row in rows)
+
+
+def _chapters(table: list[Row]) -> list[Chapter]:
+    chapters = pages.grouped((pages.chapter(x.record["lesson"]), x) for x in table)
+    return [
+        Chapter(title, pages.grouped((row.record["lesson"], row) for row in rows))
+        for title, rows in chapters.items()
+    ]
+
+
+def _deviations(table: list[Row]) -> list[tuple[dict[str, Any], list[Row]]]:
+    """Each deviation that was looked up, with the rows that it is about."""
+    entries = {
+        row.record["requirement"]: attempt["deviation"]
+        for row in table
+        for attempt in row.attempts
+        if attempt["deviation"]
+    }
+    return [
+        (entry, [row for row in table if row.record["requirement"] == name])
+        for name, entry in entries.items()
+    ]
+
+
+def _anchors(table: list[Row]) -> dict[str, str]:
+    """Requirement: the first of its tests, which `#ROW-01` leads to."""
+    return {
+        row.record["requirement"]: row.ctest
+        for row in reversed(table)
+        if row.record["requirement"]
+    }
 
 
 def tables(record: Record) -> dict[str, dict[str, Any]]:
@@ -72,26 +131,9 @@ def _fold(run: list[dict[str, str]]) -> dict[str, str | None]:
     return {"input": told, "outcome": run[0]["outcome"], "code": run[0]["code"]}
 
 
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["picture"] = _picture
-    environment.globals["tables"] = tables
-    environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
-    return environment.get_template("report.html.j2")
-
-
 def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[str]:
     state, settings = run["state"], run["settings"]
     said = []
-    if run.get("backend") == "model":
-        said.append("Made on the reference model: it says nothing about a driver.")
     if run.get("backend") == "none":
         said.append("Made without a GPU: rows that need one are not applicable.")
     if state == "running":
@@ -113,13 +155,6 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
     if wrong:
         said.append(wrong)
     return said + [str(problem) for problem in run["problems"]]
-
-
-def _lessons(table: list[Row]) -> dict[str, list[Row]]:
-    lessons: dict[str, list[Row]] = {}
-    for row in table:
-        lessons.setdefault(row.record["lesson"], []).append(row)
-    return lessons
 
 
 def _picture(record: Record) -> Markup:

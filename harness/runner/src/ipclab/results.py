@@ -21,13 +21,13 @@ from ipclab import records
 from ipclab.errors import HarnessError, UsageError
 
 
-def default_folder() -> Path:
-    """results/<UTC timestamp>, a name that is not taken yet."""
+def default_folder(what: str = "") -> Path:
+    """results/<UTC timestamp><what>, a name that is not taken yet."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder, number = Path("results") / stamp, 1
+    folder, number = Path("results") / f"{stamp}{what}", 1
     while folder.exists():
         number += 1
-        folder = Path("results") / f"{stamp}-{number}"
+        folder = Path("results") / f"{stamp}{what}-{number}"
     return folder
 
 
@@ -48,20 +48,8 @@ class Results:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file: a temporary one, fsync, rename."""
-        path = self.folder / name
-        draft = path.with_name(f".{name}.draft")
-        try:
-            with draft.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(path)
-            self._keep_names()
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise _cannot(path, error) from None
+        """Write a whole file of this folder."""
+        write(self.folder / name, text)
 
     def append(self, record: records.Record) -> None:
         """Add one record; what could be written of a failed one is cut off again."""
@@ -96,18 +84,6 @@ class Results:
             "sha256": self._seal.hexdigest(),
         }
 
-    def _keep_names(self) -> None:
-        """After a power cut the folder shall not have the old file again.
-
-        Where a file system cannot promise that, the old file is a good one, too.
-        """
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(OSError):
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
     def link_latest(self) -> None:
         """Let results/latest lead to this folder."""
         draft = self.folder.with_name(f".latest.{os.getpid()}")
@@ -118,6 +94,22 @@ class Results:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise _cannot(self.folder.with_name("latest"), error) from None
+
+
+def write(path: Path, text: str) -> None:
+    """Write a whole file: a temporary one, fsync, rename. HarnessError if it fails."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+        _keep_names(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise _cannot(path, error) from None
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[records.Record], str | None]:
@@ -164,6 +156,19 @@ def read_lines(folder: Path) -> bytes:
         raise UsageError(f"{path}: is no whole gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _keep_names(folder: Path) -> None:
+    """After a power cut the folder shall not have the old file again.
+
+    Where a file system cannot promise that, the old file is a good one, too.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _cannot(path: Path, error: OSError) -> HarnessError:

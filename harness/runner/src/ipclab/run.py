@@ -280,7 +280,11 @@ class Run:
             "fingerprint": self.fingerprint,
             "probe": self.probe,
             "requirements": {
-                name: {"statement": row["statement"], "kind": row["kind"]}
+                name: {
+                    "statement": row["statement"],
+                    "kind": row["kind"],
+                    "source": row.get("source"),
+                }
                 for name, row in self.catalogue.items()
             },
             "deviations": self.deviations.applicable,

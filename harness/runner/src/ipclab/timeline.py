@@ -8,7 +8,7 @@ from typing import Any
 
 LANE, LEFT, ROW, TOP = 300, 150, 34, 62  # pixels
 MOST = 200  # entries that are drawn
-CHARACTERS = 38  # that fit into a lane
+CHARACTERS, HEAD = 38, 18  # that fit into a lane, and into the box above it
 
 Entry = dict[str, Any]
 
@@ -45,7 +45,8 @@ def svg(entries: list[Entry], title: str) -> str:
             f'<line class="lane" x1="{x[name]}" y1="36" x2="{x[name]}" y2="{height}"/>'
             f'<rect class="head" x="{x[name] - 70}" y="8" width="140" height="28" '
             f'rx="6"/>'
-            f'<text class="name" x="{x[name]}" y="27">{escape(name)}</text>'
+            f'<text class="name" x="{x[name]}" y="27"><title>{escape(name)}</title>'
+            f"{escape(_cut(name, HEAD))}</text>"
         )
     first = int(shown[0]["t_us"])
     for index, entry in enumerate(shown):
@@ -92,5 +93,5 @@ def _arrow(start: int, end: int, y: int, text: str, size: Any) -> str:
     )
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
+def _cut(text: str, most: int = CHARACTERS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

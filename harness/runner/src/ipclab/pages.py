@@ -1,0 +1,58 @@
+"""What all pages share: their templates, their look, the chapters."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+
+T = TypeVar("T")
+
+CHAPTERS = {  # by the tens of a lesson's number
+    "0": "Legacy memory handles",
+    "1": "Legacy event handles",
+    "2": "What must not be shared",
+    "3": "Virtual memory management handles",
+    "4": "The stream-ordered allocator",
+    "5": "IPC pools",
+    "6": "Lifetime and platform",
+    "7": "Patterns",
+}
+ON_MODEL = "Made on the reference model: it says nothing about a driver."
+HALF_ON_MODEL = "One of the two runs was made on the reference model."
+
+
+def render(template: str, **values: Any) -> str:
+    """A page as text that needs no other file; all values are escaped."""
+    return _environment().get_template(template).render(**values)
+
+
+def chapter(lesson: str | None) -> str:
+    """The chapter of a lesson's folder as a reader knows it."""
+    number = (lesson or "?")[0]
+    return f"Chapter {number}: {CHAPTERS.get(number, 'without a name')}"
+
+
+def grouped(items: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """The values under each key, both in the order in which they come."""
+    groups: dict[str, list[T]] = {}
+    for key, value in items:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
+    return environment
