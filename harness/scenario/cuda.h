@@ -260,6 +260,21 @@ int attribute(CUdevice_attribute which, int device = 0);
 /// Bytes that nobody has on the current device. A test that asks is `alone`.
 size_t free_memory();
 
+/// What this process has of all that a round of sharing takes. A test that asks
+/// is `alone`.
+struct Holdings {
+  size_t descriptors, addresses, names, free;  // bytes, where not a number
+
+  static Holdings now();
+};
+
+/// Nothing has grown since `before` by more than a driver takes for itself.
+void expect_no_growth(const Holdings& before);
+
+/// `bytes` of device memory, taken when `free_before` was left, have come back
+/// within some seconds. `bytes` is far above what else changes.
+testing::AssertionResult returned(size_t free_before, size_t bytes);
+
 /// Prints the probe's document (harness/README.md, section 3) to stdout.
 void print_probe();
 
