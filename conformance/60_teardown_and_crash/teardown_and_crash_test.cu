@@ -542,7 +542,8 @@ TEST(TeardownAndCrash, AHandleOfAProcessThatIsGone) {
 
     scenario.role("somebody else", [](Role& me) {
       me.wait_for_end("exporter");
-      const DeviceBuffer buffer(kBytes);  // at the address of the exporter's
+      EXPECT_TRUE(context_is_usable());   // the kernels are loaded, and
+      const DeviceBuffer buffer(kBytes);  // nothing is newer than this
       buffer.fill(pattern("secret"));
       buffer.legacy_handle();  // lent to others, which makes it easier to find
       me.signal("overwritten");

@@ -108,12 +108,12 @@ int main(int argc, char** argv) {
   if (child) enter_namespaces();
   if (child) return importer(channel_from_parent(argv));
   const pid_t attempt = fork();
-  if (attempt == 0) enter_namespaces();
-  if (attempt == 0) return EXIT_SUCCESS;
-  const int refused = Child{Channel(-1), attempt}.wait(20s);
-  if (refused != EXIT_SUCCESS) return refused;
+  if (attempt == 0) return enter_namespaces(), EXIT_SUCCESS;
+  if (const int refused = Child{Channel(-1), attempt}.wait(20s))
+    return refused;
   require_gpus(1);
   require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
   Child other = start_again(argv);
   const int mine = exporter(other.channel);
   return mine | other.wait(10s);
