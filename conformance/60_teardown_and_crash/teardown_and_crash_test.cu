@@ -52,15 +52,18 @@ void* open(const Handle& handle) {
 }
 
 // Writes down what a check says that nobody judges.
-void observe_check(Role& me, const std::string& what,
+bool observe_check(Role& me, const std::string& what,
                    const std::function<testing::AssertionResult()>& check) {
+  bool good = false;
   try {
-    me.observe(what + (check() ? ": yes" : ": no"));
+    good = static_cast<bool>(check());
+    me.observe(what + (good ? ": yes" : ": no"));
   } catch (const CallFailed& failed) {
     me.observe(what + ": " + failed.call + " gives " + failed.seen);
   }
   cudaGetLastError();
   expected_but_saw("", "");
+  return good;
 }
 
 // Writes down what a call gives that nobody judges.
@@ -603,15 +606,14 @@ TEST(TeardownAndCrash, TheOwnerOfAnAwaitedEventDies) {
     me.signal("waiting");
     me.wait_for_end("exporter");
 
-    observe_check(me, "a stream that waits goes on within 5 s",
-                  [&] { return passes(stream); });
+    const bool goes_on =
+        observe_check(me, "a stream that waits goes on within 5 s",
+                      [&] { return passes(stream); });
     const auto until = std::chrono::steady_clock::now() + 5s;
     while (!host.returned() && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
-    if (!host.returned()) {
-      me.observe("a host that waits still does after 5 s");
-      me.die(SIGKILL);  // nothing else ends the wait
-    }
+    if (!host.returned()) me.observe("a host that waits still does after 5 s");
+    if (!goes_on || !host.returned()) me.die(SIGKILL);  // no other way out
     observe_code(me, "a host that waits goes on", host.join());
     observe_code(me, "cudaEventQuery", NOTED(cudaEventQuery(event)));
     observe_check(me, "the context is usable", context_is_usable);
