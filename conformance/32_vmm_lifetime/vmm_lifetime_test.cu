@@ -15,12 +15,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
-#include "harness/scenario/leaks.h"
 #include "harness/scenario/vmm.h"
 #include "samples/common/channel.h"
 
@@ -33,7 +31,6 @@ constexpr int kImports = 3;
 constexpr int kOthers = 16;  // chunks that take the place of freed ones
 constexpr auto kPatience = 10s;
 constexpr int kFirstRounds = 20;  // what is made once is made by then
-constexpr size_t kMayGrow = size_t{256} << 20;
 
 __global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
   const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -77,22 +74,6 @@ std::function<void(Role&)> takes_freed_memory_after(const char* step) {
     take_freed_memory();
     me.signal("overwritten");
   };
-}
-
-// Has the memory come back within some seconds?
-testing::AssertionResult returned(size_t free_before) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  size_t now = free_memory();
-  while (now < free_before + kWatched / 2) {
-    if (std::chrono::steady_clock::now() > until) {
-      expected_but_saw(std::to_string(free_before + kWatched) + " bytes free",
-                       std::to_string(now));
-      return testing::AssertionFailure()
-             << kWatched << " bytes of device memory have not come back";
-    }
-    now = free_memory();
-  }
-  return testing::AssertionSuccess();
 }
 
 testing::AssertionResult still_held(size_t free_before) {
@@ -156,26 +137,6 @@ void expect_exporters_bytes(const Descriptor& descriptor) {
   EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
 }
 
-size_t address_space() {
-  size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
-// What a process has, of all that a round takes.
-struct Holdings {
-  size_t descriptors = open_descriptors().size();
-  size_t addresses = address_space();
-  size_t free = free_memory();
-};
-
-void expect_no_growth(const Holdings& before) {
-  const Holdings now;
-  EXPECT_LE(now.descriptors, before.descriptors);
-  EXPECT_LE(now.addresses, before.addresses + kMayGrow);
-  EXPECT_GE(now.free + kMayGrow, before.free);
-}
-
 int rounds() {
   const char* wanted = std::getenv("IPCLAB_ROUNDS");
   return wanted == nullptr ? 500 : std::atoi(wanted);
@@ -224,7 +185,7 @@ TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
     EXPECT_TRUE(still_held(free));
     imports.front().release();
     imports.pop_front();
-    EXPECT_TRUE(returned(free));
+    EXPECT_TRUE(returned(free, kWatched));
     me.signal("done");
   });
   scenario.run(60s);
@@ -394,7 +355,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
       me.signal(std::string("seen: ") + step);
     }
     me.wait(kLast);
-    EXPECT_TRUE(returned(free));
+    EXPECT_TRUE(returned(free, kWatched));
     me.signal(std::string("seen: ") + kLast);
   });
   scenario.run(60s);
@@ -415,7 +376,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
       me.wait("done");
     };
     for (int round = 0; round < kFirstRounds; ++round) share(round);
-    const Holdings before;
+    const Holdings before = Holdings::now();
     for (int round = 0; round < rounds(); ++round) share(round);
     expect_no_growth(before);
   });
@@ -433,7 +394,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
       me.signal("done");
     };
     for (int round = 0; round < kFirstRounds; ++round) use(round);
-    const Holdings before;
+    const Holdings before = Holdings::now();
     for (int round = 0; round < rounds(); ++round) {
       use(round);
       if (testing::Test::HasFatalFailure()) return;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <poll.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 
 #include "board.h"
 #include "leaks.h"
+#include "namespaces.h"
 #include "wire.h"
 
 namespace ipclab {
@@ -125,6 +127,29 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
+// Tries it in a child, which ends then.
+std::optional<std::string> missing_namespaces() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+  const Descriptor input(ends[0]);
+  Descriptor output(ends[1]);
+  const pid_t child = fork();
+  if (child == -1) throw std::runtime_error("no process");
+  if (child == 0) {
+    const auto refused =
+        enter_namespaces(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC);
+    const bool told = !refused || dprintf(output.get(), "%s", refused->c_str());
+    _exit(told ? 0 : 1);
+  }
+  output.close();
+  char text[256];
+  const ssize_t n = read(input.get(), text, sizeof text);
+  waitpid(child, nullptr, 0);
+  if (n <= 0) return std::nullopt;
+  return "namespaces: " + std::string(text, static_cast<size_t>(n)) +
+         " (needs CAP_SYS_ADMIN and a container that permits it)";
+}
+
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
@@ -139,6 +164,7 @@ std::optional<std::string> missing(const Need& need) {
       reason += ": " + answer->reason;
     return reason;
   }
+  if (need.capability == namespaces.capability) return missing_namespaces();
   const auto answer = answer_for(need.capability);
   if (!answer)
     throw std::runtime_error("the probe says nothing of " + need.capability);

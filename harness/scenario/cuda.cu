@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <vector>
 
 #include "harness/scenario/board.h"
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
 #include "harness/scenario/process.h"
 #include "harness/scenario/record.h"
 
@@ -423,6 +426,38 @@ std::string visible_gpus(std::initializer_list<int> order) {
   for (const int gpu : order)
     chosen += (chosen.empty() ? "" : ",") + entries.at(gpu);
   return chosen;
+}
+
+Holdings Holdings::now() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return {open_descriptors().size(),
+          pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)),
+          shared_memory_names().size(), free_memory()};
+}
+
+void expect_no_growth(const Holdings& before) {
+  constexpr size_t kMayGrow = size_t{256} << 20;
+  const Holdings now = Holdings::now();
+  EXPECT_LE(now.descriptors, before.descriptors);
+  EXPECT_LE(now.addresses, before.addresses + kMayGrow);
+  EXPECT_LE(now.names, before.names) << "names in /dev/shm";
+  EXPECT_GE(now.free + kMayGrow, before.free);
+}
+
+testing::AssertionResult returned(size_t free_before, size_t bytes) {
+  const auto until = std::chrono::steady_clock::now() + 10s;
+  size_t now = free_memory();
+  while (now < free_before + bytes / 2) {
+    if (std::chrono::steady_clock::now() > until) {
+      expected_but_saw(std::to_string(free_before + bytes) + " bytes free",
+                       std::to_string(now));
+      return testing::AssertionFailure()
+             << bytes << " bytes of device memory have not come back";
+    }
+    now = free_memory();
+  }
+  return testing::AssertionSuccess();
 }
 
 }  // namespace ipclab

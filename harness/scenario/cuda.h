@@ -267,6 +267,21 @@ size_t free_memory();
 /// order; whoever started the test may have chosen among the machine's already.
 std::string visible_gpus(std::initializer_list<int> order);
 
+/// What this process has of all that a round of sharing takes. A test that asks
+/// is `alone`.
+struct Holdings {
+  size_t descriptors, addresses, names, free;  // bytes, where not a number
+
+  static Holdings now();
+};
+
+/// Nothing has grown since `before` by more than a driver takes for itself.
+void expect_no_growth(const Holdings& before);
+
+/// `bytes` of device memory, taken when `free_before` was left, have come back
+/// within some seconds. `bytes` is far above what else changes.
+testing::AssertionResult returned(size_t free_before, size_t bytes);
+
 /// Prints the probe's document (harness/README.md, section 3) to stdout.
 void print_probe();
 

@@ -145,7 +145,9 @@ bool EventState::is_complete(uint32_t record) const {
   if (at_least(made.completed.load(std::memory_order_acquire), record)) {
     return true;
   }
-  if (recorder_is_alive(made.recorder)) return false;
+  if (recorder_is_alive(made.recorder) || mutant("exporter-death-wedges")) {
+    return false;
+  }
   // It may have completed the record and ended in between.
   if (!at_least(made.completed, record)) {
     say("the process that recorded an event has ended before the work was "

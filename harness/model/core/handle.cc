@@ -9,7 +9,10 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
+
+#include "core/mutant.h"
 
 namespace ipclab::model {
 namespace {
@@ -46,6 +49,34 @@ uint32_t checksum_of(const Handle& handle) {
   return hash;
 }
 
+// Opens a descriptor of the model in another process.
+int open_memory(uint32_t pid, int descriptor) {
+  const std::string path =
+      "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  char target[64];
+  const ssize_t length = readlink(path.c_str(), target, sizeof target);
+  const std::string ours = "/memfd:ipclab-model-";
+  if (length < static_cast<ssize_t>(ours.size()) ||
+      ours.compare(0, ours.size(), target, ours.size()) != 0) {
+    return -1;  // the number belongs to something else by now
+  }
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+// For the mutant stale-handle-resolves: what now has the number of the memory
+// in a process with the same parent.
+int open_in_a_sibling(const Handle& handle) {
+  const std::string parent = std::to_string(getppid());
+  std::ifstream children("/proc/" + parent + "/task/" + parent + "/children");
+  int opened = -1;
+  for (uint32_t pid = 0; opened < 0 && children >> pid;) {
+    if (pid != static_cast<uint32_t>(getpid())) {
+      opened = open_memory(pid, handle.descriptor);
+    }
+  }
+  return opened;
+}
+
 }  // namespace
 
 void seal(HandleKind kind, Handle* handle) {
@@ -69,19 +100,22 @@ bool exporter_is_alive(const Handle& handle) {
   return start_time(handle.pid) == handle.started;
 }
 
+void wedge_at_exit(const Handle& handle) {
+  struct Wedge {
+    Handle handle;
+    ~Wedge() {
+      while (!exporter_is_alive(handle)) pause();
+    }
+  };
+  static const Wedge wedge{handle};
+}
+
 int open_remote(const Handle& handle) {
   errno = 0;
-  if (!exporter_is_alive(handle)) return -1;
-  const std::string path = "/proc/" + std::to_string(handle.pid) + "/fd/" +
-                           std::to_string(handle.descriptor);
-  char target[64];
-  const ssize_t length = readlink(path.c_str(), target, sizeof target);
-  const std::string ours = "/memfd:ipclab-model-";
-  if (length < static_cast<ssize_t>(ours.size()) ||
-      ours.compare(0, ours.size(), target, ours.size()) != 0) {
-    return -1;  // the number belongs to something else by now
+  if (!exporter_is_alive(handle)) {
+    return mutant("stale-handle-resolves") ? open_in_a_sibling(handle) : -1;
   }
-  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+  return open_memory(handle.pid, handle.descriptor);
 }
 
 }  // namespace ipclab::model

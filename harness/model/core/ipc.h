@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "core/block.h"
+
 namespace ipclab::model {
 
 /// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
@@ -28,6 +30,8 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 CUresult ipc_close_memory(CUcontext context, uint64_t address);
 /// Unmaps what a context has open. The caller holds state_mutex().
 void close_imports(CUcontext context);
+/// For mutants: somebody had the block open and ended without closing it.
+bool lost_its_importer(const Block& block);
 /// For mutants: takes the access of imports that their rule says are lost.
 void revoke_lost_imports();
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -26,6 +27,17 @@
 namespace ipclab::model {
 namespace {
 
+// Of a block whose importer's context ended with the block open.
+constexpr uint64_t kLeftOpen = ~uint64_t{0};
+
+// For mutants: the block's counter says who has it open.
+void note_importer(Block* block, uint64_t importer) {
+  if (mutant("importer-death-kills") || mutant("importer-death-leaks") ||
+      mutant("dead-importer-blocks")) {
+    block->set_counter(importer);
+  }
+}
+
 // One block of another process, mapped for one context. The memory of several
 // handles may lie in it.
 struct Import {
@@ -43,6 +55,14 @@ std::vector<Import>& imports() {
   static auto& list = *new std::vector<Import>;
   return list;
 }
+
+// How many threads open something, for the mutant open-count-race.
+std::atomic<int> opens_under_way{0};
+
+struct UnderWay {
+  UnderWay() { ++opens_under_way; }
+  ~UnderWay() { --opens_under_way; }
+};
 
 // Block ids that were opened before, for the mutant reopen-refused.
 std::set<uint64_t>& opened_before() {
@@ -121,6 +141,8 @@ CUresult import_block(CUcontext context, const Handle& handle,
     set_access(context->device, begin, handle.size,
                block->size() == kPage ? kAsk : kReadWrite);
   }
+  note_importer(block.get(), static_cast<uint64_t>(getpid()));
+  if (mutant("exporter-death-wedges")) wedge_at_exit(handle);
   import.closes_seen = block->counter();
   import.block = std::move(block);
   imports().push_back(std::move(import));
@@ -140,7 +162,11 @@ void unmap_import(std::vector<Import>::iterator import) {
 uint64_t publish(Import* import, const Handle& handle) {
   const uint64_t offset = mutant("suballoc-offset-lost") ? 0 : handle.offset;
   const uint64_t address = import->address + offset;
-  if (++import->opens[offset] == 1) {
+  int& count = import->opens[offset];
+  if (count > 0 && opens_under_way > 1 && mutant("open-count-race")) {
+    return address;  // the other thread's count overwrites this one
+  }
+  if (++count == 1) {
     Allocation allocation;
     allocation.address = address;
     allocation.size = handle.size;
@@ -199,6 +225,16 @@ Allocation* exportable(uint64_t address) {
       return nullptr;
   }
   return nullptr;
+}
+
+// For the mutant importer-death-kills.
+void break_bereaved_contexts() {
+  for (const auto& [address, allocation] : allocations()) {
+    if (allocation.kind == Kind::kDevice &&
+        lost_its_importer(*allocation.block)) {
+      allocation.context->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+  }
 }
 
 CUcontext importing_context(uint64_t address) {
@@ -262,6 +298,7 @@ CUresult ipc_get_memory(CUcontext context, void* out, uint64_t address) {
 CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* bytes, unsigned flags) {
   if (!memory_ipc_exists()) return not_supported(context);
+  const UnderWay open;
   const std::lock_guard lock(state_mutex());
   Handle handle;
   std::memcpy(&handle, bytes, sizeof handle);
@@ -325,6 +362,9 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
       return refuse(context, CUDA_ERROR_INVALID_VALUE);
     }
     if (mutant("single-importer")) block->set_counter(1);
+    if (mutant("dead-importer-blocks") && lost_its_importer(*block)) {
+      return refuse(context, CUDA_ERROR_INVALID_VALUE);
+    }
     if (CUresult error = import_block(context, handle, std::move(block))) {
       return refuse(context, error);
     }
@@ -379,7 +419,11 @@ CUresult ipc_close_memory(CUcontext context, uint64_t address) {
     }
     import->opens.clear();
   }
-  if (import->opens.empty()) unmap_import(import);
+  if (import->opens.empty()) {
+    note_importer(import->block.get(), 0);
+    if (mutant("open-close-leak")) new std::shared_ptr<Block>(import->block);
+    unmap_import(import);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -392,10 +436,17 @@ void close_imports(CUcontext context) {
     for (const auto& open : import->opens) {
       allocations().erase(import->address + open.first);
     }
+    note_importer(import->block.get(), kLeftOpen);
     const auto index = import - imports().begin();
     unmap_import(import);
     import = imports().begin() + index;
   }
+}
+
+bool lost_its_importer(const Block& block) {
+  const uint64_t importer = block.counter();
+  return importer == kLeftOpen ||
+         (importer != 0 && kill(static_cast<pid_t>(importer), 0) != 0);
 }
 
 void revoke_lost_imports() {
@@ -403,6 +454,7 @@ void revoke_lost_imports() {
   {
     const std::lock_guard lock(state_mutex());
     lose_orphaned_chunks();
+    if (mutant("importer-death-kills")) break_bereaved_contexts();
   }
   const bool siblings = mutant("close-breaks-siblings");
   const bool threads = mutant("thread-local-map");

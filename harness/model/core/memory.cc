@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/ipc.h"
 #include "core/log.h"
 #include "core/mutant.h"
 #include "core/pool.h"
@@ -152,6 +153,10 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
     case Kind::kDevice:
     case Kind::kVariable:
       allocation.block->set_occupant(allocation.offset(), 0);
+      if (mutant("importer-death-leaks") &&
+          lost_its_importer(*allocation.block)) {
+        new std::shared_ptr<Block>(allocation.block);
+      }
       if (shared_blocks().count(allocation.mapping) > 0) {
         give_back_shared(allocation);
       } else {

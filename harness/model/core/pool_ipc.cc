@@ -97,6 +97,7 @@ CUresult map_import(CUmemoryPool pool, const Handle& handle,
     if (lease->mapping != 0) give_back_addresses(lease->mapping, lease->bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (mutant("exporter-death-wedges")) wedge_at_exit(handle);
   pool->reserved.set(pool->reserved.now + lease->bytes);
   *address = lease->mapping + in_page;
   lend(pool, *address, handle.size, lease, pool->gpu);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools: the memory they reserve, lend and get back in the order of streams.
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -141,6 +142,9 @@ void harm_others(const Pool& pool, const Lease& lease) {
   PoolPage& page = pool->file->page();
   if (mutant("import-free-frees-origin")) {
     pool->file->discard(lease.offset / 4096 * 4096, round_up(lease.size, 4096));
+  }
+  if (mutant("import-free-leaks")) {
+    fcntl(pool->file->descriptor(), F_DUPFD_CLOEXEC, 0);
   }
   if (mutant("close-breaks-siblings")) pool->frees_seen = ++page.frees;
 }

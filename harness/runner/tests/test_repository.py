@@ -127,6 +127,10 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
             text=True,
             timeout=60,
         )
+    if lesson == "61_namespaces" and ran.returncode == 77:
+        # No model gives the right to make namespaces.
+        assert re.fullmatch(r"SKIP: (unshare|mount) .+\n", ran.stdout)
+        return
     assert ran.returncode == 0, ran.stdout + ran.stderr
     expected = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
     if lesson == "00_query_support":

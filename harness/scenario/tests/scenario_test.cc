@@ -6,13 +6,16 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 
+#include "harness/scenario/capabilities.h"
 #include "harness/scenario/json.h"
+#include "harness/scenario/namespaces.h"
 #include "harness/scenario/record.h"
 
 using namespace ipclab;
@@ -203,6 +206,42 @@ TEST(Roles, OutputIsKept) {
             std::string::npos);
   EXPECT_NE(scenario.ended("talker").output.find("to stderr"),
             std::string::npos);
+}
+
+// Also the end of a role that has gone on in a child, of whatever kind.
+TEST(Namespaces, ARoleGoesOnAsAProcessOfItsOwn) {
+  needs(namespaces);
+  Scenario scenario;
+  scenario.role("contained", [](Role& me) {
+    const int kinds = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+    ASSERT_EQ(enter_namespaces(kinds, 2), std::nullopt);
+    EXPECT_EQ(getpid(), 2);
+    const Descriptor name(
+        shm_open("/ipclab-of-nobody", O_CREAT | O_RDWR, 0600));
+    EXPECT_TRUE(name) << "it goes with its namespace";
+    me.send("answer", 1174);
+  });
+  scenario.role("killed", [](Role& me) {
+    ASSERT_EQ(enter_namespaces(CLONE_NEWPID | CLONE_NEWNS, 2), std::nullopt);
+    EXPECT_EQ(me.receive<int>("answer"), 1174);
+    me.die(SIGKILL);
+  });
+  scenario.run(5s);
+  EXPECT_TRUE(scenario.ended("contained").reached_end);
+}
+
+TEST(Namespaces, WithoutTheRightTheReasonIsTold) {
+  Scenario scenario;
+  scenario.role("nobody", [](Role&) {
+    if (geteuid() == 0) {
+      ASSERT_EQ(setuid(65534), 0);
+      prctl(PR_SET_DUMPABLE, 1);  // or the harness does not see what it holds
+    }
+    EXPECT_EQ(missing(namespaces).value_or("nothing"),
+              "namespaces: unshare: Operation not permitted (needs "
+              "CAP_SYS_ADMIN and a container that permits it)");
+  });
+  scenario.run(5s);
 }
 
 TEST(Orders, EveryOrderIsRun) {

@@ -1,0 +1,187 @@
+// Two processes that live in namespaces of their own, as in two containers:
+// what still passes from one to the other.
+// Mirror of samples/61_namespaces.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/namespaces.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 2 << 20;
+constexpr int kContainer = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+
+/// What the exporter lends: memory, and the event behind its last write.
+struct Handles {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+// The rest of the role lives in these namespaces.
+void enter(Role& me, int kinds, int number = 1) {
+  if (kinds == 0) return;
+  if (const auto refused = enter_namespaces(kinds, number)) me.broken(*refused);
+}
+
+// Whether the call opens something, which is only written down.
+bool opens(Role& me, const std::string& where, const char* call,
+           cudaError_t code) {
+  me.observe(where + ": " + call + " gives " + name_of(code));
+  cudaGetLastError();
+  return code == cudaSuccess;
+}
+
+// What is opened must be the exporter's, and what is refused harms nobody.
+void try_memory(Role& me, const std::string& where,
+                const cudaIpcMemHandle_t& handle) {
+  void* opened = nullptr;
+  if (opens(me, where, "cudaIpcOpenMemHandle",
+            NOTED(cudaIpcOpenMemHandle(&opened, handle,
+                                       cudaIpcMemLazyEnablePeerAccess)))) {
+    const Words words(opened, kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    CALL(cudaIpcCloseMemHandle(opened));
+  }
+  EXPECT_TRUE(context_is_usable());
+}
+
+void try_event(Role& me, const std::string& where,
+               const cudaIpcEventHandle_t& handle) {
+  cudaEvent_t event = nullptr;
+  if (opens(me, where, "cudaIpcOpenEventHandle",
+            NOTED(cudaIpcOpenEventHandle(&event, handle)))) {
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event));
+    EXPECT_TRUE(passes(stream));
+    CALL(cudaEventDestroy(event));
+  }
+  EXPECT_TRUE(context_is_usable());
+}
+
+void observe_death(const Scenario& scenario, const std::string& where) {
+  const Ended& importer = scenario.ended("importer");
+  if (!importer.reached_end)
+    observe(where + ": the importer dies, " + outcome_of(importer).code);
+}
+
+// Lends memory and an event from namespaces of its own until the importer has
+// ended, which must not harm it.
+std::function<void(Role&)> lends_from(int kinds) {
+  return [kinds](Role& me) {
+    enter(me, kinds);
+    const DeviceBuffer buffer(kBytes);
+    const Stream stream;
+    const SharedEvent event;
+    buffer.fill(pattern("exporter"));
+    CALL(cudaEventRecord(event, stream));
+    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+  };
+}
+
+}  // namespace
+
+TEST(Namespaces, LegacyHandlesAndSharedMemoryFiles) {
+  covers("PLAT-10");
+  needs(gpus(1), namespaces, legacy_memory, legacy_events);
+  const std::vector<std::pair<std::string, int>> combinations = {
+      {"all in common", 0},
+      {"an IPC namespace of its own", CLONE_NEWIPC},
+      {"a /dev/shm of its own", CLONE_NEWNS},
+      {"both of its own", CLONE_NEWIPC | CLONE_NEWNS}};
+  for (const auto& [what, kinds] : combinations) {
+    const std::string where = "the importer has " + what;
+    SCOPED_TRACE(where);
+    Scenario scenario;
+    scenario.role("exporter", lends_from(0));
+    scenario
+        .role("importer",
+              [&where, kinds = kinds](Role& me) {
+                enter(me, kinds);
+                CALL(cudaFree(nullptr));
+                const auto handles = me.receive<Handles>("handles");
+                try_memory(me, where, handles.memory);
+                try_event(me, where, handles.event);
+              })
+        .may_end_by(SIGSEGV);
+    scenario.run(20s);
+    observe_death(scenario, where);
+  }
+}
+
+TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
+  covers("PLAT-11");
+  needs(gpus(1), namespaces, legacy_memory, legacy_events);
+  for (const int number : {1, 2}) {
+    const std::string where = "process 1 exports, process " +
+                              std::to_string(number) +
+                              " of another namespace opens";
+    SCOPED_TRACE(where);
+    Scenario scenario;
+    scenario.role("exporter", lends_from(kContainer));
+    scenario
+        .role("importer",
+              [&where, number](Role& me) {
+                enter(me, kContainer, number);
+                EXPECT_EQ(getpid(), number);
+                CALL(cudaFree(nullptr));
+                try_memory(me, where, me.receive<Handles>("handles").memory);
+              })
+        .may_end_by(SIGSEGV);
+    scenario.run(20s);
+    observe_death(scenario, where);
+  }
+}
+
+// A descriptor that was sent belongs to the process that receives it, whatever
+// namespaces lie between; to fetch it one has to see the other process first.
+TEST(Namespaces, ASentDescriptorNeedsNothingInCommon) {
+  covers("PLAT-12");
+  needs(gpus(1), namespaces, vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    enter(me, kContainer);
+    const Chunk chunk = Chunk::create(granule());
+    const Mapping mapping(chunk, granule());
+    mapping.fill(pattern("exporter"));
+    me.send("pid", getpid());
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    enter(me, kContainer, 2);
+    const auto pid = me.receive<pid_t>("pid");
+    const Descriptor exporter(
+        static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    me.observe("process " + std::to_string(pid) + " of the exporter's " +
+               (exporter ? "namespace is another process here"
+                         : "namespace is nobody here"));
+    const Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
+                          granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    me.signal("written");
+  });
+
+  scenario.run(20s);
+}

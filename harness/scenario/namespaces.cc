@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "namespaces.h"
+
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+namespace ipclab {
+namespace {
+
+// 128 + signal is how a shell tells it; the first process of a namespace
+// cannot end itself by one.
+[[noreturn]] void end_like(int status) {
+  int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (code > 128) {
+    std::signal(code - 128, SIG_DFL);
+    kill(getpid(), code - 128);
+  }
+  _exit(code);
+}
+
+bool go_on_in_a_child() {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == -1) return false;
+  if (child == 0) return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;
+  int status = 0;
+  while (waitpid(child, &status, 0) == -1 && errno == EINTR) {
+  }
+  end_like(status);
+}
+
+bool private_mounts() {
+  return mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
+bool mount_own(const char* type, const char* where) {
+  return mount(type, where, type, MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) ==
+         0;
+}
+
+}  // namespace
+
+std::optional<std::string> enter_namespaces(int kinds, int number) {
+  const auto refused = [](const char* step) {
+    return std::string(step) + ": " + std::strerror(errno);
+  };
+  if (unshare(kinds) != 0) return refused("unshare");
+  if ((kinds & CLONE_NEWNS) != 0) {
+    if (!private_mounts()) return refused("a private mount of /");
+    if (!mount_own("tmpfs", "/dev/shm")) return refused("mount of /dev/shm");
+  }
+  if ((kinds & CLONE_NEWPID) == 0) return std::nullopt;
+  for (int i = 0; i < number; ++i)
+    if (!go_on_in_a_child()) return refused("fork");
+  if (!mount_own("proc", "/proc")) return refused("mount of /proc");
+  return std::nullopt;
+}
+
+}  // namespace ipclab
