@@ -64,7 +64,13 @@ def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
     name = topic(lesson)
     files = sorted(p.name for p in (TOP / "samples" / lesson).iterdir())
     assert files == sorted(
-        ["CMakeLists.txt", f"{name}.cu", f"{name}.dox", f"{name}.out"]
+        [
+            "CMakeLists.txt",
+            f"{name}.cu",
+            f"{name}.dox",
+            f"{name}.out",
+            f"{name}.try.json",
+        ]
     )
     files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
     assert files == ["CMakeLists.txt", f"{name}_test.cu"]

@@ -1,0 +1,99 @@
+"""What a lesson's page takes from data: facts, neighbours, sentences, changes.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from generator import rules
+
+Lesson = dict[str, Any]
+Row = dict[str, Any]
+
+
+def parts(top: Path, lessons: list[Lesson], catalogue: dict[str, Any]) -> dict[str, str]:
+    """File name -> text, for Doxygen's \\includedoc.
+
+    `lessons` is lessons.json of the build, `catalogue` is requirements.json.
+    """
+    made = {f"rule_{row['id']}.md": sentence(row) for row in catalogue["rows"]}
+    for i, lesson in enumerate(lessons):
+        before = lessons[i - 1] if i else None
+        after = lessons[i + 1] if i + 1 < len(lessons) else None
+        around = neighbours(before, after)
+        page = page_of(lesson["lesson"])
+        rows = [r for r in catalogue["rows"] if lesson["lesson"] in r["lessons"]]
+        made[f"{page}_head.md"] = around + facts(lesson)
+        made[f"{page}_foot.md"] = proof(lesson, rows) + around
+        made[f"{page}_try.md"] = changes(top, lesson["lesson"])
+    return made
+
+
+def page_of(lesson: str) -> str:
+    """01_legacy_memory -> lesson_01."""
+    return f"lesson_{lesson[:2]}"
+
+
+def page(lessons: list[Lesson]) -> str:
+    """The page of all lessons, in order."""
+    listed = "\n".join(f"- @subpage {page_of(x['lesson'])}" for x in lessons)
+    return f"/**\n@page lessons Lessons\n@brief Read these in order.\n\n{listed}\n*/\n"
+
+
+def neighbours(before: Lesson | None, after: Lesson | None) -> str:
+    """Previous, all, next."""
+    links = ['@ref lessons "All lessons"']
+    if before:
+        links.insert(0, f"@ref {page_of(before['lesson'])}")
+    if after:
+        links.append(f"@ref {page_of(after['lesson'])}")
+    return "\n\n" + " · ".join(links) + "\n\n"
+
+
+def facts(lesson: Lesson) -> str:
+    """The table at the top of a page."""
+    gpus = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
+    number = lesson["lesson"][:2]
+    before = ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])
+    return (
+        "| | |\n| --- | --- |\n"
+        f"| **You need** | {gpus}, or the reference model |\n"
+        f"| **You run** | `ci/ipclab sample {number}` |\n"
+        f"| **Builds on** | {before or 'nothing'} |\n"
+        f"| **Proved by** | @ref {page_of(lesson['lesson'])}_proof |\n\n"
+    )
+
+
+def sentence(row: Row) -> str:
+    """A row of the catalogue as a quotation."""
+    return f"> {row['statement']}\n>\n> @ref {rules.label(row)} · {row['source']}\n\n"
+
+
+def proof(lesson: Lesson, rows: list[Row]) -> str:
+    """The rows that the lesson's mirror judges."""
+    lines = [f"- @ref {rules.label(row)}: {row['statement']}" for row in rows]
+    return "\n".join(lines) + "\n\n"
+
+
+def changes(top: Path, lesson: str) -> str:
+    """The exercises of NN_topic/topic.try.json; a test makes each change."""
+    file = top / "samples" / lesson / f"{lesson[3:]}.try.json"
+    text = ""
+    for i, change in enumerate(json.loads(file.read_text()), 1):
+        old = html.escape(change["replace"]).splitlines()
+        new = html.escape(change["by"]).splitlines()
+        lines = [f"<del>- {line}</del>" for line in old]
+        lines += [f"<ins>+ {line}</ins>" for line in new]
+        text += (
+            f"**{i}.** {change['change']}\n\n"
+            '@htmlonly[block]<pre class="change">' + "\n".join(lines) + "</pre>"
+            "<details><summary>What should happen</summary>@endhtmlonly\n"
+            f"{change['happens']}\n"
+            "@htmlonly[block]</details>@endhtmlonly\n\n"
+        )
+    return text
