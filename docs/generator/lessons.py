@@ -16,7 +16,9 @@ Lesson = dict[str, Any]
 Row = dict[str, Any]
 
 
-def parts(top: Path, lessons: list[Lesson], catalogue: dict[str, Any]) -> dict[str, str]:
+def parts(
+    top: Path, lessons: list[Lesson], catalogue: dict[str, Any]
+) -> dict[str, str]:
     """File name -> text, for Doxygen's \\includedoc.
 
     `lessons` is lessons.json of the build, `catalogue` is requirements.json.
