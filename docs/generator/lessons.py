@@ -73,12 +73,12 @@ def facts(lesson: Lesson) -> str:
 
 def sentence(row: Row) -> str:
     """A row of the catalogue as a quotation."""
-    return f"> {row['statement']}\n>\n> @ref {rules.label(row)} · {row['source']}\n\n"
+    return f"> {row['statement']}\n>\n> {rules.link(row)} · {row['source']}\n\n"
 
 
 def proof(lesson: Lesson, rows: list[Row]) -> str:
     """The rows that the lesson's mirror judges."""
-    lines = [f"- @ref {rules.label(row)}: {row['statement']}" for row in rows]
+    lines = [f"- {rules.link(row)}: {row['statement']}" for row in rows]
     return "\n".join(lines) + "\n\n"
 
 

@@ -29,6 +29,11 @@ def label(row: Row) -> str:
     return "rule_" + row["id"].replace("-", "_")
 
 
+def link(row: Row) -> str:
+    """A reference to a row, shown as its name."""
+    return f'@ref {label(row)} "{row["id"]}"'
+
+
 def pages(catalogue: dict[str, Any]) -> dict[str, str]:
     """File name -> page."""
     by_group: dict[str, list[Row]] = {}
