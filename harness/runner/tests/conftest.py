@@ -10,12 +10,16 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ipclab.cli import main
+
+if TYPE_CHECKING:
+    from browser import Browser
 
 SOURCE = Path(__file__).parents[1] / "src"
 
@@ -262,3 +266,12 @@ class Outcome:
 def build(tmp_path: Path) -> Build:
     """An empty fake build with a probe of two GPUs."""
     return Build(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless Chromium for all tests of the session."""
+    from browser import Browser  # here: machines with GPUs have none
+
+    with Browser() as one:
+        yield one
