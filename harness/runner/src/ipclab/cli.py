@@ -18,6 +18,7 @@ from ipclab import (
     backend,
     compare,
     doctor,
+    explain,
     mutants,
     report,
     results,
@@ -69,6 +70,8 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command == "doctor":
         return doctor.run(terminal.console(), build)
+    if options.command == "explain":
+        return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
     if options.command == "compare":
@@ -271,6 +274,13 @@ def _parser() -> argparse.ArgumentParser:
         help="write the kill matrix there, as JSON",
     )
     look = commands.add_parser("doctor", help="what this machine can share")
+    what = commands.add_parser("explain", help="what an error code of CUDA means here")
+    what.add_argument(
+        "code",
+        metavar="CODE",
+        nargs="?",
+        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101; without it all",
+    )
     law = commands.add_parser("rules", help="the rows, their tests and mutants")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
     law.add_argument(

@@ -1,0 +1,137 @@
+"""The dictionary of errors: whole, true to CUDA's headers, and found by any name."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import Build
+from ipclab import explain
+from ipclab.explain import Entry
+
+TOP = Path(__file__).resolve().parents[3]
+INCLUDE = Path(os.environ.get("IPCLAB_CUDA_INCLUDE", "/usr/local/cuda/include"))
+ENTRIES = explain.read()
+ROWS = {
+    row["id"]: row
+    for row in json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
+}
+CODE = re.compile(r"\b(?:cudaError[A-Z]\w+|CUDA_ERROR_[A-Z_]+)\b")
+PAINS = json.loads((explain.FILE.parent / "pains.json").read_text())["pains"]
+
+
+DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["deviations"]
+
+
+def proofs(row: str) -> str:
+    """What says which codes a row is about: sentence, tests, departures."""
+    folders = [TOP / "conformance" / lesson for lesson in ROWS[row]["lessons"]]
+    tests = [x.read_text() for folder in folders for x in folder.glob("*.cu")]
+    seen = [x["evidence"] for x in DEVIATIONS if x["requirement"] == row]
+    return "\n".join([ROWS[row]["statement"], *tests, *seen])
+
+
+def in_headers() -> dict[str, int]:
+    """Each code of both APIs with its number."""
+    text = "".join(
+        (INCLUDE / name).read_text() for name in ("driver_types.h", "cuda.h")
+    )
+    found = re.findall(r"\b(cudaError\w+|CUDA_ERROR_\w+)\s*=\s*(\d+)", text)
+    return {name: int(number) for name, number in found}
+
+
+def missing(text: str) -> set[str]:
+    """The codes that a text names and the dictionary does not know."""
+    known = {name for entry in ENTRIES for name in entry.names}
+    return set(CODE.findall(text)) - known
+
+
+def test_every_code_that_a_test_names_is_in_it() -> None:
+    assert missing("cudaErrorLaunchTimeout, not cudaErrorUnknown") == {
+        "cudaErrorLaunchTimeout"
+    }
+    sources = [*(TOP / "conformance").glob("*/*.cu"), *(TOP / "samples").glob("*/*.cu")]
+    assert len(sources) > 50
+    assert not missing("\n".join(x.read_text() for x in sources))
+
+
+def test_names_and_numbers_are_those_of_the_headers() -> None:
+    codes = in_headers()
+    by_number: dict[int, list[str]] = {}
+    for name, number in codes.items():
+        by_number.setdefault(number, []).append(name)
+    for entry in ENTRIES:
+        assert sorted(entry.names) == sorted(by_number[entry.number]), entry.code
+    numbers = [entry.number for entry in ENTRIES]
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
+def test_an_entry_is_whole_and_leads_somewhere(entry: Entry) -> None:
+    assert all((entry.appears, entry.cause, entry.do))
+    assert entry.checks or entry.lessons or entry.rows
+    assert set(entry.rows) <= set(ROWS)
+    for lesson in entry.lessons:
+        assert (TOP / "samples" / lesson).is_dir()
+    for row in entry.rows:
+        assert any(re.search(rf"\b{x}\b", proofs(row)) for x in entry.names), row
+
+
+def test_all_twenty_pains_are_answered() -> None:
+    assert [entry["pain"] for entry in PAINS] == list(range(1, 21))
+    codes = {entry.code for entry in ENTRIES}
+    for entry in PAINS:
+        assert entry["checks"] or entry["lessons"], entry["what"]
+        assert set(entry["errors"]) <= codes
+        for lesson in entry["lessons"]:
+            assert (TOP / "samples" / lesson).is_dir()
+
+
+@pytest.mark.parametrize(
+    "name", ["400", "cudaErrorInvalidResourceHandle", "cuda_error_invalid_handle"]
+)
+def test_an_entry_by_each_of_its_names(build: Build, name: str) -> None:
+    done = build.ipclab("explain", name)
+    assert done.returncode == 0
+    first, *rest = done.stdout.splitlines()
+    assert first.split() == [
+        "400",
+        "cudaErrorInvalidResourceHandle",
+        "=",
+        "CUDA_ERROR_INVALID_HANDLE",
+    ]
+    text = " ".join(" ".join(rest).split())
+    for part in ("the exporter has ended", "Keep the exporter alive", "LEVT-03"):
+        assert part in text
+
+
+def test_a_code_that_one_interface_alone_has(build: Build) -> None:
+    first = build.ipclab("explain", "35").stdout.splitlines()[0]
+    assert first.split() == ["35", "cudaErrorInsufficientDriver"]
+
+
+def test_all_entries_without_a_name(build: Build) -> None:
+    done = build.ipclab("explain")
+    assert done.returncode == 0
+    assert all(f"{entry.number} " in done.stdout for entry in ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "InvalidDevice",
+            "no error 'InvalidDevice' in the dictionary; "
+            "like cudaErrorInvalidDevice? `ipclab explain` lists them",
+        ),
+        ("12345", "no error '12345' in the dictionary; `ipclab explain` lists them"),
+    ],
+)
+def test_a_code_that_is_not_there(build: Build, name: str, told: str) -> None:
+    done = build.ipclab("explain", name)
+    assert (done.returncode, done.stdout) == (2, f"ipclab: {told}\n")
