@@ -18,10 +18,22 @@ from pathlib import Path
 
 from ipclab.errors import UsageError
 
-from generator import cuda_tags, diagrams, lessons, recorded, rules, theme
+from generator import (
+    chapters,
+    cuda_tags,
+    diagrams,
+    dictionary,
+    documents,
+    lessons,
+    links,
+    recorded,
+    rules,
+    theme,
+    verdicts,
+)
+from generator.chapters import page_of
 
 TOP = Path(__file__).resolve().parents[2]
-MANUALS = "https://docs.nvidia.com/cuda"
 
 
 def main() -> int:
@@ -46,23 +58,42 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
-    links = {
-        name: f"{MANUALS}/{function.page}#{function.anchor}"
-        for name, function in cuda_tags.functions(cuda).items()
-    }
+    tag_file = output / "cuda.tag"
+    tag_file.write_text(cuda_tags.tag_file(cuda))
+    references = links.references(tag_file)
     traces = [trace for run in runs for trace in run.traces()]
     traces += recorded.kept(TOP / "docs/traces.jsonl")
-    parts = lessons.parts(TOP, known, catalogue)
+    evidence = rules.Evidence(
+        {lesson["lesson"] for lesson in known},
+        rules.tests(TOP / "conformance"),
+        json.loads((TOP / "harness/model/mutants.json").read_text()),
+        json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
+        [run for run in runs if run.real],
+    )
+    parts = {
+        **lessons.parts(TOP, known, catalogue),
+        **documents.parts(TOP / "docs"),
+        "map.svg": chapters.picture(known),
+        "choose.svg": chapters.inline_svg(
+            (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
+        ),
+    }
     for lesson in known:
         trace = recorded.trace(traces, lesson["lesson"], lesson["drawn_from"])
-        name = f"{lessons.page_of(lesson['lesson'])}.svg"
-        parts[name] = diagrams.figure(trace, links)
-    pages = {"lessons.dox": lessons.page(known), **rules.pages(catalogue)}
+        name = f"{page_of(lesson['lesson'])}.svg"
+        parts[name] = diagrams.figure(trace, references)
+    pages = {
+        "lessons.dox": chapters.page(known),
+        "results.dox": verdicts.page(evidence.runs, evidence.deviations),
+        "errors.dox": dictionary.page(),
+        "runner.dox": documents.runner(),
+        **rules.pages(catalogue, evidence),
+        **documents.pages(TOP / "docs"),
+    }
     for folder, files in (("parts", parts), ("pages", pages)):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (output / folder / name).write_text(text)
-    (output / "cuda.tag").write_text(cuda_tags.tag_file(cuda))
     header = output / "header.html"
     header.write_text(theme.header(header.read_text()))
 

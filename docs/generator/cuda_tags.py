@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-# Header, and the manual of its functions below https://docs.nvidia.com/cuda.
+MANUALS_AT = "https://docs.nvidia.com/cuda"
+# Header, and the manual of its functions below that.
 MANUALS = {
     "cuda_runtime_api.h": "cuda-runtime-api",
     "cuda.h": "cuda-driver-api",

@@ -24,6 +24,7 @@ MOST_STEPS = 28
 LANE, NOTE_WIDTH, NOTE_HEIGHT = 310, 290, 24  # pixels
 HEAD_WIDTH, HEAD_HEIGHT = 190, 28
 TOP, ROW = 60, 36
+TIMES = "\N{MULTIPLICATION SIGN}"
 NOTE_CHARACTERS, ARROW_CHARACTERS, HEAD_CHARACTERS = 38, 42, 24
 
 # How the harness poisons, writes and checks memory: the calls of one role in a
@@ -234,7 +235,7 @@ def svg(
     left_out = len(drawn) - MOST_STEPS
     drawn = drawn[:MOST_STEPS]
     used = {x.role for x in drawn} | {x.to for x in drawn}
-    lanes = [role for role in roles if role in used]
+    lanes = [role for role in dict.fromkeys(roles) if role in used]
     x = {role: LANE // 2 + LANE * i for i, role in enumerate(lanes)}
     height = TOP + ROW * (len(drawn) + (left_out > 0)) - 4
     width = LANE * max(len(lanes), 1)
@@ -267,7 +268,7 @@ def svg(
 
 
 def _note(step: Step, x: int, y: int, links: Mapping[str, str]) -> str:
-    times = f" ×{step.times}" if step.times > 1 else ""
+    times = f" {TIMES}{step.times}" if step.times > 1 else ""
     text = _fitting(step.text, NOTE_CHARACTERS - len(times)) + times
     note = _box(step.kind, x, y, NOTE_WIDTH, NOTE_HEIGHT) + _text(
         step.kind, x, y + 4, text

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from generator import rules
+from generator.chapters import page_of
 
 Lesson = dict[str, Any]
 Row = dict[str, Any]
@@ -34,17 +35,6 @@ def parts(
         made[f"{page}_foot.md"] = proof(lesson, rows) + around
         made[f"{page}_try.md"] = changes(top, lesson["lesson"])
     return made
-
-
-def page_of(lesson: str) -> str:
-    """01_legacy_memory -> lesson_01."""
-    return f"lesson_{lesson[:2]}"
-
-
-def page(lessons: list[Lesson]) -> str:
-    """The page of all lessons, in order."""
-    listed = "\n".join(f"- @subpage {page_of(x['lesson'])}" for x in lessons)
-    return f"/**\n@page lessons Lessons\n@brief Read these in order.\n\n{listed}\n*/\n"
 
 
 def neighbours(before: Lesson | None, after: Lesson | None) -> str:
