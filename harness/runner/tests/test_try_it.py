@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from test_repository import LESSONS, TOP, build_line, profile, source, topic
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
@@ -34,7 +35,7 @@ def build(lesson: str, text: str, folder: Path) -> Path:
     """Builds a changed lesson as its header says; the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     file = folder / source(lesson).relative_to(TOP)
-    file.parent.mkdir()
+    shutil.copytree(source(lesson).parent, file.parent)  # a header of its own, too
     file.write_text(text)
     program = folder / "a.out"
     built = subprocess.run(
