@@ -16,8 +16,6 @@ import json
 import sys
 from pathlib import Path
 
-from ipclab.errors import UsageError
-
 from generator import (
     chapters,
     cuda_tags,
@@ -32,6 +30,7 @@ from generator import (
     verdicts,
 )
 from generator.chapters import page_of
+from ipclab.errors import UsageError
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -71,7 +70,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         [run for run in runs if run.real],
     )
     parts = {
-        **lessons.parts(TOP, known, catalogue),
+        **lessons.parts(TOP, known, catalogue, evidence.tests),
         **documents.parts(TOP / "docs"),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(

@@ -53,15 +53,22 @@ def page(lessons: list[Lesson]) -> str:
 def picture(lessons: list[Lesson]) -> str:
     """The map as inline SVG: a box a lesson, an arrow to what builds on it.
 
-    Raises Missing if Graphviz cannot draw it.
+    A list follows it, which the style sheet shows on a phone instead. Raises
+    Missing if Graphviz cannot draw it.
     """
-    return inline_svg(_graph(lessons), "map", "Map of the lessons")
+    items = "".join(
+        f'<li><a href="{page_of(x["lesson"])}.html">{x["lesson"][:2]} '
+        f"{escape(x['title'])}</a></li>\n"
+        for x in lessons
+    )
+    drawn = inline_svg(_graph(lessons), "map", "Map of the lessons")
+    return f"{drawn}<ul>\n{items}</ul>\n"
 
 
 def _graph(lessons: list[Lesson]) -> str:
     lines = [
         "digraph lessons {",
-        'rankdir=LR; ranksep=0.5; nodesep=0.12; node [shape=box, style=rounded, '
+        "rankdir=LR; ranksep=0.5; nodesep=0.12; node [shape=box, style=rounded, "
         'height=0.36, fontname="Arial", fontsize=12]; edge [arrowsize=0.6];',
         'graph [fontname="Arial", fontsize=13];',
     ]

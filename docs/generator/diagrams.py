@@ -132,7 +132,8 @@ def _next(entries: list[Entry]) -> tuple[int, Entry | None]:
             entry["kind"] == "call" and entry["text"].startswith(call)
             for entry, call in zip(begun, calls, strict=True)
         ):
-            return len(calls), told and {**first, "kind": "does", "text": told}
+            chore = {**first, "kind": "does", "text": told} if told else None
+            return len(calls), chore
     if first["kind"] == "call":
         return 1, _call(first)
     return 1, None if first["text"] == "reached its end" else first
@@ -189,7 +190,7 @@ def _messages(
     for role, entries in events.items():
         count: dict[tuple[str, str], int] = {}
         for i, entry in enumerate(entries):
-            sender = entry.get("from")
+            sender = str(entry.get("from"))
             if entry["kind"] != "receive" or sender not in events:
                 continue
             key = (sender, entry["text"])

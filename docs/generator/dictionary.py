@@ -5,11 +5,10 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-from ipclab import explain
-
 from generator.chapters import page_of
 from generator.rules import link_to
 from generator.text import facts, plain
+from ipclab import explain
 
 
 def page() -> str:

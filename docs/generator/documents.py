@@ -9,12 +9,15 @@ import argparse
 import re
 from pathlib import Path
 
+from generator.text import plain, table
 from ipclab import cli
 
-from generator.text import plain, table
-
 # File below docs/ -> name of its page. The first line is the title.
-PAGES = {"CONTRIBUTING.md": "contributing", "errata.md": "errata", "CHANGELOG.md": "changes"}
+PAGES = {
+    "CONTRIBUTING.md": "contributing",
+    "errata.md": "errata",
+    "CHANGELOG.md": "changes",
+}
 LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")
 # What a relative link leads to, where the site has a page of it.
 SAME = {"../samples/README.md": "lessons", **PAGES}
@@ -53,10 +56,11 @@ def runner() -> str:
         f"@brief {plain(parser.description or '')}\n\n"
         "From the source tree it is `ci/ipclab`.\n\n"
     )
-    for action in parser._subparsers._group_actions if parser._subparsers else ():
-        helps = {x.dest: x.help or "" for x in action._choices_actions}  # type: ignore[attr-defined]
-        for name, command in (action.choices or {}).items():  # type: ignore[union-attr]
-            text += _command(name, helps[name], command)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            told = {x.dest: x.help or "" for x in action._choices_actions}
+            for name, command in action.choices.items():
+                text += _command(name, told[name], command)
     return text + "*/\n"
 
 
@@ -81,5 +85,7 @@ def _spelling(action: argparse.Action) -> str:
     value = ""
     if action.nargs != 0:
         choices = "{" + ",".join(map(str, action.choices or ())) + "}"
-        value = " " + str(action.metavar or (choices if action.choices else action.dest.upper()))
+        value = " " + str(
+            action.metavar or (choices if action.choices else action.dest.upper())
+        )
     return ", ".join(option + value for option in action.option_strings)

@@ -21,6 +21,7 @@ from generator.cuda_tags import MANUALS_AT
 
 NAME = re.compile(r"\bcu(?:da)?[A-Z]\w+")
 TAG = re.compile(r"(<!--.*?-->|<[^>]+>)", re.DOTALL)
+TITLE = '<div class="title">'
 # What is inside of these is left as it is.
 CLOSED = {"a", "head", "script", "style", "svg", "h1", "h2", "h3", "h4"}
 
@@ -42,7 +43,9 @@ def linked(page: str, known: Mapping[str, str]) -> str:
     for piece in TAG.split(page):
         if match := re.match(r"<(/?)(\w+)", piece):
             name = match[2].lower()
-            if name in CLOSED and not match[1] and not piece.endswith("/>"):
+            if piece == TITLE or (
+                name in CLOSED and not match[1] and not piece.endswith("/>")
+            ):
                 inside.append(name)
             elif name in inside and match[1]:
                 inside.remove(name)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import records
-
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, plain
+from ipclab import records
 
 Row = dict[str, Any]
 
@@ -58,7 +57,7 @@ def tests(conformance: Path) -> dict[str, list[str]]:
 
 def label(row: Row) -> str:
     """The anchor of a row: Doxygen's labels have no hyphen."""
-    return "rule_" + row["id"].replace("-", "_")
+    return f"rule_{row['id'].replace('-', '_')}"
 
 
 def link(row: Row) -> str:
@@ -77,7 +76,8 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
     for row in catalogue["rows"]:
         by_group.setdefault(row["id"].split("-")[0], []).append(row)
     listed = "\n".join(
-        f"- @subpage rules_{group}, {len(rows)} rows" for group, rows in by_group.items()
+        f"- @subpage rules_{group}, {len(rows)} rows"
+        for group, rows in by_group.items()
     )
     sources = facts((name, plain(text)) for name, text in catalogue["sources"].items())
     made = {

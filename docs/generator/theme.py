@@ -6,8 +6,18 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 SCRIPTS = """\
+<link rel="icon" href="data:,"/>
 <script src="$relpath^doxygen-awesome-darkmode-toggle.js"></script>
-<script>DoxygenAwesomeDarkModeToggle.init()</script>
+<script>
+DoxygenAwesomeDarkModeToggle.init();
+{  // paper is white
+  const toggle = DoxygenAwesomeDarkModeToggle;
+  const paper = matchMedia("print");
+  const turn = () => toggle.enableDarkMode(!paper.matches && toggle.userPreference);
+  paper.addEventListener("change", turn);
+  turn();
+}
+</script>
 """
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ipclab import records
-
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
 from generator.rules import departure, link_to
 from generator.text import plain, table
+from ipclab import records
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
 LONGEST = 240  # characters of a reason; the record has the rest
@@ -28,7 +27,9 @@ def page(runs: list[Run], deviations: list[dict[str, Any]]) -> str:
         "@ref start_verdicts says what each word means.\n\n"
     )
     if not runs:
-        text += "No machine is recorded yet. @ref contributing says how to record one.\n"
+        text += (
+            "No machine is recorded yet. @ref contributing says how to record one.\n"
+        )
     return text + "".join(section(run, deviations) for run in runs) + "*/\n"
 
 

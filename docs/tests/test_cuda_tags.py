@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from generator import cuda_tags
 
 # Function, manual, group and digest, as in public links to docs.nvidia.com.

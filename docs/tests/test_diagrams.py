@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from generator import diagrams, recorded
 
 TOP = Path(__file__).resolve().parents[2]
@@ -108,7 +109,9 @@ def test_a_long_name_stays_in_its_box() -> None:
     [text] = re.findall(
         r'<text class="call"[^>]*>([^<]*)', diagrams.svg(drawn, ["a"], "", {})
     )
-    assert len(text) == diagrams.NOTE_CHARACTERS and text.endswith("… ×7")
+    assert len(text) == diagrams.NOTE_CHARACTERS and text.endswith(
+        f"… {diagrams.TIMES}7"
+    )
 
 
 def test_only_a_passing_run_is_drawn() -> None:
@@ -123,7 +126,7 @@ def test_only_a_passing_run_is_drawn() -> None:
     bad = recorded.Run("r", about, [{**record, "verdict": "violates"}])
     assert recorded.trace(good.traces(), "01_x", "X.Y").machine == "NVIDIA H200"
     assert recorded.trace(good.traces(), "01_x", "").test == "X.Y"
-    with pytest.raises(recorded.Missing, match="01_x: no recorded run of X.Y"):
+    with pytest.raises(recorded.Missing, match=r"01_x: no recorded run of X\.Y"):
         recorded.trace(bad.traces(), "01_x", "X.Y")
 
 
