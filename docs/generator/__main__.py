@@ -71,7 +71,6 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
-        **documents.parts(TOP / "docs"),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"

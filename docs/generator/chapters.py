@@ -46,8 +46,13 @@ def page(lessons: list[Lesson]) -> str:
     text = "/**\n@page lessons Lessons\n@brief In the order in which to read them.\n"
     for title, members in by_chapter(lessons).items():
         text += f"\n<h2>{title}</h2>\n\n"
-        text += "".join(f"- @subpage {page_of(x['lesson'])}\n" for x in members)
+        text += "".join(map(_item, members))
     return text + "*/\n"
+
+
+def _item(lesson: Lesson) -> str:
+    gpus = f" ({lesson['gpus']} GPUs)" if lesson["gpus"] > 1 else ""
+    return f"- {lesson['lesson'][:2]} @subpage {page_of(lesson['lesson'])}{gpus}\n"
 
 
 def picture(lessons: list[Lesson]) -> str:

@@ -23,21 +23,12 @@ LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")
 SAME = {"../samples/README.md": "lessons", **PAGES}
 
 
-def parts(docs: Path) -> dict[str, str]:
-    """File name -> text for \\includedoc: each document without its title."""
-    found = {}
-    for file, page in PAGES.items():
-        _, _, body = (docs / file).read_text().partition("\n")
-        found[f"{page}.md"] = LINK.sub(_link, body)
-    return found
-
-
 def pages(docs: Path) -> dict[str, str]:
-    """File name -> page that includes its document."""
+    """File name -> page: the document with the name that links know it by."""
     found = {}
     for file, page in PAGES.items():
-        title = (docs / file).read_text().partition("\n")[0].removeprefix("# ")
-        found[f"{page}.dox"] = f"/**\n@page {page} {title}\n@includedoc {page}.md\n*/\n"
+        title, _, body = (docs / file).read_text().partition("\n")
+        found[f"{page}.md"] = f"{title} {{#{page}}}\n{LINK.sub(_link, body)}"
     return found
 
 

@@ -14,7 +14,7 @@ import pytest
 from html_files import Names, Unlinked, dead_links
 
 from conftest import TOP, Site
-from generator import links, rules, text
+from generator import documents, links, rules, text
 from generator.chapters import page_of
 
 Lessons = list[dict[str, Any]]
@@ -147,6 +147,15 @@ def test_every_rule_has_its_section_and_its_tests(site: Site) -> None:
         page = site.text(f"rules_{row.split('-')[0]}.html")
         assert f'id="rule_{row.replace("-", "_")}"' in page
         assert all(f"<code>{test}</code>" in page for test in tests)
+
+
+def test_documents_are_there_to_their_end(site: Site) -> None:
+    for file, page in documents.PAGES.items():
+        source = (TOP / "docs" / file).read_text()
+        titles = re.findall(r"^##+ (.*)$", source, re.M)
+        shown = site.text(f"{page}.html")
+        assert all(re.search(rf">\s*{re.escape(x)}\s*<", shown) for x in titles), file
+        assert re.findall(r"\w+", source)[-1] in shown.partition("contents -->")[0]
 
 
 def test_no_mark_is_left_over(site: Site) -> None:
