@@ -26,17 +26,20 @@ namespace ipclab {
 
 /// The name of a code: cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE.
 std::string name_of(cudaError_t code);
+/// The name of a code of the driver API.
 std::string name_of(CUresult code);
 
 /// Puts a call onto the board of this role; it is there even if the call never
 /// returns.
 void note_call(const char* call);
+/// The call's own result, after note_call().
 #define NOTED(call) (::ipclab::note_call(#call), (call))
 
 /// Ends the role unless the code is success. A machine without memory, device
 /// or permission makes the test `broken`, not a violation.
 void require_success(cudaError_t code, const char* call, const char* file,
                      int line);
+/// The same for a call of the driver API.
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
@@ -51,9 +54,11 @@ void require_success(CUresult code, const char* call, const char* file,
 /// The call gives exactly this code. Clears the runtime's last error.
 template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted);
+/// Judges that a call gives exactly the code `wanted`.
 #define EXPECT_CODE(wanted, call) \
   EXPECT_TRUE(                    \
       ::ipclab::gives((::ipclab::note_call(#call), (call)), #call, wanted))
+/// Judges that a call succeeds.
 #define EXPECT_SUCCESS(call) \
   EXPECT_TRUE(::ipclab::gives((::ipclab::note_call(#call), (call)), #call, {}))
 
@@ -63,6 +68,7 @@ testing::AssertionResult gives(Code code, const char* call, Code wanted);
 template <class Code>
 testing::AssertionResult refused(Code code, const char* call,
                                  std::initializer_list<Code> documented);
+/// Judges that a call is refused with a code of this list, the expected first.
 #define EXPECT_REFUSED(call, ...)                                            \
   EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
                                 {__VA_ARGS__}))
@@ -79,9 +85,11 @@ testing::AssertionResult context_is_usable();
 /// An out-parameter that shows whether a refused call has written to it.
 template <class T>
 struct Sentinel {
-  T value;
+  T value;  ///< every byte 0x5a until somebody writes it
   Sentinel() { std::memset(static_cast<void*>(&value), 0x5a, sizeof value); }
+  /// What the call gets as its out-parameter.
   T* out() { return &value; }
+  /// Has the call written to it?
   bool touched() const {
     const Sentinel fresh;
     return std::memcmp(&value, &fresh.value, sizeof value) != 0;
@@ -100,8 +108,9 @@ void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
 
 /// A sequence of 32-bit words that no other pattern, offset or poison matches.
 struct Pattern {
-  uint32_t key;
+  uint32_t key;  ///< what tells it from other patterns
 
+  /// Its word number `index`.
   __host__ __device__ uint32_t at(size_t index) const {
     uint32_t x = key ^ (static_cast<uint32_t>(index) * 0x9e3779b9u);
     x ^= x >> 16;
@@ -115,12 +124,14 @@ Pattern pattern(const std::string& name);
 
 /// Some words of device memory, owned by somebody else.
 struct Words {
-  uint32_t* data = nullptr;
-  size_t count = 0;
+  uint32_t* data = nullptr;  ///< their address in this process
+  size_t count = 0;          ///< how many words
 
   Words() = default;
+  /// The words in `bytes` of memory.
   Words(void* memory, size_t bytes)
       : data(static_cast<uint32_t*>(memory)), count(bytes / sizeof(uint32_t)) {}
+  /// Their size.
   size_t bytes() const { return count * sizeof(uint32_t); }
 
   /// Writes the pattern with a kernel and waits for it.
@@ -145,10 +156,12 @@ testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
  public:
+  /// Allocates with cudaMalloc.
   explicit DeviceBuffer(size_t bytes);
   DeviceBuffer(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { cudaFree(data); }
 
+  /// The handle of cudaIpcGetMemHandle.
   cudaIpcMemHandle_t legacy_handle() const;
   /// Frees now, where freeing is the step that matters.
   void free();
@@ -157,6 +170,7 @@ class DeviceBuffer : public Words {
 /// A handle of cudaIpcGetMemHandle, opened with the documented flag.
 class LegacyMapping : public Words {
  public:
+  /// Opens; `bytes` is what the exporter allocated.
   LegacyMapping(const cudaIpcMemHandle_t& handle, size_t bytes);
   LegacyMapping(const LegacyMapping&) = delete;
   ~LegacyMapping() {
@@ -181,6 +195,7 @@ std::function<void(Role&)> borrows(
 /// luck. Gives up by itself after `kLimitSeconds`.
 class Latch {
  public:
+  /// After this many seconds a held stream goes on.
   static constexpr double kLimitSeconds = 20;
 
   Latch();
@@ -189,6 +204,7 @@ class Latch {
 
   /// Everything queued in the stream from now on waits.
   void hold(cudaStream_t stream);
+  /// Lets everything go on.
   void release();
 
  private:
@@ -203,6 +219,7 @@ class Stream {
   Stream();
   Stream(const Stream&) = delete;
   ~Stream() { cudaStreamDestroy(stream_); }
+  /// The stream itself.
   operator cudaStream_t() const { return stream_; }
 
  private:
@@ -216,6 +233,7 @@ testing::AssertionResult passes(cudaStream_t stream,
 /// An event that processes share: created in one, opened in the others.
 class SharedEvent {
  public:
+  /// Creates one that can be exported.
   explicit SharedEvent(unsigned flags = cudaEventInterprocess |
                                         cudaEventDisableTiming);
   /// Opens the handle of another process's event.
@@ -224,7 +242,9 @@ class SharedEvent {
   ~SharedEvent() {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }
+  /// The event itself.
   operator cudaEvent_t() const { return event_; }
+  /// The handle of cudaIpcGetEventHandle.
   cudaIpcEventHandle_t handle() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
@@ -242,6 +262,7 @@ class HostWait {
   HostWait(const HostWait&) = delete;
   ~HostWait();
 
+  /// Has cudaEventSynchronize returned?
   bool returned() const { return returned_; }
   /// Waits for the thread; what cudaEventSynchronize gave.
   cudaError_t join();
@@ -257,7 +278,9 @@ class HostWait {
 
 // --- the machine ------------------------------------------------------------
 
+/// An attribute of a GPU.
 int attribute(cudaDeviceAttr which, int device = 0);
+/// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);
 
 /// Bytes that nobody has on the current device. A test that asks is `alone`.

@@ -28,13 +28,16 @@ inline cudaMemPoolProps shareable(size_t max_size = 0, int device = 0) {
 /// A pool of this process, or one that was imported.
 class Pool {
  public:
+  /// Creates with cudaMemPoolCreate.
   explicit Pool(const cudaMemPoolProps& wanted = pool_properties());
   /// Imports; the descriptor stays the caller's.
   explicit Pool(const Descriptor& exported);
   Pool(const Pool&) = delete;
   ~Pool();
+  /// The pool itself.
   operator cudaMemPool_t() const { return pool_; }
 
+  /// Exports to a new file descriptor.
   Descriptor exported() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
@@ -47,10 +50,12 @@ class Pool {
 
 /// Attributes of a pool; those of type int are widened.
 uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which);
+/// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
 /// What the kernels of a GPU may do with a pool's memory.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
+/// Lets the kernels of a GPU use a pool's memory; what the call gave.
 cudaError_t give_access(
     int device, cudaMemPool_t pool,
     cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite);
@@ -61,12 +66,15 @@ class AsyncBuffer : public Words {
  public:
   /// From the current pool of the stream's device.
   explicit AsyncBuffer(size_t bytes, cudaStream_t stream = nullptr);
+  /// From this pool.
   AsyncBuffer(cudaMemPool_t pool, size_t bytes, cudaStream_t stream = nullptr);
   /// Imports; `bytes` is what the exporter allocated.
   AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
+  /// The other owns none any more.
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();
 
+  /// What another process needs to import it, besides the pool.
   cudaMemPoolPtrExportData exported() const;
   /// Queues the free now, where freeing is the step that matters.
   void free_async(cudaStream_t stream = nullptr);
@@ -80,6 +88,7 @@ class WrongWords {
  public:
   /// Waits until its kernel is loaded: that may wait for all other work.
   WrongWords();
+  /// Queues the count.
   void queue_count(const Words& words, Pattern expected, cudaStream_t stream);
   /// Of the counts that are over.
   unsigned so_far() const;

@@ -24,9 +24,10 @@ struct CallFailed {
 
 /// What became of one input to a call that ought to be refused.
 struct Outcome {
+  /// Which of five ways it can go.
   enum Kind { kDocumentedRefusal, kOtherRefusal, kWrongSuccess, kCrash, kHang };
-  Kind kind;
-  std::string code;  // or the name of the signal; empty where there is none
+  Kind kind;         ///< what happened
+  std::string code;  ///< or the name of the signal; empty where there is none
 };
 
 /// The kind in the words of the record: "documented refusal", "crash" …
@@ -36,9 +37,11 @@ const char* name_of(Outcome::Kind kind);
 /// the role's body may use it.
 class Role {
  public:
+  /// For the harness itself: the role that this process was started as.
   Role(std::string name, int index, Descriptor socket,
        std::vector<std::string> order);
 
+  /// As the scenario named it.
   const std::string& name() const { return name_; }
   /// Which one of several roles of one kind this is, from 0.
   int index() const { return index_; }
@@ -81,11 +84,13 @@ class Role {
 
   /// Sends bytes of any number.
   void send_bytes(const std::string& step, const std::string& bytes);
+  /// Receives bytes of any number.
   std::string receive_bytes(const std::string& step);
 
   /// Sends a copy of a descriptor to the one role that receives it first; the
   /// harness keeps no copy behind.
   void send_descriptor(const std::string& step, int descriptor);
+  /// Receives a descriptor of this process's own.
   Descriptor receive_descriptor(const std::string& step);
 
   /// Ends this process by `signal`, which is then its documented end.
@@ -108,12 +113,13 @@ class Role {
   /// The harness cannot judge: no permission, no memory, a bug of its own.
   [[noreturn]] void broken(const std::string& why);
 
-  /// For the harness itself: a check that failed, something left open, the
-  /// end of the body.
+  /// For the harness itself: a check that failed.
   void report_failure(const std::string& file, int line,
                       const std::string& message, const std::string& call,
                       const std::string& expected, const std::string& seen);
+  /// For the harness itself: something left open.
   void report_left(const std::string& what);
+  /// For the harness itself: the end of the body.
   void report_end();
 
  private:

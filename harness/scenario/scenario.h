@@ -46,10 +46,11 @@ void lifted(const std::string& what);
 /// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
 /// of a capability of capabilities.h.
 struct Need {
-  std::string capability;
-  int gpus = 0;
-  bool alone = false;
+  std::string capability;  ///< of capabilities.h; empty: none
+  int gpus = 0;            ///< how many
+  bool alone = false;      ///< no other test may run meanwhile
 };
+/// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
 /// No other test may run meanwhile: this one measures memory of the whole
 /// device, or starts very many processes. Costs time.
@@ -57,6 +58,7 @@ inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
 void needs(const std::vector<Need>& wanted);
+/// The same for needs that are written one by one.
 template <class... Needs>
 void needs(const Need& first, const Needs&... more) {
   needs(std::vector<Need>{first, more...});
@@ -64,18 +66,19 @@ void needs(const Need& first, const Needs&... more) {
 
 /// How a role ended.
 struct Ended {
-  bool reached_end = false;
-  int signal = 0;         // 0: by no signal
-  int exit_code = -1;     // -1: by a signal
-  bool hung = false;      // the referee had to end it
-  std::string last_step;  // empty: none
-  std::string output;     // what it printed, capped
+  bool reached_end = false;  ///< its body returned and it exited with 0
+  int signal = 0;            ///< 0: by no signal
+  int exit_code = -1;        ///< -1: by a signal
+  bool hung = false;         ///< the referee had to end it
+  std::string last_step;     ///< empty: none
+  std::string output;        ///< what it printed, capped
 };
 
 /// What a role that did not reach its end says of the input it was at: a crash,
 /// or a hang if the referee had to end it.
 Outcome outcome_of(const Ended& ended);
 
+/// The roles of a test and their run. See the example at the top of the file.
 class Scenario {
  public:
   /// One role, to be configured further: .env(…), .may_end_by(…).
@@ -105,6 +108,7 @@ class Scenario {
 
   Scenario();
 
+  /// A role and what it does in a process of its own.
   RoleSpec& role(const std::string& name, std::function<void(Role&)> body);
 
   /// `count` roles of one kind, "importer 0" to "importer <count - 1>"; each

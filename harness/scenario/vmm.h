@@ -25,22 +25,32 @@ size_t granule(const CUmemAllocationProp& wanted = chunk_of(0));
 class Chunk {
  public:
   Chunk() = default;
+  /// Takes over a reference.
   explicit Chunk(CUmemGenericAllocationHandle handle) : handle_(handle) {}
+  /// The other owns none any more.
   Chunk(Chunk&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  /// Exchanges what both own.
   Chunk& operator=(Chunk&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
   }
   ~Chunk();
 
+  /// Allocates with cuMemCreate.
   static Chunk create(size_t bytes,
                       const CUmemAllocationProp& wanted = chunk_of(0));
+  /// Imports; the descriptor stays the caller's.
   static Chunk import(const Descriptor& descriptor);
+  /// Imports what another process exported as a fabric handle.
   static Chunk import(const CUmemFabricHandle& handle);
 
+  /// The handle itself; it means nothing in another process.
   CUmemGenericAllocationHandle handle() const { return handle_; }
+  /// Exports to a new file descriptor.
   Descriptor descriptor() const;
+  /// Exports to a fabric handle.
   CUmemFabricHandle fabric_handle() const;
+  /// What the driver says that it is.
   CUmemAllocationProp properties() const;
   /// Releases now, where releasing is the step that matters.
   void release();
@@ -54,14 +64,18 @@ class Chunk {
 /// A range of addresses without memory behind them.
 class Reservation {
  public:
+  /// Reserves with cuMemAddressReserve.
   explicit Reservation(size_t bytes);
   Reservation(const Reservation&) = delete;
   ~Reservation();
 
+  /// The address at an offset in bytes.
   CUdeviceptr at(size_t offset) const { return address_ + offset; }
+  /// Its size.
   size_t bytes() const { return bytes_; }
   /// Maps a whole chunk of `bytes`; whoever maps also unmaps.
   void map(size_t offset, size_t bytes, const Chunk& chunk) const;
+  /// Undoes map().
   void unmap(size_t offset, size_t bytes) const;
   /// Frees now, where freeing is the step that matters.
   void free();
@@ -81,6 +95,7 @@ class Mapping : public Words {
   Mapping(const Mapping&) = delete;
   ~Mapping();
 
+  /// Where it begins, for the driver API.
   CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(data); }
   /// Unmaps now, where unmapping is the step that matters.
   void unmap();

@@ -16,18 +16,25 @@ namespace ipclab {
 class Descriptor {
  public:
   Descriptor() = default;
+  /// Takes over a number; -1 is none.
   explicit Descriptor(int number) : number_(number) {}
+  /// The other owns none any more.
   Descriptor(Descriptor&& other) noexcept
       : number_(std::exchange(other.number_, -1)) {}
+  /// Exchanges what both own.
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(number_, other.number_);
     return *this;
   }
   ~Descriptor() { close(); }
 
+  /// Its number; -1 if it owns none.
   int get() const { return number_; }
+  /// Does it own one?
   explicit operator bool() const { return number_ != -1; }
+  /// Gives the number to the caller, who closes it.
   int release() { return std::exchange(number_, -1); }
+  /// Closes now, where closing is the step that matters.
   void close();
 
  private:
@@ -101,8 +108,9 @@ class Wire {
   std::deque<Descriptor> descriptors_;
 };
 
-/// Joins fields with NUL; split() takes them apart again.
+/// Joins fields with NUL.
 std::string join(const std::vector<std::string>& fields);
+/// Undoes join().
 std::vector<std::string> split(const std::string& joined);
 
 }  // namespace ipclab

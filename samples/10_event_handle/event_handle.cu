@@ -60,8 +60,8 @@ int exporter(Channel& channel) {
   channel.send("memory", memory);
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
-  channel.send("event", handle);
   say("holds its stream; a kernel, then the event, queue behind");
+  channel.send("event", handle);
 
   channel.wait("queued");
   say("lets the stream go");

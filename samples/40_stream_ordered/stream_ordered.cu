@@ -60,7 +60,7 @@ void copy_async(int* to, const int* from, cudaStream_t stream) {
       cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream));
 }
 
-//! [story]
+//! [early]
 int main() {
   require_gpus(1);
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
@@ -91,7 +91,8 @@ int main() {
   const int early = count_wrong(copy, kWritten);
   std::printf("reader, not ordered: %d of %d values are too old\n",
               early, kCount);
-
+  //! [early]
+  //! [ordered]
   CUDA_CHECK(cudaStreamWaitEvent(reader, written));
   copy_async(copy, data, reader);
   CUDA_CHECK(cudaEventRecord(read, reader));
@@ -116,4 +117,4 @@ int main() {
   const bool good = early == kCount && held && wrong + late == 0;
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
-//! [story]
+//! [ordered]

@@ -36,6 +36,7 @@ int count_wrong(const int* data, int first) {
   return wrong;
 }
 
+//! [look]
 // Says which of the two pools `data` came from, and fills it.
 void look(const char* call, void* data, int first,
           cudaMemPool_t expected, cudaMemPool_t preset) {
@@ -52,11 +53,12 @@ void look(const char* call, void* data, int first,
   write_values<<<kCount / 256, 256>>>(static_cast<int*>(data), first);
   CUDA_CHECK(cudaGetLastError());
 }
+//! [look]
 
-//! [story]
 int main() {
   require_gpus(1);
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
+  //! [make]
   cudaMemPool_t preset;  // every device has one, made by the driver
   CUDA_CHECK(cudaDeviceGetDefaultMemPool(&preset, 0));
 
@@ -65,7 +67,9 @@ int main() {
   wanted.location = {cudaMemLocationTypeDevice, 0};
   cudaMemPool_t own;
   CUDA_CHECK(cudaMemPoolCreate(&own, &wanted));
+  //! [make]
 
+  //! [choose]
   void* data[4];
   CUDA_CHECK(cudaMallocAsync(&data[0], kBytes, nullptr));
   look("cudaMallocAsync", data[0], 1000000, preset, preset);
@@ -76,7 +80,9 @@ int main() {
   CUDA_CHECK(cudaDeviceSetMemPool(0, own));
   CUDA_CHECK(cudaMallocAsync(&data[2], kBytes, nullptr));
   look("cudaMallocAsync", data[2], 3000000, own, preset);
+  //! [choose]
 
+  //! [destroy]
   // Its memory stays until it is freed; the pool takes no new orders.
   CUDA_CHECK(cudaMemPoolDestroy(own));
   std::printf("our own pool is destroyed\n");
@@ -87,6 +93,7 @@ int main() {
   cudaGetLastError();
   std::printf("the default pool cannot be destroyed: %s\n",
               cudaGetErrorName(refused));
+  //! [destroy]
 
   CUDA_CHECK(cudaDeviceSynchronize());
   int wrong = 0;
@@ -102,4 +109,3 @@ int main() {
       wrong + wrong_pools == 0 && refused == cudaErrorInvalidValue;
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
-//! [story]

@@ -70,7 +70,6 @@ void release(const std::vector<void*>& blocks) {
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 
-//! [story]
 int main() {
   require_gpus(1);
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
@@ -81,11 +80,14 @@ int main() {
   CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
   std::vector<void*> blocks;
 
+  //! [give back]
   allocate(&blocks, pool);
   look(pool, "4 blocks of 64 MiB:", 256, 320);
   release(blocks);
   look(pool, "freed, threshold 0:", 0, 64);
+  //! [give back]
 
+  //! [keep]
   cuuint64_t threshold = UINT64_MAX;  // keep all at a synchronise
   CUDA_CHECK(cudaMemPoolSetAttribute(
       pool, cudaMemPoolAttrReleaseThreshold, &threshold));
@@ -94,7 +96,9 @@ int main() {
   look(pool, "again, threshold UINT64_MAX:", 256, 320);
   allocate(&blocks, pool);
   look(pool, "the same once more:", 256, 320);
+  //! [keep]
 
+  //! [trim]
   // One block stays in use while the pool is trimmed.
   int* kept = static_cast<int*>(blocks.back());
   blocks.pop_back();
@@ -107,9 +111,9 @@ int main() {
   look(pool, "trimmed to 0, one block in use:", 64, 192);
   const int wrong = count_wrong(kept, kValue);
   std::printf("the block in use has %d wrong values\n", wrong);
+  //! [trim]
 
   CUDA_CHECK(cudaFree(kept));
   CUDA_CHECK(cudaMemPoolDestroy(pool));
   return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
-//! [story]

@@ -18,8 +18,8 @@
 
 #include "check.h"
 
-// Sends one packet, with a descriptor if `descriptor` is not -1.
-// Returns what sendmsg(2) returns; never raises SIGPIPE.
+/// Sends one packet, with a descriptor if `descriptor` is not -1.
+/// Returns what sendmsg(2) returns; never raises SIGPIPE.
 inline ssize_t send_packet(int socket, const void* data, size_t size,
                            int descriptor) {
   iovec bytes{const_cast<void*>(data), size};
@@ -39,8 +39,8 @@ inline ssize_t send_packet(int socket, const void* data, size_t size,
   return sendmsg(socket, &message, MSG_NOSIGNAL);
 }
 
-// Receives one packet; *descriptor is -1 if none came with it. The new
-// descriptor is close-on-exec. Returns what recvmsg(2) returns.
+/// Receives one packet; *descriptor is -1 if none came with it. The new
+/// descriptor is close-on-exec. Returns what recvmsg(2) returns.
 inline ssize_t receive_packet(int socket, void* data, size_t size,
                               int* descriptor, int flags = 0) {
   iovec bytes{data, size};
@@ -58,29 +58,32 @@ inline ssize_t receive_packet(int socket, void* data, size_t size,
   return n;
 }
 
+/// A role's end of the conversation with the other role.
 class Channel {
  public:
+  /// Takes over one end of a socket pair.
   explicit Channel(int socket) : socket_(socket) {}
+  /// The other is not to be used any more.
   Channel(Channel&& other)
       : socket_(std::exchange(other.socket_, -1)) {}
   ~Channel() {
     if (socket_ != -1) close(socket_);
   }
 
-  // Says that `step` has happened.
+  /// Says that `step` has happened.
   void signal(const char* step) { send_bytes(step, nullptr, 0, -1); }
 
-  // Waits until the other role has said that `step` has happened.
+  /// Waits until the other role has said that `step` has happened.
   void wait(const char* step) { receive_bytes(step, nullptr, 0); }
 
-  // Sends a value as it lies in memory, a handle for example.
+  /// Sends a value as it lies in memory, a handle for example.
   template <class T>
   void send(const char* step, const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
     send_bytes(step, &value, sizeof value, -1);
   }
 
-  // Receives a value that the other role sent at `step`.
+  /// Receives a value that the other role sent at `step`.
   template <class T>
   T receive(const char* step) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -89,12 +92,12 @@ class Channel {
     return value;
   }
 
-  // Sends a copy of a descriptor; ours stays open and stays ours.
+  /// Sends a copy of a descriptor; ours stays open and stays ours.
   void send_descriptor(const char* step, int descriptor) {
     send_bytes(step, nullptr, 0, descriptor);
   }
 
-  // Receives a descriptor; the caller closes it.
+  /// Receives a descriptor; the caller closes it.
   int receive_descriptor(const char* step) {
     const int descriptor = receive_bytes(step, nullptr, 0);
     if (descriptor == -1) broken(step, "came without a descriptor");

@@ -13,20 +13,20 @@
 #include <cstdlib>
 #include <cstring>
 
-// Set by roles.h; every message begins with it.
+/// Set by roles.h; every message begins with it.
 inline const char*& role_name() {
   static const char* name = nullptr;
   return name;
 }
 
-// Prints "[role pid] " and nothing else, for a line that goes on.
+/// Prints "[role pid] " and nothing else, for a line that goes on.
 inline void print_role(FILE* out) {
   if (role_name())
     std::fprintf(out, "[%s %d] ", role_name(),
                  static_cast<int>(getpid()));
 }
 
-// A line of the lesson's story, with the role that tells it.
+/// A line of the lesson's story, with the role that tells it.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
   std::printf("%-8s  ", role_name());
   va_list arguments;
@@ -37,7 +37,7 @@ inline void print_role(FILE* out) {
   std::fflush(stdout);  // keeps the order when stdout is a pipe
 }
 
-// Ends the process: the call as it is written, then what it answered.
+/// Ends the process: the call as it is written, then what it answered.
 [[noreturn]] inline void call_failed(const char* file, int line,
                                      const char* call, const char* name,
                                      int code, const char* text) {
@@ -48,9 +48,8 @@ inline void print_role(FILE* out) {
   std::exit(EXIT_FAILURE);
 }
 
-// The address of a driver function, asked of the runtime: a program
-// that links libcuda.so.1 does not even start where there is no driver.
-// Returns null if this driver does not have it.
+/// The address of a driver function; null if the driver has it not.
+/// Asked of the runtime: what links libcuda.so.1 needs it to start.
 inline void* driver_entry(const char* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -62,6 +61,7 @@ inline void* driver_entry(const char* name) {
   return entry;
 }
 
+/// The same with its type; ends the process where it is missing.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = driver_entry(name);
@@ -73,10 +73,10 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(entry);
 }
 
-// DRIVER(cuMemCreate)(&handle, ...) calls a function of the driver API.
+/// DRIVER(cuMemCreate)(&handle, ...) calls a driver API function.
 #define DRIVER(function) driver_function<decltype(&function)>(#function)
 
-// The name and the description of a driver API code.
+/// The name and the description of a driver API code.
 inline const char* driver_error(CUresult code, bool describe = false) {
   const char* text = nullptr;
   const auto get =
@@ -85,7 +85,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
   return text;
 }
 
-// A runtime call that has to succeed.
+/// A runtime call that has to succeed.
 #define CUDA_CHECK(call)                                              \
   do {                                                                \
     const cudaError_t code_ = (call);                                 \
@@ -94,7 +94,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   code_, cudaGetErrorString(code_));                  \
   } while (0)
 
-// A driver call that has to succeed.
+/// A driver call that has to succeed.
 #define CU_CHECK(call)                                            \
   do {                                                            \
     const CUresult code_ = (call);                                \
@@ -103,7 +103,7 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   code_, driver_error(code_, true));              \
   } while (0)
 
-// A system call that has to return something other than -1.
+/// A system call that has to return something other than -1.
 #define SYS_CHECK(call)                                      \
   do {                                                       \
     if ((call) == -1)                                        \

@@ -7,9 +7,9 @@
 
 #include "check.h"
 
-constexpr int kSkipped = 77;
+constexpr int kSkipped = 77;  ///< the exit code of "skipped"
 
-// Prints "SKIP: <reason>" and exits with 77.
+/// Prints "SKIP: <reason>" and exits with 77.
 [[noreturn, gnu::format(printf, 1, 2)]] inline void skip(
     const char* reason, ...) {
   std::printf("SKIP: ");
@@ -21,7 +21,7 @@ constexpr int kSkipped = 77;
   std::exit(kSkipped);
 }
 
-// Skips unless CUDA sees at least `wanted` GPUs.
+/// Skips unless CUDA sees at least `wanted` GPUs.
 inline void require_gpus(int wanted) {
   int found = 0;
   const cudaError_t code = cudaGetDeviceCount(&found);
@@ -33,13 +33,14 @@ inline void require_gpus(int wanted) {
          found);
 }
 
-// Skips unless device 0 has the attribute; `what` is its plain name.
+/// Skips unless device 0 has the attribute; `what` is its plain name.
 inline void require(cudaDeviceAttr attribute, const char* what) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
   if (value == 0) skip("device 0 does not support %s", what);
 }
 
+/// The same for an attribute of the driver API.
 inline void require(CUdevice_attribute attribute, const char* what) {
   int value = 0;
   CU_CHECK(DRIVER(cuDeviceGetAttribute)(&value, attribute, 0));

@@ -23,10 +23,10 @@
 
 using namespace std::chrono_literals;
 
-// The second argument of the second start: the number of its socket.
+/// The second argument of the second start: the number of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
-// Is this the second start of the program?
+/// Is this the second start of the program?
 inline bool is_child(int argc, char** argv) {
   const bool child =
       argc == 3 && std::strcmp(argv[1], kImporterFlag) == 0;
@@ -39,18 +39,18 @@ inline bool is_child(int argc, char** argv) {
   return child;
 }
 
-// The importer's end of the channel; `argv` is main's.
+/// The importer's end of the channel; `argv` is main's.
 inline Channel channel_from_parent(char** argv) {
   return Channel(std::atoi(argv[2]));
 }
 
+/// The importer as the exporter sees it.
 struct Child {
-  Channel channel;
-  pid_t pid;
+  Channel channel;  ///< to it
+  pid_t pid;        ///< of it
 
-  // The importer's exit code. One that a signal ended, or that is still
-  // there at the deadline (it is ended then), counts as 1, and a line
-  // says so.
+  /// The importer's exit code; 1, with a line that says why, if a
+  /// signal ended it or the deadline did.
   int wait(std::chrono::milliseconds deadline) {
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -71,7 +71,7 @@ struct Child {
   }
 };
 
-// Starts the program again as the importer; `argv` is main's.
+/// Starts the program again as the importer; `argv` is main's.
 inline Child start_again(char** argv) {
   int ends[2];
   SYS_CHECK(

@@ -66,7 +66,14 @@ def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
     files = sorted(p.name for p in (TOP / "samples" / lesson).iterdir())
     own = OWN_HEADERS.get(lesson, [])
     assert files == sorted(
-        ["CMakeLists.txt", f"{name}.cu", f"{name}.dox", f"{name}.out", *own]
+        [
+            "CMakeLists.txt",
+            f"{name}.cu",
+            f"{name}.dox",
+            f"{name}.out",
+            f"{name}.try.json",
+            *own,
+        ]
     )
     files = sorted(p.name for p in (TOP / "conformance" / lesson).iterdir())
     assert files == ["CMakeLists.txt", f"{name}_test.cu"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from ipclab.errors import HarnessError, UsageError
 
-SUITES = ("sample", "conformance", "probe", "harness")
+SUITES = ("sample", "conformance", "probe", "harness", "docs")
 REQUIREMENT = re.compile(r"[A-Z][A-Z0-9]*-[0-9]+")
 
 

@@ -1,0 +1,116 @@
+"""The chapters, and the map of lessons that the front page shows.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from generator.recorded import Missing
+
+Lesson = dict[str, Any]
+
+# The first digit of a lesson's number.
+CHAPTERS = {
+    "0": "Legacy memory handles",
+    "1": "Legacy event handles",
+    "2": "What must not be shared",
+    "3": "Virtual memory management",
+    "4": "The stream-ordered allocator",
+    "5": "IPC pools",
+    "6": "Lifetime and platform",
+    "7": "Patterns",
+}
+
+
+def page_of(lesson: str) -> str:
+    """01_legacy_memory -> lesson_01."""
+    return f"lesson_{lesson[:2]}"
+
+
+def by_chapter(lessons: Iterable[Lesson]) -> dict[str, list[Lesson]]:
+    """Title of the chapter -> its lessons; chapters without any are left out."""
+    found: dict[str, list[Lesson]] = {}
+    for lesson in lessons:
+        found.setdefault(CHAPTERS[lesson["lesson"][0]], []).append(lesson)
+    return found
+
+
+def page(lessons: list[Lesson]) -> str:
+    """The page of all lessons, in order."""
+    text = "/**\n@page lessons Lessons\n@brief In the order in which to read them.\n"
+    for title, members in by_chapter(lessons).items():
+        text += f"\n<h2>{title}</h2>\n\n"
+        text += "".join(map(_item, members))
+    return text + "*/\n"
+
+
+def _item(lesson: Lesson) -> str:
+    gpus = f" ({lesson['gpus']} GPUs)" if lesson["gpus"] > 1 else ""
+    return f"- {lesson['lesson'][:2]} @subpage {page_of(lesson['lesson'])}{gpus}\n"
+
+
+def picture(lessons: list[Lesson]) -> str:
+    """The map as inline SVG: a box a lesson, an arrow to what builds on it.
+
+    A list follows it, which the style sheet shows on a phone instead. Raises
+    Missing if Graphviz cannot draw it.
+    """
+    items = "".join(
+        f'<li><a href="{page_of(x["lesson"])}.html">{x["lesson"][:2]} '
+        f"{escape(x['title'])}</a></li>\n"
+        for x in lessons
+    )
+    drawn = inline_svg(_graph(lessons), "map", "Map of the lessons")
+    return f"{drawn}<ul>\n{items}</ul>\n"
+
+
+def _graph(lessons: list[Lesson]) -> str:
+    lines = [
+        "digraph lessons {",
+        "rankdir=LR; ranksep=0.5; nodesep=0.12; node [shape=box, style=rounded, "
+        'height=0.36, fontname="Arial", fontsize=12]; edge [arrowsize=0.6];',
+        'graph [fontname="Arial", fontsize=13];',
+    ]
+    for title, members in by_chapter(lessons).items():
+        lines.append(f'subgraph cluster_{members[0]["lesson"][0]} {{ label="{title}";')
+        for lesson in members:
+            name = lesson["lesson"]
+            topic = name[3:].replace("_", " ")
+            lines.append(
+                f'"{name}" [label="{name[:2]} {topic}", '
+                f'URL="{page_of(name)}.html", tooltip="{lesson["title"]}"];'
+            )
+        lines.append("}")
+    for lesson in lessons:
+        lines += [f'"{x}" -> "{lesson["lesson"]}";' for x in lesson["builds_on"]]
+    return "\n".join([*lines, "}"])
+
+
+def inline_svg(graph: str, style: str, title: str) -> str:
+    """A graph in dot's language as SVG for a page; colours are the style sheet's.
+
+    `style` is its class. Raises Missing if Graphviz cannot draw it.
+    """
+    try:
+        drawn = subprocess.run(
+            ["dot", "-Tsvg"], input=graph, capture_output=True, text=True, timeout=60
+        )
+    except OSError as error:
+        raise Missing(f"dot: {error.strerror}; run ci/setup --test") from None
+    if drawn.returncode:
+        raise Missing(f"dot cannot draw the {title}: {drawn.stderr.strip()}")
+    svg = drawn.stdout[drawn.stdout.index("<svg") :]
+    svg = re.sub(r' (fill|stroke)="[^"]*"', "", svg)
+    svg = re.sub(r'(width|height)="(\d+)pt"', r'\1="\2"', svg)
+    svg = re.sub(r"<!--.*?-->\n?|<title>.*?</title>\n?", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+    return (
+        f'<figure class="graph {style}"><div class="sequence-scroll" tabindex="0" '
+        f'role="group" aria-label="{escape(title)}">\n{svg}</div></figure>\n'
+    )

@@ -1,0 +1,35 @@
+"""The error dictionary: a table a code, from the runner's errors.json.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from generator.chapters import page_of
+from generator.rules import link_to
+from generator.text import facts, plain
+from ipclab import explain
+
+
+def page() -> str:
+    """The page, by number of the code."""
+    text = (
+        "/**\n@page errors Error dictionary\n"
+        "@brief What an error code means where processes share memory or events.\n\n"
+        "On the command line: `ci/ipclab explain 201`.\n\n"
+    )
+    return text + "".join(map(section, explain.read())) + "*/\n"
+
+
+def section(entry: explain.Entry) -> str:
+    """One code."""
+    return f"@section error_{entry.code} {entry.code} ({entry.number})\n\n" + facts(
+        [
+            ("Driver API", f"`{entry.driver}`" if entry.driver else ""),
+            ("Appears", "<br>".join(plain(x) for x in entry.appears)),
+            ("Cause", plain(entry.cause)),
+            ("Do", plain(entry.do)),
+            ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in entry.lessons)),
+            ("Rules", ", ".join(link_to(x) for x in entry.rows)),
+        ]
+    )

@@ -1,0 +1,82 @@
+"""Documents that a reader of the repository opens as files, as pages of the site.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from generator.text import plain, table
+from ipclab import cli
+
+# File below docs/ -> name of its page. The first line is the title.
+PAGES = {
+    "CONTRIBUTING.md": "contributing",
+    "errata.md": "errata",
+    "CHANGELOG.md": "changes",
+}
+LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")
+# What a relative link leads to, where the site has a page of it.
+SAME = {"../samples/README.md": "lessons", **PAGES}
+
+
+def pages(docs: Path) -> dict[str, str]:
+    """File name -> page: the document with the name that links know it by."""
+    found = {}
+    for file, page in PAGES.items():
+        title, _, body = (docs / file).read_text().partition("\n")
+        found[f"{page}.md"] = f"{title} {{#{page}}}\n{LINK.sub(_link, body)}"
+    return found
+
+
+def _link(match: re.Match[str]) -> str:
+    text, target = match[1], match[2]
+    if page := SAME.get(target):
+        return f'@ref {page} "{text}"'
+    return f"{text} (`{target}`)"
+
+
+def runner() -> str:
+    """The page of the command `ipclab`: all that its --help says."""
+    parser = cli._parser()
+    text = (
+        "/**\n@page runner The command ipclab\n"
+        f"@brief {plain(parser.description or '')}\n\n"
+        "From the source tree it is `ci/ipclab`.\n\n"
+    )
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            told = {x.dest: x.help or "" for x in action._choices_actions}
+            for name, command in action.choices.items():
+                text += _command(name, told[name], command)
+    return text + "*/\n"
+
+
+def _command(name: str, told: str, parser: argparse.ArgumentParser) -> str:
+    options = [
+        [f"`{_spelling(action)}`", plain((action.help or "") % vars(action))]
+        for action in parser._actions
+        if action.dest != "help"
+    ]
+    told = plain(told[:1].upper() + told[1:])
+    return (
+        f"@section runner_{name} ipclab {name}\n\n{told}.\n\n"
+        + (table(["option", "what it says"], options) if options else "")
+        + (f"{plain(parser.epilog)}.\n\n" if parser.epilog else "")
+    )
+
+
+def _spelling(action: argparse.Action) -> str:
+    """As --help has it: --results DIR, or the name of an argument."""
+    if not action.option_strings:
+        return str(action.metavar or action.dest)
+    value = ""
+    if action.nargs != 0:
+        choices = "{" + ",".join(map(str, action.choices or ())) + "}"
+        value = " " + str(
+            action.metavar or (choices if action.choices else action.dest.upper())
+        )
+    return ", ".join(option + value for option in action.option_strings)

@@ -1,0 +1,131 @@
+"""The runs in docs/results/, and the traces of them that diagrams are drawn from.
+
+A lesson that no recorded machine could run, or that is too new for that, is
+drawn from docs/traces.jsonl. To keep the traces of other runs there:
+
+    python -m generator.recorded --lessons lessons.json FOLDER... >docs/traces.jsonl
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ipclab import results
+
+PASSED = ("conforms", "observed", "lifted")
+ENTRY = ("t_us", "role", "kind", "text", "from", "bytes")
+
+
+class Missing(Exception):
+    """The site needs something that is not there; says what to do."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the roles of one passing test did."""
+
+    lesson: str
+    test: str
+    machine: str
+    roles: list[str]
+    timeline: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder of `ipclab run`."""
+
+    name: str  # of the folder
+    about: dict[str, Any]  # run.json
+    records: list[dict[str, Any]]
+
+    @property
+    def real(self) -> bool:
+        """Was it a driver, not the reference model?"""
+        return bool(self.about["backend"] == "cuda")
+
+    @property
+    def machine(self) -> str:
+        """What a caption says."""
+        return str(self.about["machine"]).split(";")[0]
+
+    def traces(self) -> Iterator[Trace]:
+        """Of each test that passed and has something to draw."""
+        for record in self.records:
+            roles = [role["name"] for role in record["roles"]]
+            if record["verdict"] in PASSED and record["timeline"]:
+                yield Trace(
+                    record["lesson"],
+                    record["test"],
+                    self.machine,
+                    roles,
+                    record["timeline"],
+                )
+
+
+def runs(folders: Iterable[Path]) -> list[Run]:
+    """All folders, drivers before the model, otherwise in the order given.
+
+    Raises Missing if one cannot be read completely.
+    """
+    found = []
+    for folder in folders:
+        about, records, wrong = results.read(folder)
+        if wrong:
+            raise Missing(f"{folder}: {wrong}; record it again with ipclab run")
+        found.append(Run(folder.name, about, records))
+    return sorted(found, key=lambda run: not run.real)
+
+
+def kept(file: Path) -> list[Trace]:
+    """The traces of docs/traces.jsonl."""
+    return [Trace(**json.loads(line)) for line in file.read_text().splitlines()]
+
+
+def trace(traces: Iterable[Trace], lesson: str, test: str) -> Trace:
+    """The trace to draw for a lesson: of `test`, or, if that is empty, of the
+    lesson's first test with two roles.
+
+    Raises Missing if there is none.
+    """
+    for found in traces:
+        if found.lesson == lesson and (
+            found.test == test or (not test and len(found.roles) > 1)
+        ):
+            return found
+    raise Missing(
+        f"{lesson}: no recorded run of {test or 'a test with two roles'} that passed: "
+        f"record one (ci/ipclab run --build build/dev -k {lesson} --results FOLDER) "
+        "and keep its trace (docs/generator/recorded.py says how)"
+    )
+
+
+def main() -> None:
+    """Print the lines of docs/traces.jsonl from results folders."""
+    parser = argparse.ArgumentParser(prog="generator.recorded")
+    parser.add_argument("--lessons", type=Path, required=True)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    args = parser.parse_args()
+    found = [t for run in runs(args.folders) for t in run.traces()]
+    for lesson in json.loads(args.lessons.read_text()):
+        line = asdict(trace(found, lesson["lesson"], lesson["drawn_from"]))
+        line["timeline"] = [
+            {name: entry[name] for name in ENTRY if name in entry}
+            for entry in line["timeline"]
+        ]
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Missing as error:
+        sys.exit(f"generator: {error}")

@@ -1,0 +1,79 @@
+"""What recorded machines answered: a page for all, a section each.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from generator.chapters import CHAPTERS, page_of
+from generator.recorded import Run
+from generator.rules import departure, link_to
+from generator.text import plain, table
+from ipclab import records
+
+TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
+LONGEST = 240  # characters of a reason; the record has the rest
+
+
+def page(runs: list[Run], deviations: list[dict[str, Any]]) -> str:
+    """The page; `runs` are those of drivers, `deviations` is deviations.json."""
+    text = (
+        "/**\n@page results Results\n"
+        "@brief What recorded machines answered, verdict by verdict.\n\n"
+        "A verdict is of one test; @ref rules shows them row by row. "
+        "@ref start_verdicts says what each word means.\n\n"
+    )
+    if not runs:
+        text += (
+            "No machine is recorded yet. @ref contributing says how to record one.\n"
+        )
+    return text + "".join(section(run, deviations) for run in runs) + "*/\n"
+
+
+def section(run: Run, deviations: list[dict[str, Any]]) -> str:
+    """One machine: counts by chapter, and each test that a reader should know of."""
+    found = [x for x in records.rows(run.records) if x.record["suite"] != "sample"]
+    used = records.counts(found)
+    by_chapter: dict[str, Counter[str]] = {}
+    for test in found:
+        chapter = CHAPTERS[test.record["lesson"][0]]
+        by_chapter.setdefault(chapter, Counter())[test.verdict] += 1
+    counts = [
+        [chapter, *(str(seen[verdict] or "") for verdict in used)]
+        for chapter, seen in by_chapter.items()
+    ]
+    counts.append(["**all**", *(f"**{count}**" for count in used.values())])
+    told = [
+        [
+            f"@ref {page_of(test.record['lesson'])}",
+            link_to(test.record["requirement"]),
+            f"`{test.record['test'].split('.')[1]}`",
+            test.shown,
+            _seen(test, deviations),
+        ]
+        for test in found
+        if test.verdict in TOLD
+    ]
+    about = run.about["fingerprint"]
+    label = "results_" + "".join(c if c.isalnum() else "_" for c in run.name)
+    return (
+        f"@section {label} {run.machine}\n\n"
+        f"{plain(about['os'])}, kernel {plain(about['kernel'])}, recorded on "
+        f"{run.about['started'][:10]}, folder `docs/results/{run.name}`.\n\n"
+        + table(["chapter", *used], counts)
+        + "Where the answer is not the documented one, or a limit is gone:\n\n"
+        + table(["lesson", "row", "test", "verdict", "what was seen"], told)
+    )
+
+
+def _seen(test: records.Row, deviations: list[dict[str, Any]]) -> str:
+    """In the words of deviations.json, or else of the record."""
+    if test.verdict == "deviates":
+        for entry in deviations:
+            if entry["requirement"] == test.record["requirement"]:
+                return departure(entry)
+    reason = " ".join(test.reason.split())
+    return plain(reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + "…")

@@ -1,0 +1,104 @@
+"""The built site, and what tests look at it with.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import Browser
+from generator import links
+
+TOP = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("IPCLAB_BUILD", TOP / "build/dev"))
+
+
+class Site:
+    """A folder of pages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def pages(self) -> list[Path]:
+        """What Doxygen made for readers, not the lists that its search loads."""
+        return sorted(self.folder.glob("*.html"))
+
+    def text(self, page: str) -> str:
+        """The source of a page, `lesson_01.html` for example."""
+        return (self.folder / page).read_text()
+
+    def change(self, page: str, old: str, new: str) -> None:
+        """Plants a fault; `old` must be there."""
+        text = self.text(page)
+        assert old in text, f"{page} has no {old!r}"
+        (self.folder / page).write_text(text.replace(old, new))
+
+
+@pytest.fixture(scope="session")
+def site() -> Site:
+    """The site as it was built."""
+    folder = BUILD / "docs/html"
+    assert (folder / "index.html").exists(), f"no site in {folder}: run ci/docs"
+    return Site(folder)
+
+
+@pytest.fixture
+def copy(site: Site, tmp_path: Path) -> Site:
+    """A copy to plant faults in."""
+    return Site(Path(shutil.copytree(site.folder, tmp_path / "html")))
+
+
+@pytest.fixture(scope="session")
+def lessons() -> list[dict[str, Any]]:
+    """lessons.json of the build."""
+    return list(json.loads((BUILD / "lessons.json").read_text()))
+
+
+@pytest.fixture(scope="session")
+def references() -> dict[str, str]:
+    """The address of each function's reference."""
+    return links.references(BUILD / "docs/generated/cuda.tag")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless Chromium for all tests of the session."""
+    with Browser() as one:
+        yield one
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Site], str]]:
+    """Serves a site as a web server does; the search needs one."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(site: Site) -> str:
+        handler = functools.partial(Quiet, directory=str(site.folder))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://localhost:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Says nothing of what it serves."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""

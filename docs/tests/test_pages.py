@@ -1,0 +1,259 @@
+"""Pages keep to the form that their readers rely on; each fault is planted once.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from html_files import Names, Unlinked, dead_links
+
+from conftest import TOP, Site
+from generator import documents, links, rules, text
+from generator.chapters import page_of
+
+Lessons = list[dict[str, Any]]
+WALKTHROUGHS = sorted((TOP / "samples").glob("[0-9]*/*.dox"))
+TYPED = [
+    *WALKTHROUGHS,
+    *(TOP / "docs/pages").glob("*.dox"),
+    *(TOP / "docs").glob("*.md"),
+]
+SECTIONS = ("learn", "picture", "code", "out", "why", "wrong", "try", "proof")
+COMMAND = re.compile(r"[@\\](code|verbatim|dot|msc|startuml)\b")
+
+
+def typed_code(page: str) -> list[str]:
+    """Code that is typed into a page and longer than a shell line.
+
+    Code blocks have to come from programs that are tested, by @snippet and
+    @include.
+    """
+    found = [match[0] for match in COMMAND.finditer(page)]
+    fenced: list[str] | None = None
+    indented: list[str] = []
+    before = ""
+    for line in [*page.splitlines(), ""]:
+        if re.match(r"\s*(```[^`]*|~~~.*)$", line):
+            if fenced is not None and len(fenced) > 1:
+                found.append("\n".join(fenced))
+            fenced = [] if fenced is None else None
+        elif fenced is not None:
+            fenced.append(line)
+        elif line.startswith("    ") and (indented or not before.strip()):
+            indented.append(line)
+        else:
+            if len(indented) > 1 and not is_list(indented):
+                found.append("\n".join(indented))
+            indented = []
+        before = line
+    return found
+
+
+def is_list(lines: list[str]) -> bool:
+    """Are the indented lines the rest of an item, and no code?"""
+    return bool(re.match(r"\s+([-*]|\d+\.) ", lines[0]))
+
+
+def unlinked(site: Site, known: dict[str, str], page: str) -> list[str]:
+    """Functions that a page names without a link to their reference."""
+    return Unlinked(site.text(page), known).found
+
+
+def unknown(page: str, headers: str) -> list[str]:
+    """Names of CUDA that its headers do not have: misspelt ones."""
+    return [x for x in links.NAME.findall(page) if not re.search(rf"\b{x}\b", headers)]
+
+
+@pytest.fixture(scope="module")
+def headers() -> str:
+    """What the headers of the toolkit say."""
+    nvcc = shutil.which("nvcc")
+    assert nvcc, "no nvcc in PATH"
+    include = Path(nvcc).resolve().parents[1] / "include"
+    names = ("cuda.h", "cuda_runtime_api.h", "driver_types.h", "cuda_runtime.h")
+    return "".join((include / name).read_text() for name in names)
+
+
+def test_no_link_is_dead(site: Site) -> None:
+    found = dead_links(site.folder)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", TYPED, ids=lambda path: path.name)
+def test_code_comes_from_tested_programs(path: Path) -> None:
+    assert not typed_code(path.read_text())
+
+
+@pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.parent.name)
+def test_a_walkthrough_has_its_sections_in_order(path: Path) -> None:
+    page = page_of(path.parent.name)
+    found = re.findall(rf"@section {page}_(\w+)", path.read_text())
+    assert [x for x in found if x in SECTIONS] == list(SECTIONS)
+
+
+@pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.parent.name)
+def test_a_walkthrough_takes_code_and_output_from_its_program(path: Path) -> None:
+    page, topic = path.read_text(), path.stem
+    assert f"@snippet {topic}.cu " in page
+    assert f"@include {topic}.out" in page
+    assert re.search(r"@includedoc rule_[A-Z]+-\d+\.md", page), "no documented sentence"
+
+
+def test_a_lesson_has_one_title(lessons: Lessons) -> None:
+    for lesson in lessons:
+        name = lesson["lesson"]
+        page = (TOP / "samples" / name / f"{name[3:]}.dox").read_text()
+        assert f"@page {page_of(name)} {lesson['title']}\n" in page
+
+
+def test_every_call_that_a_lesson_names_is_linked(
+    site: Site, lessons: Lessons, references: dict[str, str]
+) -> None:
+    for lesson in lessons:
+        page = f"{page_of(lesson['lesson'])}.html"
+        assert not unlinked(site, references, page), page
+        assert set(references.values()) & set(Names(site.text(page)).addresses), page
+
+
+@pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.parent.name)
+def test_a_name_of_cuda_is_one(path: Path, headers: str) -> None:
+    assert not unknown(path.read_text(), headers)
+
+
+def test_links_lead_into_the_reference(references: dict[str, str]) -> None:
+    assert references["cudaIpcOpenMemHandle"].startswith(
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__DEVICE.html#"
+    )
+
+
+def test_every_page_names_the_tests_that_prove_it(site: Site, lessons: Lessons) -> None:
+    for lesson in lessons:
+        page = site.text(f"{page_of(lesson['lesson'])}.html")
+        _, _, proof = page.partition(f'id="{page_of(lesson["lesson"])}_proof"')
+        assert re.search(r"<code>\w+\.\w+</code>", proof), lesson["lesson"]
+
+
+def test_every_rule_has_its_section_and_its_tests(site: Site) -> None:
+    sources = "".join(x.read_text() for x in (TOP / "conformance").glob("*/*_test.cu"))
+    found = rules.tests(TOP / "conformance")
+    assert sum(map(len, found.values())) == len(re.findall(r"^TEST\(", sources, re.M))
+    for row, tests in found.items():
+        page = site.text(f"rules_{row.split('-')[0]}.html")
+        assert f'id="rule_{row.replace("-", "_")}"' in page
+        assert all(f"<code>{test}</code>" in page for test in tests)
+
+
+def test_documents_are_there_to_their_end(site: Site) -> None:
+    for file, page in documents.PAGES.items():
+        source = (TOP / "docs" / file).read_text()
+        titles = re.findall(r"^##+ (.*)$", source, re.M)
+        shown = site.text(f"{page}.html")
+        assert all(re.search(rf">\s*{re.escape(x)}\s*<", shown) for x in titles), file
+        assert re.findall(r"\w+", source)[-1] in shown.partition("contents -->")[0]
+
+
+def test_no_mark_is_left_over(site: Site) -> None:
+    for path in site.pages:
+        shown = re.sub(
+            r"<div class=\"(fragment|ttc).*?</div>\s*</div>",
+            "",
+            path.read_text(),
+            flags=re.S,
+        )
+        assert not re.search(r">[^<(]*(\*\*\w|\w\*\*|@ref|@b |&amp;zwnj;)", shown), (
+            path.name
+        )
+
+
+# --- planted faults ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "@code\nx\n@endcode",
+        "\\verbatim x \\endverbatim",
+        "```\nint x;\nint y;\n```",
+        "~~~{.cpp}\nint x;\nint y;\n~~~",
+        "Text:\n\n    int x;\n    int y;\n",
+    ],
+)
+def test_typed_code_is_noticed(planted: str) -> None:
+    assert typed_code(f"A page.\n\n{planted}\n\nMore.")
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        "```\nci/ipclab sample 01\n```",
+        "Text:\n\n    ci/test\n",
+        "``` ci/test ```\n\nand\n\n``` ci/docs ```\n",
+        "1. An item:\n\n    - with items\n    - of its own\n",
+        "@snippet x.cu exporter",
+    ],
+)
+def test_a_shell_line_is_allowed(allowed: str) -> None:
+    assert not typed_code(f"A page.\n\n{allowed}\n\nMore.")
+
+
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        ('<a href="nowhere.html">x</a>', "lesson_01.html: nowhere.html"),
+        ('<img src="no.png"/>', "lesson_01.html: no.png"),
+        ('<a href="#nothing">x</a>', "lesson_01.html: #nothing"),
+        ('<a href="lesson_02.html#nothing">x</a>', "lesson_01.html: lesson_02.html#"),
+    ],
+)
+def test_a_dead_link_is_noticed(copy: Site, planted: str, told: str) -> None:
+    copy.change("lesson_01.html", '<div class="textblock">', planted)
+    assert [x for x in dead_links(copy.folder) if x.startswith(told)]
+
+
+def test_a_dead_link_of_the_tree_is_noticed(copy: Site) -> None:
+    copy.change("lessons.js", '"lesson_05.html"', '"lesson_5.html"')
+    assert dead_links(copy.folder) == ["lessons.js: lesson_5.html"]
+
+
+def test_a_call_without_a_link_is_noticed(
+    copy: Site, references: dict[str, str]
+) -> None:
+    copy.change("lesson_01.html", '<div class="textblock">', "<p>cudaHostAlloc</p>")
+    assert unlinked(copy, references, "lesson_01.html") == ["cudaHostAlloc"]
+
+
+def test_a_misspelt_name_is_noticed() -> None:
+    assert unknown("cudaFree and cudFreeAsync", "cudaFree(x)") == []
+    assert unknown("cudaFree and cudaIpcOpenHandle", "cudaFree(x)") == [
+        "cudaIpcOpenHandle"
+    ]
+
+
+def test_only_text_is_linked() -> None:
+    known = {"cudaFree": "https://x/y"}
+    link = '<a class="el" href="https://x/y">cudaFree</a>'
+    assert links.linked("<p>cudaFree()</p>", known) == f"<p>{link}()</p>"
+    for untouched in (
+        '<a href="z">cudaFree</a>',
+        "<h1>cudaFree</h1>",
+        '<div class="title">cudaFree</div>',
+        "<script>cudaFree</script>",
+        '<p title="cudaFree">x</p>',
+        "<p>cudaFreeHost</p>",
+    ):
+        assert links.linked(untouched, known) == untouched
+
+
+def test_words_of_data_are_no_markup() -> None:
+    assert text.plain("a|b <c> LMEM-*/x") == "a\\|b &lt;c&gt; LMEM-\\*&zwnj;/x"
+
+
+def test_names_are_found() -> None:
+    names = Names('<p id="a"><a href="b.html#c" name="d">x</a></p>')
+    assert names.addresses == ["b.html#c"] and names.fragments == {"a", "d"}

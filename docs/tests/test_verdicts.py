@@ -1,0 +1,132 @@
+"""What recorded machines answered reaches the pages of rules and results.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from generator import chapters, documents, recorded, rules, verdicts
+
+ROW = {
+    "id": "LMEM-01",
+    "statement": "Memory is readable.",
+    "kind": "MUST",
+    "source": "RT:1-2",
+    "lessons": ["01_legacy_memory", "99_planned"],
+}
+DEVIATION = {
+    "requirement": "LMEM-01",
+    "driver": {"from": "580.0", "to": "580.9"},
+    "evidence": "Measured on one H200.",
+    "expires": "2027-11-30",
+}
+
+
+def run(*found: tuple[str, str]) -> recorded.Run:
+    """A recorded machine with one test for each (verdict, reason)."""
+    records = [
+        {
+            "ctest": f"conformance.01_legacy_memory.A.B{i}",
+            "suite": "conformance",
+            "lesson": "01_legacy_memory",
+            "requirement": "LMEM-01",
+            "test": f"A.B{i}",
+            "verdict": verdict,
+            "reason": reason,
+        }
+        for i, (verdict, reason) in enumerate(found)
+    ]
+    about = {
+        "backend": "cuda",
+        "machine": "NVIDIA H200, driver 580.1",
+        "started": "2026-11-21T10:00:00+00:00",
+        "fingerprint": {"os": "Ubuntu", "kernel": "6.1"},
+    }
+    return recorded.Run("h200", about, records)
+
+
+def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None) -> str:
+    evidence = rules.Evidence(
+        {"01_legacy_memory"},
+        {"LMEM-01": ["A.B"]},
+        [{"name": "a-mutant", "what": "breaks it", "rows": ["LMEM-01"]}],
+        deviations or [],
+        list(runs),
+    )
+    return rules.section(ROW, {"MUST": "documented guarantee"}, evidence)
+
+
+def test_a_rule_shows_all_that_is_known_of_it() -> None:
+    text = section(run(("conforms", "")), deviations=[DEVIATION])
+    for part in (
+        "@section rule_LMEM_01 LMEM-01",
+        "> Memory is readable.",
+        "MUST: documented guarantee",
+        "RT:1-2",
+        "`A.B`",
+        "`a-mutant`: breaks it",
+        "| **NVIDIA H200, driver 580.1** | conforms |",
+        "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
+        "@ref lesson_01 |",
+    ):
+        assert part in text
+    assert "lesson_99" not in text
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ([("conforms", ""), ("conforms", "")], "conforms"),
+        ([("conforms", ""), ("violates", "x")], "1 conforms, 1 violates"),
+        ([], ""),
+    ],
+)
+def test_verdicts_that_differ_are_counted(
+    found: list[tuple[str, str]], shown: str
+) -> None:
+    assert rules.verdict(run(*found), "LMEM-01") == shown
+
+
+def test_results_tell_what_a_reader_should_know() -> None:
+    page = verdicts.page(
+        [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))],
+        [DEVIATION],
+    )
+    assert "| chapter | conforms | violates | deviates |" in page
+    assert "| **all** | **1** | **1** | **1** |" in page
+    assert "Measured on one H200." in page and "raw text" not in page
+    assert "| violates | it \\| was not |" in page
+    assert "`B0`" not in page  # it conforms
+
+
+def test_no_machine_is_no_result() -> None:
+    assert "No machine is recorded yet." in verdicts.page([], [])
+
+
+def test_links_of_documents_lead_to_pages_or_name_files() -> None:
+    made = documents.LINK.sub(
+        documents._link, "[a](../samples/README.md) [b](x/y.md) [c](https://d)"
+    )
+    assert made == '@ref lessons "a" b (`x/y.md`) [c](https://d)'
+
+
+def test_a_chapter_without_lessons_is_left_out() -> None:
+    lesson = {"lesson": "70_pipeline", "title": "T", "gpus": 2, "builds_on": []}
+    page = chapters.page([lesson])
+    assert "<h2>Patterns</h2>\n\n- 70 @subpage lesson_70 (2 GPUs)\n" in page
+    assert "Legacy" not in page
+
+
+def test_what_dot_cannot_draw_is_one_clear_error() -> None:
+    with pytest.raises(recorded.Missing, match="dot cannot draw the map"):
+        chapters.inline_svg("digraph {", "map", "map")
+
+
+def test_the_command_is_told_with_all_options() -> None:
+    page = documents.runner()
+    assert "@section runner_run ipclab run" in page
+    assert "| `--repeat N` |" in page and "| `--backend {auto,cuda,model}` |" in page

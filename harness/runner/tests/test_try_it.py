@@ -1,0 +1,98 @@
+"""Every change that a lesson's page proposes does what the page promises.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_repository import LESSONS, TOP, build_line, profile, source, topic
+
+FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
+
+
+def changes(lesson: str) -> list[dict[str, Any]]:
+    file = TOP / "samples" / lesson / f"{topic(lesson)}.try.json"
+    return list(json.loads(file.read_text()))
+
+
+def changed(lesson: str, change: dict[str, Any]) -> str:
+    """The lesson's source after the change."""
+    text = source(lesson).read_text()
+    assert text.count(change["replace"]) == 1, "what to replace must stand there once"
+    return text.replace(change["replace"], change["by"])
+
+
+def build(lesson: str, text: str, folder: Path) -> Path:
+    """Builds a changed lesson as its header says; the program."""
+    shutil.copytree(TOP / "samples/common", folder / "samples/common")
+    file = folder / source(lesson).relative_to(TOP)
+    shutil.copytree(source(lesson).parent, file.parent)  # a header of its own, too
+    file.write_text(text)
+    program = folder / "a.out"
+    built = subprocess.run(
+        [*shlex.split(build_line(lesson)), "-o", str(program)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+def run(lesson: str, program: Path) -> tuple[int, str]:
+    """Exit code and all that it prints; on the model where there is no GPU."""
+    model = os.environ.get("IPCLAB_MODEL")
+    for environment in (
+        {},
+        {"LD_LIBRARY_PATH": str(model), "IPCLAB_PROFILE": profile(lesson)},
+    ):
+        ran = subprocess.run(
+            [program],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        if ran.returncode != 77 or model is None:
+            break
+    return ran.returncode, ran.stdout
+
+
+def kept(change: dict[str, Any], code: int, printed: str) -> bool:
+    """Did what was promised happen?"""
+    return code == change["exit"] and bool(re.search(change["prints"], printed))
+
+
+@pytest.mark.parametrize(
+    ("lesson", "number"),
+    [(lesson, i) for lesson in LESSONS for i in range(len(changes(lesson)))],
+)
+def test_what_the_page_promises_happens(
+    lesson: str, number: int, tmp_path: Path
+) -> None:
+    change = changes(lesson)[number]
+    program = build(lesson, changed(lesson, change), tmp_path)
+    code, printed = run(lesson, program)
+    assert kept(change, code, printed), f"exit {code}\n{printed}"
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_proposes_two_or_three_changes(lesson: str) -> None:
+    found = changes(lesson)
+    assert 2 <= len(found) <= 3
+    unchanged = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
+    for change in found:
+        assert set(change) == FIELDS
+        # Else the promise would be kept without the change.
+        assert not kept(change, 0, unchanged), change["change"]
