@@ -12,6 +12,7 @@ from typing import Any
 
 from generator import rules, text
 from generator.chapters import page_of
+from generator.recorded import Missing
 
 Lesson = dict[str, Any]
 Row = dict[str, Any]
@@ -85,8 +86,13 @@ def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
 
 
 def changes(top: Path, lesson: str) -> str:
-    """The exercises of NN_topic/topic.try.json; a test makes each change."""
+    """The exercises of NN_topic/topic.try.json; a test makes each change.
+
+    Raises Missing if the lesson has none.
+    """
     file = top / "samples" / lesson / f"{lesson[3:]}.try.json"
+    if not file.exists():
+        raise Missing(f"{file.relative_to(top)}: no changes to try; write two or three")
     told = ""
     for i, change in enumerate(json.loads(file.read_text()), 1):
         old = html.escape(change["replace"]).splitlines()

@@ -1,9 +1,8 @@
 """The runs in docs/results/, and the traces of them that diagrams are drawn from.
 
 A lesson that no recorded machine could run, or that is too new for that, is
-drawn from docs/traces.jsonl. To keep the traces of other runs there:
-
-    python -m generator.recorded --lessons lessons.json FOLDER... >docs/traces.jsonl
+drawn from docs/traces.jsonl. `ci/docs --keep FOLDER...` keeps the traces of other
+runs there.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ipclab import results
+from ipclab.errors import UsageError
 
 PASSED = ("conforms", "observed", "lifted")
 ENTRY = ("t_us", "role", "kind", "text", "from", "bytes")
@@ -104,28 +104,41 @@ def trace(traces: Iterable[Trace], lesson: str, test: str) -> Trace:
     raise Missing(
         f"{lesson}: no recorded run of {test or 'a test with two roles'} that passed: "
         f"record one (ci/ipclab run --build build/dev -k {lesson} --results FOLDER) "
-        "and keep its trace (docs/generator/recorded.py says how)"
+        "and keep its trace: ci/docs --keep FOLDER"
     )
 
 
-def main() -> None:
-    """Print the lines of docs/traces.jsonl from results folders."""
-    parser = argparse.ArgumentParser(prog="generator.recorded")
-    parser.add_argument("--lessons", type=Path, required=True)
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    args = parser.parse_args()
-    found = [t for run in runs(args.folders) for t in run.traces()]
-    for lesson in json.loads(args.lessons.read_text()):
-        line = asdict(trace(found, lesson["lesson"], lesson["drawn_from"]))
+def keep(file: Path, lessons: Iterable[dict[str, Any]], found: list[Trace]) -> None:
+    """Write docs/traces.jsonl anew: each lesson's trace is one of `found`, or else
+    the one that was there.
+
+    Raises Missing, and leaves the file as it is, if a lesson has neither.
+    """
+    known = [*found, *(kept(file) if file.exists() else ())]
+    lines = []
+    for lesson in lessons:
+        line = asdict(trace(known, lesson["lesson"], lesson["drawn_from"]))
         line["timeline"] = [
             {name: entry[name] for name in ENTRY if name in entry}
             for entry in line["timeline"]
         ]
-        print(json.dumps(line))
+        lines.append(json.dumps(line) + "\n")
+    file.write_text("".join(lines))
+
+
+def main() -> None:
+    """Keep the traces of some results folders."""
+    parser = argparse.ArgumentParser(prog="generator.recorded")
+    parser.add_argument("--lessons", type=Path, required=True)
+    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    args = parser.parse_args()
+    found = [t for run in runs(args.folders) for t in run.traces()]
+    keep(args.into, json.loads(args.lessons.read_text()), found)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except Missing as error:
+    except (Missing, UsageError) as error:
         sys.exit(f"generator: {error}")

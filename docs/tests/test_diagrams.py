@@ -134,3 +134,20 @@ def test_every_lesson_names_the_test_it_is_drawn_from() -> None:
     for trace in TRACES:
         call = (TOP / "conformance" / trace.lesson / "CMakeLists.txt").read_text()
         assert f"DRAWN_FROM {trace.test}" in call
+
+
+def test_keeping_replaces_what_was_found_and_leaves_the_rest(tmp_path: Path) -> None:
+    def one(lesson: str, machine: str) -> recorded.Trace:
+        line = {**entry(1, "a", "call", "cudaFree(x)"), "unknown": 1}
+        return recorded.Trace(lesson, "X.Y", machine, ["a"], [line])
+
+    lessons = [{"lesson": x, "drawn_from": "X.Y"} for x in ("01_x", "02_x")]
+    file = tmp_path / "traces.jsonl"
+    recorded.keep(file, lessons, [one("01_x", "old"), one("02_x", "old")])
+    recorded.keep(file, lessons, [one("02_x", "new")])
+    assert [x.machine for x in recorded.kept(file)] == ["old", "new"]
+    assert "unknown" not in file.read_text()
+    before = file.read_text()
+    with pytest.raises(recorded.Missing):
+        recorded.keep(file, [*lessons, {"lesson": "03_x", "drawn_from": ""}], [])
+    assert file.read_text() == before

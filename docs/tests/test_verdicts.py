@@ -5,11 +5,12 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generator import chapters, documents, recorded, rules, verdicts
+from generator import chapters, documents, lessons, recorded, rules, verdicts
 
 ROW = {
     "id": "LMEM-01",
@@ -119,6 +120,11 @@ def test_a_chapter_without_lessons_is_left_out() -> None:
     page = chapters.page([lesson])
     assert "<h2>Patterns</h2>\n\n- 70 @subpage lesson_70 (2 GPUs)\n" in page
     assert "Legacy" not in page
+
+
+def test_a_lesson_without_changes_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(recorded.Missing, match=r"01_x/x\.try\.json: no changes to try"):
+        lessons.changes(tmp_path, "01_x")
 
 
 def test_what_dot_cannot_draw_is_one_clear_error() -> None:
