@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ipclab import supervise
 from test_repository import LESSONS, TOP, build_line, profile, source, topic
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
@@ -56,17 +57,13 @@ def run(lesson: str, program: Path) -> tuple[int, str]:
         {},
         {"LD_LIBRARY_PATH": str(model), "IPCLAB_PROFILE": profile(lesson)},
     ):
-        ran = subprocess.run(
-            [program],
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
+        ran = supervise.run(
+            [str(program)], timeout=60, environment={**os.environ, **environment}
         )
-        if ran.returncode != 77 or model is None:
+        assert not ran.survivors
+        if ran.code != 77 or model is None:
             break
-    return ran.returncode, ran.stdout
+    return ran.code, ran.output
 
 
 def kept(change: dict[str, Any], code: int, printed: str) -> bool:
