@@ -81,7 +81,7 @@ def _graph(lessons: list[Lesson]) -> str:
         lines.append(f'subgraph cluster_{members[0]["lesson"][0]} {{ label="{title}";')
         for lesson in members:
             name = lesson["lesson"]
-            topic = name[3:].replace("_", " ")
+            topic = lesson["title"].partition(":")[0]
             lines.append(
                 f'"{name}" [label="{name[:2]} {topic}", '
                 f'URL="{page_of(name)}.html", tooltip="{lesson["title"]}"];'
