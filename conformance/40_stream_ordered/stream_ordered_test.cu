@@ -261,11 +261,12 @@ TEST(StreamOrdered, AttributesNameThePoolsDevice) {
 
 TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
   covers("SOMA-30");
-  needs(gpus(2), pools);
+  needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("copier", [](Role& me) {
     const Stream on_0;
-    const AsyncBuffer source(kBytes, on_0);
+    const Pool pool;
+    const AsyncBuffer source(pool, kBytes, on_0);
     source.fill(pattern("source"), on_0);
     CALL(cudaSetDevice(1));
     const Stream on_1;
@@ -276,11 +277,14 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
       EXPECT_TRUE(copy_reads(target, pattern("source"))) << how;
       target.fill(pattern("old"), on_1);
     };
+    const auto note = [&](const char* how) {
+      const cudaError_t code = NOTED(cudaMemcpyAsync(
+          target.data, source.data, kBytes, cudaMemcpyDefault, on_1));
+      cudaGetLastError();
+      me.observe(std::string(how) + ": " + name_of(code));
+      CALL(cudaStreamSynchronize(on_1));
+    };
 
-    EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
-                                   cudaMemcpyDefault, on_1));
-    CALL(cudaStreamSynchronize(on_1));
-    expect_copied("the stream's device is current");
     CALL(cudaSetDevice(0));
     EXPECT_SUCCESS(
         cudaMemcpyPeerAsync(target.data, 1, source.data, 0, kBytes, on_1));
@@ -288,12 +292,16 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     CALL(cudaSetDevice(1));
     expect_copied("between named devices");
 
-    CALL(cudaSetDevice(0));
-    const cudaError_t code = NOTED(cudaMemcpyAsync(
-        target.data, source.data, kBytes, cudaMemcpyDefault, on_1));
-    cudaGetLastError();
-    me.observe("with another device current: " + name_of(code));
+    note("a copy by a GPU that the source's pool gives no access");
+    target.fill(pattern("old"), on_1);
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
+                                   cudaMemcpyDefault, on_1));
     CALL(cudaStreamSynchronize(on_1));
+    expect_copied("the stream's device is current");
+
+    CALL(cudaSetDevice(0));
+    note("with another device current");
   });
   scenario.run(20s);
 }
