@@ -59,7 +59,7 @@ int exporter(Channel& channel) {
   std::vector<int> host(kCount);
   std::iota(host.begin(), host.end(), kFirst);
   CUDA_CHECK(cudaMemcpy(data, host.data(), kBytes, cudaMemcpyDefault));
-
+  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
   int fd = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
   say("writes %d values, exports the memory as a descriptor", kCount);

@@ -59,6 +59,7 @@ int exporter(Channel& channel) {
   const CUdeviceptr address = map(memory);
   CUDA_CHECK(cudaMemcpy(reinterpret_cast<void*>(address), &kValue,
                         sizeof kValue, cudaMemcpyDefault));
+  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
   int fd = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
   unmap(address);

@@ -73,6 +73,7 @@ int exporter(Channel& channel, Memory memory) {
   int* data = map(memory);
   std::vector<int> host(kCount, kValue);
   CUDA_CHECK(cudaMemcpy(data, host.data(), kBytes, cudaMemcpyDefault));
+  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
   CUmemFabricHandle handle;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&handle, memory,
                                                 kFabric, 0));
@@ -88,7 +89,6 @@ int exporter(Channel& channel, Memory memory) {
   return sums == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
-
 //! [importer]
 int importer(Channel channel, Memory tried) {
   CU_CHECK(DRIVER(cuMemRelease)(tried));

@@ -31,6 +31,7 @@ Handle lend(void** memory, size_t bytes, int value) {
   Handle handle;
   CUDA_CHECK(cudaMalloc(memory, bytes));
   CUDA_CHECK(cudaMemcpy(*memory, &value, sizeof value, kCopy));
+  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, *memory));
   return handle;
 }
@@ -74,7 +75,6 @@ int borrower(Child lender) {
   bool good = value_in(opened) == kLent;
   SYS_CHECK(kill(lender.pid, SIGKILL));  // frees what is open here:
   lender.wait(10s);                      // nobody reads it again
-
   const cudaError_t closed = cudaIpcCloseMemHandle(opened);
   const cudaError_t stale =
       cudaIpcOpenMemHandle(&opened, handle, kFlag);

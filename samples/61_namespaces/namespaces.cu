@@ -40,8 +40,8 @@ void enter_namespaces() {
 
 void write(void* data, int value) {
   CUDA_CHECK(cudaMemcpy(data, &value, sizeof value, cudaMemcpyDefault));
+  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
 }
-
 bool holds(const void* data, int value) {
   int seen = kPoison;
   CUDA_CHECK(cudaMemcpy(&seen, data, sizeof seen, cudaMemcpyDefault));
