@@ -293,8 +293,12 @@ std::string visible_gpus(std::initializer_list<int> order);
 /// What this process has of all that a round of sharing takes. A test that asks
 /// is `alone`.
 struct Holdings {
-  size_t descriptors, addresses, names, free;  // bytes, where not a number
+  size_t descriptors;  ///< open file descriptors
+  size_t addresses;    ///< bytes of address space
+  size_t names;        ///< of files in /dev/shm
+  size_t free;         ///< bytes that nobody has on the current device
 
+  /// What it has at this moment.
   static Holdings now();
 };
 
