@@ -54,13 +54,21 @@ def neighbours(before: Lesson | None, after: Lesson | None) -> str:
 
 def facts(lesson: Lesson, rows: int) -> str:
     """The table at the top of a page."""
-    gpus = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
-    number = lesson["lesson"][:2]
+    need = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
+    if lesson["needs"]:
+        need += f", {lesson['needs']}"
+    command = f"ci/ipclab sample {lesson['lesson'][:2]}"
+    run = f"`{command}`"
+    if lesson["profile"] != "one-gpu":
+        run += (
+            " or, on a machine that the model plays, "
+            f"`{command} --backend model --profile {lesson['profile']}`"
+        )
     proof = f"{page_of(lesson['lesson'])}_proof"
     return text.facts(
         [
-            ("You need", f"{gpus}, or the reference model"),
-            ("You run", f"`ci/ipclab sample {number}`"),
+            ("You need", f"{need}; or the reference model"),
+            ("You run", run),
             (
                 "Builds on",
                 ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])

@@ -116,7 +116,14 @@ def test_links_of_documents_lead_to_pages_or_name_files() -> None:
 
 
 def test_a_chapter_without_lessons_is_left_out() -> None:
-    lesson = {"lesson": "70_pipeline", "title": "T", "gpus": 2, "builds_on": []}
+    lesson = {
+        "lesson": "70_pipeline",
+        "title": "T",
+        "gpus": 2,
+        "needs": "",
+        "profile": "two-gpus",
+        "builds_on": [],
+    }
     page = chapters.page([lesson])
     assert "<h2>Patterns</h2>\n\n- 70 @subpage lesson_70 (2 GPUs)\n" in page
     assert "Legacy" not in page

@@ -20,25 +20,35 @@ function(ipc_lesson folder target)
   set(${target} ${CMAKE_MATCH_1} PARENT_SCOPE)
 endfunction()
 
-# ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...] [TIMEOUT seconds]
-#                [ALONE] [MPI])
+# ipc_add_sample(TITLE text [GPUS n] [NEEDS text] [PROFILE name]
+#                [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
 #   TITLE      what the reader will see in the list of lessons
 #   GPUS       how many it needs (1)
+#   NEEDS      what else, in words for its reader
+#   PROFILE    the machine that the reference model has to play for it, if the
+#              GPUs alone do not say so
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
 #   ALONE      no test may use its GPUs meanwhile: it measures device memory
 #   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
 #              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;TIMEOUT" "BUILDS_ON")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
   if(NOT arg_TITLE OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${folder}: ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...])")
   endif()
   if(NOT arg_GPUS)
     set(arg_GPUS 1)
+  endif()
+  if(NOT arg_PROFILE)
+    if(arg_GPUS EQUAL 1)
+      set(arg_PROFILE one-gpu)
+    else()
+      set(arg_PROFILE two-gpus)
+    endif()
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 30)
@@ -75,7 +85,7 @@ function(ipc_add_sample)
   list(TRANSFORM arg_BUILDS_ON REPLACE "(.+)" "\"\\1\"")
   list(JOIN arg_BUILDS_ON ", " before)
   set_property(GLOBAL APPEND PROPERTY IPCLAB_LESSONS
-    "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"builds_on\": [${before}]}")
+    "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
 endfunction()
 
 # What starts a program as two ranks on this machine: on a single core, too, and

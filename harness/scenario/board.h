@@ -33,7 +33,8 @@ struct Board {
   std::atomic<uint64_t> written;  // entries so far, also those overwritten
   Entry entries[kEntries];
 
-  /// Adds an entry; any thread may.
+  /// Adds an entry; any thread may. Of a call that a thread makes over and over
+  /// with nothing in between, the first two stay.
   void note(Kind kind, const char* text, int64_t bytes = 0);
 
   /// The text of the last entry of that kind, empty if there is none.

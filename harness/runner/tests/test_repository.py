@@ -42,9 +42,9 @@ def build_line(lesson: str) -> str:
 
 def profile(lesson: str) -> str:
     """The machine that the model has to play for it."""
-    if lesson == "35_fabric_handle":
-        return "fabric"
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
+    if named := re.search(r"\bPROFILE ([a-z-]+)", call):
+        return named[1]
     return "two-gpus" if re.search(r"\bGPUS 2\b", call) else "one-gpu"
 
 

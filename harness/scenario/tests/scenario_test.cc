@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "harness/scenario/board.h"
 #include "harness/scenario/capabilities.h"
 #include "harness/scenario/json.h"
 #include "harness/scenario/namespaces.h"
@@ -330,6 +331,24 @@ TEST(Records, TimelineTellsWhoSentWhat) {
   }
   EXPECT_EQ(sends, 1);
   EXPECT_EQ(receives, 1);
+}
+
+TEST(Records, APollPushesNothingOffTheTimeline) {
+  Scenario scenario;
+  scenario.role("poller", [](Role& me) {
+    me.signal("begin");
+    for (uint64_t i = 0; i < 2 * Board::kEntries; ++i)
+      this_board()->note(Board::kCall, "cudaStreamQuery(stream)");
+    this_board()->note(Board::kCall, "cudaFree(data)");
+    this_board()->note(Board::kCall, "cudaStreamQuery(stream)");
+  });
+  scenario.run(10s);
+  std::string told;
+  for (const TimelineEntry& entry : Record::current().timeline)
+    if (entry.kind == "call" || entry.kind == "send")
+      told += entry.text.substr(0, entry.text.find('(')) + " ";
+  EXPECT_EQ(told,
+            "begin cudaStreamQuery cudaStreamQuery cudaFree cudaStreamQuery ");
 }
 
 TEST(Records, AnyBytesBecomeJson) {
