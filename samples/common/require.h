@@ -35,8 +35,11 @@ inline void require_gpus(int wanted) {
 
 /// Skips unless device 0 has the attribute; `what` is its plain name.
 inline void require(cudaDeviceAttr attribute, const char* what) {
-  int value = 0;
+  int value = 0, tegra = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
+  CUDA_CHECK(cudaDeviceGetAttribute(&tegra, cudaDevAttrIntegrated, 0));
+  // There the attribute speaks of events; memory has no handle.
+  if (attribute == cudaDevAttrIpcEventSupport && tegra) value = 0;
   if (value == 0) skip("device 0 does not support %s", what);
 }
 
