@@ -101,6 +101,7 @@ int importer(Channel channel) {
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
   require_gpus(1);
+  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "pools for IPC");
   require(cudaDevAttrHostNumaMemoryPoolsSupported, "pools of the host");
   Child child = start_again(argv);
   const int mine = exporter(child.channel);
