@@ -81,7 +81,8 @@ def facts(lesson: Lesson, rows: int) -> str:
 
 def sentence(row: Row) -> str:
     """A row of the catalogue as a quotation."""
-    return f"> {row['statement']}\n>\n> {rules.link(row)} · {row['source']}\n\n"
+    statement, source = text.spelled(row["statement"]), text.spelled(row["source"])
+    return f"> {statement}\n>\n> {rules.link(row)} · {source}\n\n"
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
@@ -89,7 +90,7 @@ def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
     lines = []
     for row in rows:
         names = ", ".join(f"`{name}`" for name in tests.get(row["id"], []))
-        lines.append(f"- {rules.link(row)}: {row['statement']} {names}")
+        lines.append(f"- {rules.link(row)}: {text.spelled(row['statement'])} {names}")
     return "\n".join(lines) + "\n\n"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from generator.chapters import page_of
 from generator.recorded import Run
-from generator.text import facts, plain
+from generator.text import facts, plain, spelled
 from ipclab import records
 
 Row = dict[str, Any]
@@ -101,7 +101,7 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     mutants = [m for m in evidence.mutants if name in m["rows"]]
     rows = [
         ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
-        ("Source", plain(row["source"])),
+        ("Source", plain(spelled(row["source"]))),
         ("Scenario", plain(row.get("scenario", ""))),
         ("Check", plain(row.get("check", ""))),
         ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
@@ -117,9 +117,8 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
             if entry["requirement"] == name
         ),
     ]
-    return (
-        f"@section {label(row)} {name}\n\n> {plain(row['statement'])}\n\n{facts(rows)}"
-    )
+    sentence = plain(spelled(row["statement"]))
+    return f"@section {label(row)} {name}\n\n> {sentence}\n\n{facts(rows)}"
 
 
 def verdict(run: Run, row: str) -> str:

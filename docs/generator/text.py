@@ -5,10 +5,34 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*"}
 COMMANDS = "\\@#%"
+
+
+# How the catalogue shortens what a reader wants in full.
+SHORT = {
+    r"\bE\b": "the exporter",
+    r"\bI\b": "the importer",
+    r"\bRT\b(?=[: ])": "cuda_runtime_api.h",
+    r"\bDRV\b(?=[: ])": "cuda.h",
+    r"\bTY\b(?=[: ])": "driver_types.h",
+    r"\bPG\b": "Programming Guide",
+    r"\bPG11\b": "Programming Guide 11",
+}
+
+
+def spelled(text: str) -> str:
+    """A sentence or a source of the catalogue without its short names."""
+    for short, words in SHORT.items():
+        text = re.sub(short, words, text)
+    return re.sub(r"(^|[.:] )(the (?:ex|im)porter)", _capital, text)
+
+
+def _capital(found: re.Match[str]) -> str:
+    return found[1] + found[2].capitalize()
 
 
 def plain(text: str) -> str:

@@ -254,6 +254,17 @@ def test_words_of_data_are_no_markup() -> None:
     assert text.plain("a|b <c> LMEM-*/x") == "a\\|b &lt;c&gt; LMEM-\\*&zwnj;/x"
 
 
+def test_sentences_are_told_in_full() -> None:
+    sentence = "E frees I's copy; E: RT:12-13, PG 4.15, PG11 F.1. I stays"
+    told = text.spelled(sentence)
+    assert told.split("; ") == [
+        "The exporter frees the importer's copy",
+        "the exporter: cuda_runtime_api.h:12-13, Programming Guide 4.15, "
+        "Programming Guide 11 F.1. The importer stays",
+    ]
+    assert text.spelled("IMEX, EINTR and DRVX") == "IMEX, EINTR and DRVX"
+
+
 def test_names_are_found() -> None:
     names = Names('<p id="a"><a href="b.html#c" name="d">x</a></p>')
     assert names.addresses == ["b.html#c"] and names.fragments == {"a", "d"}
