@@ -16,7 +16,7 @@ ROW = {
     "id": "LMEM-01",
     "statement": "Memory is readable.",
     "kind": "MUST",
-    "source": "RT:1-2",
+    "source": "cuda_runtime_api.h:1-2",
     "lessons": ["01_legacy_memory", "99_planned"],
 }
 DEVIATION = {
@@ -67,7 +67,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "@section rule_LMEM_01 LMEM-01",
         "> Memory is readable.",
         "MUST: documented guarantee",
-        "RT:1-2",
+        "cuda_runtime_api.h:1-2",
         "`A.B`",
         "`a-mutant`: breaks it",
         "| **NVIDIA H200, driver 580.1** | conforms |",
