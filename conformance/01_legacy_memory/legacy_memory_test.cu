@@ -121,8 +121,10 @@ TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
 
     char path[] = "/tmp/ipclab-handle-XXXXXX";
     const Descriptor file(mkstemp(path));
+    ASSERT_EQ(unlink(path), 0);  // whoever is killed leaves no name behind
     ASSERT_EQ(write(file.get(), bytes.data(), bytes.size()), 64);
-    me.send_bytes("file", path);
+    me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
+                              std::to_string(file.get()));
 
     const Descriptor memory(memfd_create("handle", MFD_CLOEXEC));
     ASSERT_EQ(ftruncate(memory.get(), 64), 0);
@@ -136,7 +138,6 @@ TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
     me.send_bytes("text", to_hexadecimal(bytes));
 
     me.wait("closed", 4);
-    EXPECT_EQ(unlink(path), 0);
   });
 
   const auto importer = [&](const char* name, auto receive) {
