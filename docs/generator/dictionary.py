@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from generator.chapters import page_of
 from generator.rules import link_to
-from generator.text import facts, plain
+from generator.text import facts, lines, plain
 from ipclab import explain
 
 
@@ -26,7 +26,7 @@ def section(entry: explain.Entry) -> str:
     return f"@section error_{entry.code} {entry.code} ({entry.number})\n\n" + facts(
         [
             ("Driver API", f"`{entry.driver}`" if entry.driver else ""),
-            ("Appears", "<br>".join(plain(x) for x in entry.appears)),
+            ("Appears", lines(plain(x) for x in entry.appears)),
             ("Cause", plain(entry.cause)),
             ("Do", plain(entry.do)),
             ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in entry.lessons)),

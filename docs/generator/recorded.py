@@ -1,8 +1,8 @@
 """The runs in docs/results/, and the traces of them that diagrams are drawn from.
 
 A lesson that no recorded machine could run, or that is too new for that, is
-drawn from docs/traces.jsonl. `ci/docs --keep FOLDER...` keeps the traces of other
-runs there.
+drawn from docs/traces.jsonl: `ci/docs --keep FOLDER...` keeps the traces of other
+runs there, for those lessons alone.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -20,6 +20,7 @@ from typing import Any
 from ipclab import results
 from ipclab.errors import UsageError
 
+TOP = Path(__file__).resolve().parents[2]
 PASSED = ("conforms", "observed", "lifted")
 ENTRY = ("t_us", "role", "kind", "text", "from", "bytes")
 
@@ -85,6 +86,16 @@ def runs(folders: Iterable[Path]) -> list[Run]:
     return sorted(found, key=lambda run: not run.real)
 
 
+def recorded_folders() -> list[Path]:
+    """Those of docs/results/."""
+    return sorted(file.parent for file in TOP.glob("docs/results/*/run.json"))
+
+
+def traces(folders: Iterable[Path]) -> list[Trace]:
+    """Of each test of these folders that passed; drivers first. Raises Missing."""
+    return [trace for run in runs(folders) for trace in run.traces()]
+
+
 def kept(file: Path) -> list[Trace]:
     """The traces of docs/traces.jsonl."""
     return [Trace(**json.loads(line)) for line in file.read_text().splitlines()]
@@ -108,16 +119,24 @@ def trace(traces: Iterable[Trace], lesson: str, test: str) -> Trace:
     )
 
 
-def keep(file: Path, lessons: Iterable[dict[str, Any]], found: list[Trace]) -> None:
-    """Write docs/traces.jsonl anew: each lesson's trace is one of `found`, or else
-    the one that was there.
+def keep(
+    file: Path,
+    lessons: Iterable[dict[str, Any]],
+    recorded: list[Trace],
+    found: list[Trace],
+) -> None:
+    """Write docs/traces.jsonl anew, with a line for each lesson that `recorded`
+    does not show: a trace of `found`, or else the one that was there.
 
-    Raises Missing, and leaves the file as it is, if a lesson has neither.
+    Raises Missing, and leaves the file as it is, if a lesson has none of them.
     """
-    known = [*found, *(kept(file) if file.exists() else ())]
+    known = [*recorded, *found, *(kept(file) if file.exists() else ())]
     lines = []
     for lesson in lessons:
-        line = asdict(trace(known, lesson["lesson"], lesson["drawn_from"]))
+        shown = trace(known, lesson["lesson"], lesson["drawn_from"])
+        if shown in recorded:
+            continue
+        line = asdict(shown)
         line["timeline"] = [
             {name: entry[name] for name in ENTRY if name in entry}
             for entry in line["timeline"]
@@ -133,8 +152,8 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     args = parser.parse_args()
-    found = [t for run in runs(args.folders) for t in run.traces()]
-    keep(args.into, json.loads(args.lessons.read_text()), found)
+    lessons = json.loads(args.lessons.read_text())
+    keep(args.into, lessons, traces(recorded_folders()), traces(args.folders))
 
 
 if __name__ == "__main__":

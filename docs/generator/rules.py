@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from generator.chapters import page_of
 from generator.recorded import Run
-from generator.text import facts, plain, spelled
+from generator.text import facts, lines, plain, spelled
 from ipclab import records
 
 Row = dict[str, Any]
@@ -105,10 +104,10 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         ("Scenario", plain(row.get("scenario", ""))),
         ("Check", plain(row.get("check", ""))),
         ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
-        ("Tests", _lines(f"`{x}`" for x in evidence.tests.get(name, []))),
+        ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
         (
             "Seen to fail by",
-            _lines(f"`{m['name']}`: {plain(m['what'])}" for m in mutants),
+            lines(f"`{m['name']}`: {plain(m['what'])}" for m in mutants),
         ),
         *((run.machine, verdict(run, name)) for run in evidence.runs),
         *(
@@ -138,7 +137,3 @@ def departure(entry: Row) -> str:
     driver = entry["driver"]
     where = f"drivers {driver['from']} to {driver['to']}" if driver else "any driver"
     return f"{plain(entry['evidence'])} ({where}, until {entry['expires']})"
-
-
-def _lines(texts: Iterable[str]) -> str:
-    return "<br>".join(texts)

@@ -45,11 +45,16 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
+def lines(texts: Iterable[str]) -> str:
+    """Lines of one cell; Doxygen shows a <br> that follows a word as it stands."""
+    return " <br>".join(texts)
+
+
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table whose cells are marked up already; a head of empty cells is not shown."""
     columns = list(head)
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines) + "\n"
+    cells = [columns, ["---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in cells) + "\n"
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

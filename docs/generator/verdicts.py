@@ -11,7 +11,7 @@ from typing import Any
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
 from generator.rules import departure, link_to
-from generator.text import plain, table
+from generator.text import lines, plain, table
 from ipclab import records
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
@@ -48,15 +48,22 @@ def section(run: Run, deviations: list[dict[str, Any]]) -> str:
     counts.append(["**all**", *(f"**{count}**" for count in used.values())])
     told = [
         [
-            f"@ref {page_of(test.record['lesson'])}",
             link_to(test.record["requirement"]),
-            f"`{test.record['test'].split('.')[1]}`",
             test.shown,
-            _seen(test, deviations),
+            lines([_seen(test, deviations), _test(test)]),
         ]
         for test in found
         if test.verdict in TOLD
     ]
+    unjudged: dict[str, dict[str, None]] = {}
+    for test in found:
+        if test.verdict == "not applicable":
+            row = link_to(test.record["requirement"])
+            unjudged.setdefault(plain(test.reason), {})[row] = None
+    missing = table(
+        ["what is missing", "rows"],
+        ([reason, ", ".join(rows)] for reason, rows in unjudged.items()),
+    )
     about = run.about["fingerprint"]
     label = "results_" + "".join(c if c.isalnum() else "_" for c in run.name)
     return (
@@ -65,8 +72,15 @@ def section(run: Run, deviations: list[dict[str, Any]]) -> str:
         f"{run.about['started'][:10]}, folder `docs/results/{run.name}`.\n\n"
         + table(["chapter", *used], counts)
         + "Where the answer is not the documented one, or a limit is gone:\n\n"
-        + table(["lesson", "row", "test", "verdict", "what was seen"], told)
+        + table(["row", "verdict", "what was seen"], told)
+        + (f"What this machine cannot show:\n\n{missing}" if unjudged else "")
     )
+
+
+def _test(test: records.Row) -> str:
+    """Its name and its lesson, as a link."""
+    name = test.record["test"].split(".")[1]
+    return f"`{name}` of @ref {page_of(test.record['lesson'])}"
 
 
 def _seen(test: records.Row, deviations: list[dict[str, Any]]) -> str:

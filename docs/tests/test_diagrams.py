@@ -12,7 +12,9 @@ import pytest
 from generator import diagrams, recorded
 
 TOP = Path(__file__).resolve().parents[2]
-TRACES = recorded.kept(TOP / "docs/traces.jsonl")
+LESSONS = [path.name for path in sorted((TOP / "samples").glob("[0-9]*"))]
+RECORDED = recorded.traces(recorded.recorded_folders())
+KEPT = recorded.kept(TOP / "docs/traces.jsonl")
 
 
 def entry(t_us: int, role: str, kind: str, text: str, **more: Any) -> dict[str, Any]:
@@ -88,8 +90,12 @@ def test_rounds_are_told_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.lesson)
-def test_a_lesson_has_a_picture_that_fits(trace: recorded.Trace) -> None:
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
+    listed = (TOP / "conformance" / lesson / "CMakeLists.txt").read_text()
+    named = re.search(r"DRAWN_FROM (\S+)\)", listed)
+    assert named, "its test CMakeLists.txt says what the picture is drawn from"
+    trace = recorded.trace([*RECORDED, *KEPT], lesson, named[1])
     drawn = diagrams.steps(trace.timeline)
     assert len(drawn) >= 5, "too little to draw; name another test in DRAWN_FROM"
     picture = diagrams.svg(drawn, trace.roles, "title", {})
@@ -130,10 +136,11 @@ def test_only_a_passing_run_is_drawn() -> None:
         recorded.trace(bad.traces(), "01_x", "X.Y")
 
 
-def test_every_lesson_names_the_test_it_is_drawn_from() -> None:
-    for trace in TRACES:
-        call = (TOP / "conformance" / trace.lesson / "CMakeLists.txt").read_text()
-        assert f"DRAWN_FROM {trace.test}" in call
+def test_only_what_no_recorded_machine_shows_is_kept() -> None:
+    shown = {(trace.lesson, trace.test) for trace in RECORDED}
+    assert not shown & {(trace.lesson, trace.test) for trace in KEPT}, (
+        "ci/docs --keep FOLDER drops them"
+    )
 
 
 def test_keeping_replaces_what_was_found_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -143,11 +150,13 @@ def test_keeping_replaces_what_was_found_and_leaves_the_rest(tmp_path: Path) -> 
 
     lessons = [{"lesson": x, "drawn_from": "X.Y"} for x in ("01_x", "02_x")]
     file = tmp_path / "traces.jsonl"
-    recorded.keep(file, lessons, [one("01_x", "old"), one("02_x", "old")])
-    recorded.keep(file, lessons, [one("02_x", "new")])
+    recorded.keep(file, lessons, [], [one("01_x", "old"), one("02_x", "old")])
+    recorded.keep(file, lessons, [], [one("02_x", "new")])
     assert [x.machine for x in recorded.kept(file)] == ["old", "new"]
     assert "unknown" not in file.read_text()
     before = file.read_text()
     with pytest.raises(recorded.Missing):
-        recorded.keep(file, [*lessons, {"lesson": "03_x", "drawn_from": ""}], [])
+        recorded.keep(file, [*lessons, {"lesson": "03_x", "drawn_from": ""}], [], [])
     assert file.read_text() == before
+    recorded.keep(file, lessons, [one("01_x", "recorded")], [])
+    assert [x.machine for x in recorded.kept(file)] == ["new"]

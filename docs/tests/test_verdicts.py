@@ -100,8 +100,15 @@ def test_results_tell_what_a_reader_should_know() -> None:
     assert "| chapter | conforms | violates | deviates |" in page
     assert "| **all** | **1** | **1** | **1** |" in page
     assert "Measured on one H200." in page and "raw text" not in page
-    assert "| violates | it \\| was not |" in page
+    assert "| violates | it \\| was not <br>`B2` of @ref lesson_01 |" in page
     assert "`B0`" not in page  # it conforms
+    assert "cannot show" not in page
+
+
+def test_results_tell_what_could_not_be_judged() -> None:
+    needs = ("not applicable", "needs 2 GPUs")
+    page = verdicts.page([run(needs, ("conforms", ""), needs)], [])
+    assert '| needs 2 GPUs | @ref rule_LMEM_01 "LMEM-01" |' in page
 
 
 def test_no_machine_is_no_result() -> None:
