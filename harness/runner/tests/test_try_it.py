@@ -81,6 +81,8 @@ def test_what_the_page_promises_happens(
     change = changes(lesson)[number]
     program = build(lesson, changed(lesson, change), tmp_path)
     code, printed = run(lesson, program)
+    if code == 77 and "IPCLAB_MODEL" not in os.environ:
+        pytest.skip(f"this machine cannot show it: {printed.strip()}")
     assert kept(change, code, printed), f"exit {code}\n{printed}"
 
 
