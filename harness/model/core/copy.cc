@@ -10,6 +10,7 @@
 #include "core/ipc.h"
 #include "core/memory.h"
 #include "core/mutant.h"
+#include "core/pool.h"
 #include "core/vmm.h"
 
 namespace ipclab::model {
@@ -29,7 +30,13 @@ uint64_t length(const Region& region, const Extent& extent) {
          (extent.height - 1) * region.pitch + extent.width;
 }
 
-CUresult locate(const Region& region, const Extent& extent, CUcontext context,
+// The context that runs the copy, and the one that is current; null: any.
+struct Contexts {
+  CUcontext stream;
+  CUcontext current;
+};
+
+CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
                 Access needed, Place* place) {
   const std::lock_guard lock(state_mutex());
   const Allocation* found = find_allocation(region.address);
@@ -46,9 +53,13 @@ CUresult locate(const Region& region, const Extent& extent, CUcontext context,
   const uint64_t bytes = length(region, extent);
   const bool inside =
       found->kind == Kind::kMapped
-          ? may_copy(context, region.address, bytes, needed)
+          ? may_copy(contexts.stream, region.address, bytes, needed)
           : bytes <= found->address + found->size - region.address;
   if (!inside) return CUDA_ERROR_INVALID_VALUE;
+  if (found->kind == Kind::kPooled && contexts.current != nullptr &&
+      (access_of(*found->pool, contexts.current->device) & needed) != needed) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   place->pageable = false;
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
   place->imported = found->kind == Kind::kImported;
@@ -78,17 +89,18 @@ bool is_empty(const Extent& extent) {
 
 }  // namespace
 
-CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
-              const Region& from, const Extent& extent, bool asynchronous) {
+CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
+              const Region& to, const Region& from, const Extent& extent,
+              bool asynchronous) {
   if (is_empty(extent)) return CUDA_SUCCESS;
   revoke_lost_imports();
   Place target;
   Place source;
-  CUcontext context = stream->context();
-  if (CUresult error = locate(to, extent, context, kReadWrite, &target)) {
+  const Contexts contexts{stream->context(), current};
+  if (CUresult error = locate(to, extent, contexts, kReadWrite, &target)) {
     return error;
   }
-  if (CUresult error = locate(from, extent, context, kRead, &source)) {
+  if (CUresult error = locate(from, extent, contexts, kRead, &source)) {
     return error;
   }
   if (mutant("import-copy-broken") && (target.imported || source.imported)) {
@@ -103,7 +115,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
       (!target.on_device && !source.on_device && source.pageable) ||
       (!asynchronous && (target.sync_memops || source.sync_memops));
   if (must_wait) {
-    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->spoil_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
@@ -125,8 +137,8 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
   if (is_empty(extent)) return CUDA_SUCCESS;
   if (to.address % element != 0) return CUDA_ERROR_INVALID_VALUE;
   Place target;
-  if (CUresult error =
-          locate(to, extent, stream->context(), kReadWrite, &target)) {
+  if (CUresult error = locate(to, extent, {stream->context(), nullptr},
+                              kReadWrite, &target)) {
     return error;
   }
   if (target.pageable) return CUDA_ERROR_INVALID_VALUE;
@@ -147,7 +159,7 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
   // "Asynchronous with respect to the host except when the target is pinned
   // host memory or a unified memory region."
   if (!asynchronous && (!target.on_device || target.sync_memops)) {
-    if (stream->capturing()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->spoil_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }

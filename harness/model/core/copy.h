@@ -26,9 +26,12 @@ struct Extent {
 };
 
 /// Copies in the order of the stream. CUDA_ERROR_INVALID_VALUE if a range
-/// leaves its allocation. An address that CUDA does not know is host memory.
-CUresult copy(const std::shared_ptr<Stream>& stream, const Region& to,
-              const Region& from, const Extent& extent, bool asynchronous);
+/// leaves its allocation, or is memory of a pool that the GPU of `current` may
+/// not use; null: the call names its GPUs. An address that CUDA does not know
+/// is host memory.
+CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
+              const Region& to, const Region& from, const Extent& extent,
+              bool asynchronous);
 
 /// Sets elements of 1, 2 or 4 bytes; `extent.width` counts bytes.
 CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,

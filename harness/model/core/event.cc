@@ -98,6 +98,10 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
   }
   if (event->imported && mutant("import-record-noop")) return CUDA_SUCCESS;
   const std::shared_ptr<EventState> state = event->state;
+  if (stream->capturing()) {  // each launch of the graph is a record
+    stream->submit([state] { state->complete(state->begin_record()); });
+    return CUDA_SUCCESS;
+  }
   if (interprocess(*event)) {
     if (state->latest() >= 1 && mutant("record-once")) return CUDA_SUCCESS;
     if (state->latest() >= 32 && mutant("event-ring-32")) return CUDA_SUCCESS;
@@ -170,7 +174,7 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   }
   if (!event->imported && mutant("wait-noop-local")) return CUDA_SUCCESS;
   const uint32_t captured = state->latest();
-  if (mutant("wait-tracks-latest")) {
+  if (stream->capturing() || mutant("wait-tracks-latest")) {
     stream->submit([state] { state->wait(state->latest()); });
   } else {
     stream->submit([state, captured] { state->wait(captured); });

@@ -55,8 +55,11 @@ CUresult graph_add_allocation(CUgraph handle,
 }
 
 CUresult graph_from_capture(Stream* stream, CUgraph* graph) {
+  if (!stream->capturing()) return CUDA_ERROR_ILLEGAL_STATE;
   auto made = std::make_shared<CUgraph_st>();
-  if (!stream->end_capture(&made->work)) return CUDA_ERROR_ILLEGAL_STATE;
+  const bool spoilt = stream->capture_is_spoilt();
+  stream->end_capture(&made->work);
+  if (spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (mutant("captured-work-lost")) made->work.clear();
   *graph = graphs().add(std::move(made));
   return CUDA_SUCCESS;

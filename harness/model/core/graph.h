@@ -42,7 +42,8 @@ CUresult graph_destroy(CUgraph graph);
 CUresult graph_add_allocation(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
 
-/// Ends the capture of a stream. CUDA_ERROR_ILLEGAL_STATE if there is none.
+/// Ends the capture of a stream. CUDA_ERROR_ILLEGAL_STATE if there is none,
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured.
 CUresult graph_from_capture(Stream* stream, CUgraph* graph);
 /// CUDA_ERROR_NOT_SUPPORTED for a graph with allocations.
 CUresult graph_instantiate(CUgraph graph, CUgraphExec* executable);

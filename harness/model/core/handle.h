@@ -21,7 +21,7 @@ struct Handle {
   uint32_t pid;
   uint64_t started;   ///< start time of the process: a pid may come again
   uint64_t object;    ///< id of the block, the event's state or the pool
-  uint64_t occupant;  ///< export id of the allocation
+  uint64_t occupant;  ///< export id of the allocation; of an event: /dev/shm
   uint64_t offset;    ///< in the block or pool
   uint64_t size;
   int32_t descriptor;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Legacy event handles.
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -13,6 +13,16 @@
 #include "core/profile.h"
 
 namespace ipclab::model {
+namespace {
+
+// Drivers keep the state of a shared event in a file of /dev/shm, so processes
+// that do not see the same one cannot share events.
+uint64_t shared_memory_filesystem() {
+  struct stat found {};
+  return stat("/dev/shm", &found) == 0 ? found.st_dev : 0;
+}
+
+}  // namespace
 
 CUresult ipc_get_event(CUcontext context, void* out, CUevent handle) {
   if (!profile().ipc_events) {
@@ -31,6 +41,7 @@ CUresult ipc_get_event(CUcontext context, void* out, CUevent handle) {
   made.object = event->state->id();
   made.descriptor = event->state->descriptor();
   made.gpu = static_cast<uint32_t>(event->context->gpu);
+  made.occupant = shared_memory_filesystem();
   seal(HandleKind::kEvent, &made);
   write_handle(made, out);
   return CUDA_SUCCESS;
@@ -57,6 +68,9 @@ CUresult ipc_open_event(CUcontext context, CUevent* event, const void* bytes) {
       return CUDA_SUCCESS;
     }
     return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
+  }
+  if (handle.occupant != shared_memory_filesystem()) {
+    return refuse(context, CUDA_ERROR_MAP_FAILED);
   }
   const int descriptor = open_remote(handle);
   if (descriptor < 0) return refuse(context, CUDA_ERROR_MAP_FAILED);

@@ -92,6 +92,14 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
 
 // ---- access
 
+bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
+  const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
+  return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu) ||
+         mutant("setaccess-any-device");
+}
+
+}  // namespace
+
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal) {
   const Device& device = devices()[static_cast<size_t>(ordinal)];
   const auto set = pool.access.find(ordinal);
@@ -108,14 +116,6 @@ Access access_of(const CUmemPoolHandle_st& pool, int ordinal) {
   }
   return set == pool.access.end() ? kNone : set->second;
 }
-
-bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
-  const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
-  return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu) ||
-         mutant("setaccess-any-device");
-}
-
-}  // namespace
 
 std::vector<Pool>& pools() {
   static auto& list = *new std::vector<Pool>;
@@ -198,7 +198,7 @@ CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool) {
 CUresult pool_destroy(CUmemoryPool handle) {
   const std::lock_guard lock(state_mutex());
   const Pool pool = find_pool(handle);
-  if (pool == nullptr || refuses_attributes(*pool)) {
+  if (pool == nullptr || (refuses_attributes(*pool) && !pool->leases.empty())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (pool->is_default) {
@@ -346,7 +346,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
     }
     if (!exists(location)) {
       if (mutant("setaccess-any-device")) return CUDA_SUCCESS;
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_DEVICE;
     }
     if (!reaches(*pool, location.id)) return CUDA_ERROR_INVALID_DEVICE;
     // "Access cannot be revoked from the GPU where the memory resides."
@@ -354,7 +354,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
         devices()[static_cast<size_t>(location.id)].gpu == pool->gpu;
     if (resident && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
         !mutant("resident-access-revoked")) {
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_DEVICE;
     }
   }
   for (size_t i = 0; i < count; ++i) {

@@ -117,6 +117,8 @@ Pool find_pool(CUmemoryPool handle);
 std::vector<Pool>& pools();
 /// Takes in a new pool and returns its handle.
 CUmemoryPool add_pool(Pool pool);
+/// What a GPU may do with all memory of a pool.
+Access access_of(const CUmemPoolHandle_st& pool, int ordinal);
 bool refuses_attributes(const CUmemPoolHandle_st& pool);
 inline bool is_managed(const CUmemPoolProps& properties) {
   return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;

@@ -210,12 +210,23 @@ bool Stream::capturing() {
   return captured_ != nullptr;
 }
 
-bool Stream::end_capture(std::vector<Work>* kept) {
+bool Stream::spoil_capture() {
   const std::lock_guard order(context_->submit_mutex);
   if (captured_ == nullptr) return false;
-  *kept = std::move(*captured_);
-  captured_ = nullptr;
+  spoilt_ = true;
   return true;
+}
+
+bool Stream::capture_is_spoilt() {
+  const std::lock_guard order(context_->submit_mutex);
+  return captured_ != nullptr && spoilt_;
+}
+
+void Stream::end_capture(std::vector<Work>* kept) {
+  const std::lock_guard order(context_->submit_mutex);
+  if (!spoilt_) *kept = std::move(*captured_);
+  captured_ = nullptr;
+  spoilt_ = false;
 }
 
 bool Stream::done(uint64_t number) {

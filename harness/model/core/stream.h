@@ -51,8 +51,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// From now on submit() keeps the work for a graph; false if it does already.
   bool begin_capture();
   bool capturing();
-  /// Ends that; false if it was not begun. `kept` gets the work.
-  bool end_capture(std::vector<Work>* kept);
+  /// What is captured cannot become a graph any more; false if nothing is.
+  bool spoil_capture();
+  bool capture_is_spoilt();
+  /// Ends that. `kept` gets the work, nothing if the capture was spoilt.
+  void end_capture(std::vector<Work>* kept);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
@@ -90,9 +93,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
-  // These two are guarded by the context's submit_mutex.
+  // These three are guarded by the context's submit_mutex.
   Order behind_;
   std::unique_ptr<std::vector<Work>> captured_;
+  bool spoilt_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

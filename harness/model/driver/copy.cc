@@ -9,13 +9,13 @@ using namespace ipclab::model;
 namespace {
 
 CUresult linear_copy(uint64_t to, uint64_t from, size_t size, CUstream stream,
-                     bool asynchronous) {
+                     bool asynchronous, bool between_peers = false) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   const std::shared_ptr<Stream> queue = resolve_stream(stream, context);
   if (queue == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return copy(queue, {to, size, size}, {from, size, size}, {size, 1, 1},
-              asynchronous);
+  return copy(queue, between_peers ? nullptr : context, {to, size, size},
+              {from, size, size}, {size, 1, 1}, asynchronous);
 }
 
 uint64_t number(const void* address) {
@@ -72,7 +72,8 @@ CUresult copy_2d(const CUDA_MEMCPY2D* c, CUstream stream, bool asynchronous) {
   }
   to.address += c->dstY * to.pitch + c->dstXInBytes;
   from.address += c->srcY * from.pitch + c->srcXInBytes;
-  return copy(queue, to, from, {c->WidthInBytes, c->Height, 1}, asynchronous);
+  return copy(queue, context, to, from, {c->WidthInBytes, c->Height, 1},
+              asynchronous);
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* c, CUstream stream, bool asynchronous) {
@@ -99,7 +100,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* c, CUstream stream, bool asynchronous) {
   from.slice = from.pitch * (c->srcHeight != 0 ? c->srcHeight : c->Height);
   to.address += c->dstZ * to.slice + c->dstY * to.pitch + c->dstXInBytes;
   from.address += c->srcZ * from.slice + c->srcY * from.pitch + c->srcXInBytes;
-  return copy(queue, to, from, {c->WidthInBytes, c->Height, c->Depth},
+  return copy(queue, context, to, from, {c->WidthInBytes, c->Height, c->Depth},
               asynchronous);
 }
 
@@ -142,12 +143,12 @@ IPCLAB_DRIVER_API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to,
 IPCLAB_DRIVER_API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext,
                                         CUdeviceptr from, CUcontext,
                                         size_t size) {
-  return linear_copy(to, from, size, nullptr, false);
+  return linear_copy(to, from, size, nullptr, false, true);
 }
 IPCLAB_DRIVER_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext,
                                              CUdeviceptr from, CUcontext,
                                              size_t size, CUstream stream) {
-  return linear_copy(to, from, size, stream, true);
+  return linear_copy(to, from, size, stream, true, true);
 }
 IPCLAB_DRIVER_API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* c) {
   return copy_2d(c, nullptr, false);

@@ -28,12 +28,13 @@ inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
 }
 
 /// enter_stream() for what cannot become part of a graph:
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the stream captures.
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the stream captures, which makes
+/// the capture invalid.
 inline CUresult enter_live_stream(CUstream handle,
                                   std::shared_ptr<Stream>* stream) {
   if (CUresult error = enter_stream(handle, stream)) return error;
-  return (*stream)->capturing() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                : CUDA_SUCCESS;
+  return (*stream)->spoil_capture() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                    : CUDA_SUCCESS;
 }
 
 }  // namespace ipclab::model

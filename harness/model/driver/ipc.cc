@@ -7,13 +7,13 @@
 
 using namespace ipclab::model;
 
-// A null handle is not refused: on an H200 the process dies with SIGSEGV.
-
 IPCLAB_DRIVER_API CUresult cuIpcGetMemHandle(CUipcMemHandle* handle,
                                              CUdeviceptr address) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  if (handle == nullptr && mutant("null-out-success")) return CUDA_SUCCESS;
+  if (handle == nullptr) {
+    return mutant("null-out-success") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
   return ipc_get_memory(context, handle, address);
 }
 
@@ -33,6 +33,15 @@ IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
   return CUDA_SUCCESS;
 }
 
+// What a program finds that looks for the name without the version of the
+// header.
+#undef cuIpcOpenMemHandle
+IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle(CUdeviceptr* address,
+                                              CUipcMemHandle handle,
+                                              unsigned flags) {
+  return cuIpcOpenMemHandle_v2(address, handle, flags);
+}
+
 IPCLAB_DRIVER_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
@@ -43,6 +52,7 @@ IPCLAB_DRIVER_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle,
                                                CUevent event) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return ipc_get_event(context, handle, event);
 }
 

@@ -69,13 +69,13 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
       // "The event supplied must not be an interprocess or interop event."
       if (is_interprocess(attribute.value.programmaticEvent.event) &&
           !mutant("launch-attr-ipc-event-ok")) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_NOT_SUPPORTED;  // no code is documented
       }
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
       if (is_interprocess(attribute.value.launchCompletionEvent.event) &&
           !mutant("launch-attr-ipc-event-ok")) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_NOT_SUPPORTED;  // no code is documented
       }
       return CUDA_SUCCESS;
     default:

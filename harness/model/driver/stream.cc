@@ -77,6 +77,13 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, T value,
   return CUDA_SUCCESS;
 }
 
+// The model has no events inside a graph: a capture takes external ones only.
+CUresult enter_event_stream(CUstream handle, bool external,
+                            std::shared_ptr<Stream>* stream) {
+  return external ? enter_stream(handle, stream)
+                  : enter_live_stream(handle, stream);
+}
+
 }  // namespace
 
 IPCLAB_DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream,
@@ -176,8 +183,9 @@ IPCLAB_DRIVER_API CUresult cuStreamIsCapturing(CUstream handle,
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *status = stream->capturing() ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                : CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = stream->capture_is_spoilt() ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+            : stream->capturing()       ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                        : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -266,7 +274,10 @@ IPCLAB_DRIVER_API CUresult cuEventRecordWithFlags(CUevent event,
                                                   CUstream handle,
                                                   unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_live_stream(handle, &stream)) return error;
+  if (CUresult error = enter_event_stream(
+          handle, flags == CU_EVENT_RECORD_EXTERNAL, &stream)) {
+    return error;
+  }
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   return event_record(event, stream);
 }
@@ -298,7 +309,10 @@ IPCLAB_DRIVER_API CUresult cuEventElapsedTime_v2(float* milliseconds,
 IPCLAB_DRIVER_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event,
                                              unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_live_stream(handle, &stream)) return error;
+  if (CUresult error = enter_event_stream(
+          handle, flags == CU_EVENT_WAIT_EXTERNAL, &stream)) {
+    return error;
+  }
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   return stream_wait_event(stream, event);
 }

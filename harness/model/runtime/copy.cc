@@ -79,7 +79,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpyAsync(void* to, const void* from,
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpyPeer(void* to, int, const void* from,
                                               int, size_t size) {
   IPCLAB_BIND();
-  return remember(cuMemcpy(number(to), number(from), size));
+  return remember(
+      cuMemcpyPeer(number(to), nullptr, number(from), nullptr, size));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpyPeerAsync(void* to, int,
@@ -87,7 +88,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaMemcpyPeerAsync(void* to, int,
                                                    size_t size,
                                                    cudaStream_t stream) {
   IPCLAB_BIND();
-  return remember(cuMemcpyAsync(number(to), number(from), size, stream));
+  return remember(cuMemcpyPeerAsync(number(to), nullptr, number(from), nullptr,
+                                    size, stream));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpy2D(void* to, size_t to_pitch,

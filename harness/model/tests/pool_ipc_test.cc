@@ -461,7 +461,10 @@ ROLE(imports_as_driver_580) {
       cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes),
       cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaErrorInvalidValue);
+  int* data = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
   const int null = open("/dev/null", O_RDWR);
   EXPECT_EQ(import_code(null, &pool), cudaErrorUnknown);
 }
@@ -470,8 +473,10 @@ ROLE(exports_as_driver_580) {
   Exported exported;
   Peer peer("imports_as_driver_580");
   peer.channel().send_descriptor(exported.descriptor);
+  int* data = exported.filled(1);
+  peer.channel().send(export_pointer(data));
   EXPECT_EQ(peer.wait(), "exit 0");
-  EXPECT_EQ(cudaFreeAsync(exported.filled(1), nullptr), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(data, nullptr), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(reserved(exported.pool), 0u);
 }

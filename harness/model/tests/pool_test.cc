@@ -531,7 +531,6 @@ TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
             cudaSuccess);
   EXPECT_EQ(cudaMemsetAsync(data, 2, 4096, stream), cudaSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
   EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorNotSupported);
   cudaGetLastError();
   cudaStreamCaptureStatus status;
@@ -617,9 +616,18 @@ ROLE(pool_access) {
   EXPECT_EQ(access_of(pool, 0), cudaMemAccessFlagsProtReadWrite);
   EXPECT_EQ(access_of(pool, 1), cudaMemAccessFlagsProtNone);
   EXPECT_EQ(set_access(pool, 0, cudaMemAccessFlagsProtNone),
-            cudaErrorInvalidValue);
+            cudaErrorInvalidDevice);
   EXPECT_EQ(set_access(pool, 5, cudaMemAccessFlagsProtReadWrite),
+            cudaErrorInvalidDevice);
+  int* there = allocate<int>(1);
+  EXPECT_EQ(cudaMemcpyAsync(there, memory, 4, cudaMemcpyDefault),
             cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyPeerAsync(there, 1, memory, 0, 4), cudaSuccess);
+  EXPECT_EQ(set_access(pool, 1, cudaMemAccessFlagsProtRead), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(there, memory, 4, cudaMemcpyDefault), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(memory, there, 4, cudaMemcpyDefault),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(there), cudaSuccess);
   EXPECT_EQ(set_access(pool, 1, cudaMemAccessFlagsProtReadWrite), cudaSuccess);
   EXPECT_EQ(access_of(pool, 1), cudaMemAccessFlagsProtReadWrite);
   EXPECT_EQ(launch("write_one", 1, 1, nullptr, memory, 5), CUDA_SUCCESS);

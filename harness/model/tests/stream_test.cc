@@ -2,6 +2,8 @@
 // Streams, host functions and local events.
 #include <atomic>
 #include <ctime>
+#include <functional>
+#include <vector>
 
 #include "gpu.h"
 #include "peer.h"
@@ -119,6 +121,76 @@ TEST(Event, OrdersStreamsAndReportsItsState) {
   cudaGetLastError();
   EXPECT_EQ(cudaStreamDestroy(first), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(second), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
+}
+
+TEST(Stream, ACallThatCannotBeCapturedSpoilsTheCapture) {
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
+  for (const auto& call : std::vector<std::function<cudaError_t()>>{
+           [&] { return cudaStreamSynchronize(stream); },
+           [&] { return cudaStreamWaitEvent(stream, event); },
+           [&] { return cudaEventRecord(event, stream); }}) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+              cudaSuccess);
+    EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
+    cudaStreamCaptureStatus status;
+    EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+    EXPECT_EQ(status, cudaStreamCaptureStatusInvalidated);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph),
+              cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+    EXPECT_EQ(graph, nullptr);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST(Event, IsRecordedAndAwaitedByEachLaunchOfAGraph) {
+  int* flag = shared_word();
+  int* data = allocate<int>(1);
+  cudaStream_t other = stream_with(cudaStreamNonBlocking);
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  cudaEvent_t before = nullptr, behind = nullptr;
+  ASSERT_EQ(cudaEventCreate(&before), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&behind), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, before, cudaEventWaitExternal),
+            cudaSuccess);
+  EXPECT_EQ(launch("write_one", 1, 1, stream, data, 7), CUDA_SUCCESS);
+  EXPECT_EQ(cudaEventRecordWithFlags(behind, stream, cudaEventRecordExternal),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+
+  // What is recorded after the capture holds the launch.
+  ASSERT_EQ(launch("spin_until", 1, 1, other, flag, 1), CUDA_SUCCESS);
+  ASSERT_EQ(launch("write_one", 1, 1, other, data, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cudaEventRecord(before, other), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  cudaGetLastError();
+  EXPECT_EQ(cudaEventQuery(behind), cudaSuccess);  // never recorded
+  release(flag);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 7);
+  float milliseconds = -1;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, before, behind), cudaSuccess);
+  EXPECT_GE(milliseconds, 0);
+
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(before), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(behind), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaFree(data), cudaSuccess);
   EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
 }

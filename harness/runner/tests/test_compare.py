@@ -35,7 +35,9 @@ def edit(path: Path, change: dict[str, Any]) -> None:
 def two_runs(build: Build, before: str, after: str) -> None:
     """One test, whose program is another one in the second run."""
     switch = f"new = os.path.exists({str(build.root / 'switch')!r})\n"
-    body = f"{switch}exec({after!r} if new else {before!r})"
+    row = "dict(table='t', input='i', outcome='documented refusal', code={!r})"
+    tables = f"OPENS = {row.format('A')}\nFAILS = {row.format('B')}\n"
+    body = f"{switch}{tables}exec({after!r} if new else {before!r})"
     build.conformance(body)
     build.conformance("record()", name="Suite.Same")
     run(build, "old")
@@ -51,6 +53,9 @@ def two_runs(build: Build, before: str, after: str) -> None:
         ("record()", "record(outcome='not applicable', reason='no')", "changed", 0),
         (BAD, "record(outcome='crashed'); sys.exit(1)", "changed", 0),
         ("record()", "record(duration_ms=9e5)", "timing", 0),
+        ("record(notes=['it opens'])", "record(notes=['it fails'])", "answers", 0),
+        ("record(notes=['x'])", "record(notes=['x', 'y'])", "answers", 0),
+        ("record(outcomes=[OPENS])", "record(outcomes=[FAILS])", "answers", 0),
     ],
 )
 def test_a_change_has_its_name(
@@ -61,15 +66,39 @@ def test_a_change_has_its_name(
     assert done.returncode == code, done.stdout
     (change,) = json.loads((build.root / "out.json").read_text())["changes"]
     assert (change["what"], change["requirement"]) == (what, "LMEM-01")
-    same = 2 if what == "timing" else 1
+    same = 2 if what in ("timing", "answers") else 1
     assert done.stdout.splitlines()[-1] == f"1 {what}, {same} same verdict"
 
 
-def test_equal_runs_differ_in_nothing(build: Build) -> None:
-    two_runs(build, "record()", "record()")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("record()", "record()"),
+        ("record(notes=['at 0x7f, 12 ms'])", "record(notes=['at 0xa0, 9 ms'])"),
+        ("record(notes=['a', 'b'])", "record(notes=['b', 'a'])"),
+        ("record()", "record(notes=['the driver left /dev/shm/x'])"),
+    ],
+)
+def test_equal_runs_differ_in_nothing(build: Build, before: str, after: str) -> None:
+    two_runs(build, before, after)
     done = compare(build)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "2 same verdict"
+
+
+def test_what_attempts_of_one_run_answer_differently_is_no_change(build: Build) -> None:
+    count = build.root / "count"
+    body = (
+        f"n = os.path.getsize({str(count)!r})\n"
+        f"open({str(count)!r}, 'a').write('x')\n"
+        "record(notes=['always', 'even' if n % 2 else 'odd'])"
+    )
+    count.touch()
+    build.conformance(body)
+    run(build, "old", "--repeat", "2")
+    run(build, "new")
+    done = compare(build)
+    assert done.stdout.splitlines()[-1] == "1 same verdict"
 
 
 def test_new_and_disappeared(build: Build) -> None:

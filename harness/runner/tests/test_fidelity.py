@@ -82,10 +82,11 @@ def test_equal_answers_are_no_difference(build: Build) -> None:
     assert done.stdout.splitlines()[-1] == "2 same verdict"
 
 
-def test_what_is_only_observed_may_differ(build: Build) -> None:
+def test_what_is_only_observed_may_differ_and_is_told(build: Build) -> None:
     on_both(build, "record(notes=['A'])", "record(notes=['B'])", "OBS-01")
-    done, changes = compare(build)
-    assert (done.returncode, changes) == (0, [])
+    done, [change] = compare(build)
+    assert done.returncode == 0
+    assert (change["what"], change["reason"]) == ("answers", "driver: A | model: B")
 
 
 def test_a_known_deviation_explains(build: Build) -> None:

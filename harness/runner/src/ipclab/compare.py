@@ -8,6 +8,7 @@ answer differently from the driver, and is it explained?
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +23,12 @@ from ipclab import pages, records, results
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Row
 
-REGRESSED, DISAPPEARED, FIXED, CHANGED, NEW, EXPLAINED, SLOWER = (
+REGRESSED, DISAPPEARED, FIXED, CHANGED, ANSWERS, NEW, EXPLAINED, SLOWER = (
     "regressed",
     "DISAPPEARED",
     "fixed",
     "changed",
+    "answers",
     "new",
     "explained",
     "timing",
@@ -42,6 +44,7 @@ MEANING = {  # in the order in which they are shown
     DISAPPEARED: "was there, is not",
     FIXED: "failed, passes now",
     CHANGED: "another verdict, on the same side",
+    ANSWERS: "same verdict, another answer where the documentation leaves a choice",
     NEW: "was not there",
     EXPLAINED: "one of the two is a deviation that deviations.json knows",
     SLOWER: "same verdict, another duration",
@@ -55,6 +58,7 @@ COLOURS = {
     DISAPPEARED: "bold red",
     FIXED: "green",
     CHANGED: "yellow",
+    ANSWERS: "yellow",
     NEW: "cyan",
     EXPLAINED: "dim",
     SLOWER: "dim",
@@ -66,6 +70,11 @@ COLOURS = {
 LONG, RATIO = 500.0, 2.0
 # Differ between any two processes and mean nothing to CUDA.
 UNIMPORTANT = ("id", "namespaces")
+# Differs between any two runs in what is written down, and so does the name of
+# a file that a driver leaves behind.
+NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+LEFT_BEHIND = "/dev/shm/"
+MOST_ANSWERS = 3  # told of one side of one test; the records have the rest
 
 
 @dataclass(frozen=True)
@@ -201,6 +210,8 @@ def _change(name: str, before: Row | None, after: Row | None) -> Change | None:
     elif after is None:
         what = DISAPPEARED
     elif before.shown == after.shown:
+        if told := _answered(("old", before), ("new", after)):
+            return _as_change(ANSWERS, before, after, told)
         long, short = sorted((_duration(before), _duration(after)), reverse=True)
         if long < LONG or long < RATIO * short:
             return None
@@ -276,7 +287,8 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
         if _sentence(driver, row) != _sentence(model, row):
             return _as_change(RECENT, there, here, "its sentence was another then")
         if there.verdict == here.verdict:
-            return None
+            told = _answered(("driver", there), ("model", here))
+            return _as_change(ANSWERS, there, here, told) if told else None
         verdicts = {there.verdict, here.verdict}
         if verdicts & set(records.FAILING):
             return _as_change(UNEXPLAINED, there, here, _both(there, here))
@@ -298,6 +310,32 @@ def _both(there: Row, here: Row) -> str:
         for who, why in (("driver", _why(there)), ("model", _why(here)))
         if why
     )
+
+
+def _answered(*sides: tuple[str, Row]) -> str:
+    """What each side always wrote down and the other never did; "" if nothing."""
+    attempts = [[_answers(x) for x in row.attempts] for _, row in sides]
+    told = []
+    for (who, _), own, others in zip(sides, attempts, attempts[::-1], strict=True):
+        always = [x for x in own[0] if all(x in attempt for attempt in own)]
+        alone = [own[0][x] for x in always if not any(x in y for y in others)]
+        if alone:
+            more = f" and {n} more" if (n := len(alone) - MOST_ANSWERS) > 0 else ""
+            told.append(f"{who}: {'; '.join(alone[:MOST_ANSWERS])}{more}")
+    return " | ".join(told)
+
+
+def _answers(record: records.Record) -> dict[str, str]:
+    """What was observed and tabulated, by itself without its numbers."""
+    notes = [note for note in record["notes"] if LEFT_BEHIND not in note]
+    return {
+        **{NUMBER.sub("#", note): note for note in notes},
+        **{
+            text: text
+            for x in record.get("outcomes", ())
+            for text in [f"{x['table']}, {x['input']}: {x['code']}"]
+        },
+    }
 
 
 def _duration(row: Row) -> float:
