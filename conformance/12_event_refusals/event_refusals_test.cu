@@ -98,15 +98,19 @@ std::function<void(Role&)> records_late(
 /// Says "queued" and, at the end, "closed".
 void copies_behind_wait(Role& me, const Handles& handles, SharedEvent& event) {
   LegacyMapping mapping(handles.memory, kBytes);
-  const DeviceBuffer copy(kBytes);
-  const Stream stream;
+  const DeviceBuffer copy(kBytes), early(kBytes);
+  const Stream stream, unordered;
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   queue_copy(copy, mapping, stream);
+  // If the first copy waited for nothing, it would be over when this one is.
+  queue_copy(early, mapping, unordered);
+  EXPECT_TRUE(passes(unordered));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
   me.signal("queued");
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
   EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(kernel_reads(early, pattern("old")));
   event.destroy();
   mapping.close();
   me.signal("closed");

@@ -113,16 +113,20 @@ void Stream::work_loop() {
     changed_.wait(lock,
                   [this] { return !busy_ && (!queue_.empty() || closed_); });
     if (queue_.empty()) return;
-    const Operation operation = std::move(queue_.front());
-    queue_.pop_front();
-    busy_ = true;
-    lock.unlock();
-    execute(operation);
-    lock.lock();
-    busy_ = false;
-    ++completed_;
-    changed_.notify_all();
+    execute_next(&lock);
   }
+}
+
+void Stream::execute_next(std::unique_lock<std::mutex>* lock) {
+  const Operation operation = std::move(queue_.front());
+  queue_.pop_front();
+  busy_ = true;
+  lock->unlock();
+  execute(operation);
+  lock->lock();
+  busy_ = false;
+  ++completed_;
+  changed_.notify_all();
 }
 
 // The caller holds the lock.
@@ -190,7 +194,15 @@ void Stream::run(const std::function<void()>& work) {
 
 void Stream::wait(uint64_t number) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= number; });
+  // Work that the stream's own thread has not begun is done here: on a busy
+  // machine that thread may get its turn late.
+  while (completed_ < number) {
+    if (!busy_ && !queue_.empty()) {
+      execute_next(&lock);
+    } else {
+      changed_.wait(lock);
+    }
+  }
 }
 
 bool Stream::idle() {

@@ -15,9 +15,11 @@
 namespace ipclab::ptx {
 namespace {
 
-constexpr uint32_t kQuantum = 2048;  // warp instructions between two yields
-constexpr uint64_t kAloneBudget = 32768;  // for a block that runs alone
-constexpr uint64_t kSharedBudget = 4096;  // and when others are resident
+// All in instructions of a warp.
+constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
+constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that seems to get on
+constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
+constexpr uint64_t kSharedBudget = 4096;   // and when others are resident
 constexpr size_t kMaxResident = 256;
 constexpr size_t kKeptArena = 64u << 20;
 
@@ -186,6 +188,7 @@ class Worker {
     const uint64_t budget =
         resident_.size() == 1 ? kAloneBudget : kSharedBudget;
     bool ended = false;
+    moved_ = false;
     for (size_t k = 0; k < resident_.size() && !grid_.stopped();) {
       if (run_block(*resident_[k], budget)) {
         ended = true;
@@ -196,7 +199,7 @@ class Worker {
         ++k;
       }
     }
-    if (!ended) rest();
+    if (!ended && !moved_) rest();
     return ended;
   }
 
@@ -218,19 +221,31 @@ class Worker {
       }
       if (!alive) return true;
       if (!moved) return false;
+      moved_ = true;
     }
     return false;
   }
 
   void count(uint32_t instructions) {
+    since_look_ += instructions;
     since_yield_ += instructions;
-    if (since_yield_ >= kQuantum) rest();
+    if (since_yield_ >= kYieldAfter) {
+      rest();
+    } else if (since_look_ >= kQuantum) {
+      look();
+    }
   }
 
-  /// Whoever this kernel waits for may need this processor.
+  /// Whoever this kernel waits for may need this processor. On a busy machine a
+  /// yield costs many milliseconds, so a kernel that gets on does it rarely.
   void rest() {
     since_yield_ = 0;
     sched_yield();
+    look();
+  }
+
+  void look() {
+    since_look_ = 0;
     grid_.check_limits();
   }
 
@@ -238,6 +253,8 @@ class Worker {
   Arena& arena_ = thread_arena();
   uint64_t next_;
   uint32_t since_yield_ = 0;
+  uint32_t since_look_ = 0;
+  bool moved_ = false;  ///< did a warp get on in this pass?
   std::vector<std::unique_ptr<Block>> all_;
   std::vector<Block*> free_, resident_;
 };
