@@ -17,7 +17,18 @@ from generator.text import facts, lines, plain, spelled
 from ipclab import records
 
 Row = dict[str, Any]
+NOT_COVERED = """@section rules_not_covered What is left out
 
+No test and no lesson makes a multicast object: where others share the links between
+the GPUs, a program that uses one wrongly can put their GPUs out of service. So two
+things that the documentation says about sharing are not covered:
+
+- a multicast object may be exported and imported as other handles are, by its handle
+  types (cuda.h:4362-4366, see cuMulticastCreate);
+- one that can be shared, and an imported one, takes only memory that can be shared
+  (cuda.h:13919-13920, see cuMulticastBindMem and cuMulticastBindAddr).
+
+"""
 GROUPS = {
     "LMEM": "Legacy memory handles",
     "LEVT": "Legacy event handles",
@@ -83,7 +94,7 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
         "rules.dox": "/**\n@page rules Rules\n"
         "@brief Each documented sentence, its source, its tests and what they saw.\n\n"
         f"{listed}\n\nWhere a sentence stands:\n\n{sources}"
-        f"{plain(catalogue['notation'])}\n*/\n"
+        f"{plain(catalogue['notation'])}\n\n{NOT_COVERED}*/\n"
     }
     for group, rows in by_group.items():
         text = f"/**\n@page rules_{group} {GROUPS[group]}: rules\n\n"

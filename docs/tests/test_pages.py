@@ -149,6 +149,10 @@ def test_every_rule_has_its_section_and_its_tests(site: Site) -> None:
         assert all(f"<code>{test}</code>" in page for test in tests)
 
 
+def test_the_rules_tell_what_is_left_out(site: Site) -> None:
+    assert "cuMulticastCreate</a>" in site.text("rules.html")
+
+
 def test_documents_are_there_to_their_end(site: Site) -> None:
     for file, page in documents.PAGES.items():
         source = (TOP / "docs" / file).read_text()
