@@ -18,6 +18,7 @@ from pathlib import Path
 
 from generator import (
     chapters,
+    costs,
     cuda_tags,
     diagrams,
     dictionary,
@@ -71,6 +72,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
+        "costs.md": costs.part(
+            json.loads((TOP / "docs/results/costs.json").read_text())
+        ),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"

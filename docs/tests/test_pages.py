@@ -163,6 +163,8 @@ def test_documents_are_there_to_their_end(site: Site) -> None:
 
 
 MARK = r">[^<(]*(\*\*\w|\w\*\*|@ref|@b |&amp;zwnj;|&lt;br)"
+# Doxygen takes a star that begins a line for a part of the comment.
+HALF = r"<p ?>[A-Za-z ]*\w\*[\s:,.]"
 
 
 def marks(page: str) -> list[str]:
@@ -170,7 +172,7 @@ def marks(page: str) -> list[str]:
     page = re.sub(
         r"<div class=\"(fragment|ttc).*?</div>\s*</div>", "", page, flags=re.S
     )
-    return re.findall(MARK, page)
+    return re.findall(MARK, page) + re.findall(HALF, page)
 
 
 def test_no_mark_is_left_over(site: Site) -> None:
@@ -181,7 +183,9 @@ def test_no_mark_is_left_over(site: Site) -> None:
 # --- planted faults ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("planted", ["a **b", "see @ref x", "one&lt;br&gt;two"])
+@pytest.mark.parametrize(
+    "planted", ["a **b", "see @ref x", "one&lt;br&gt;two", "<p >one* two"]
+)
 def test_a_mark_that_is_left_over_is_noticed(planted: str) -> None:
     assert marks(f"<td>{planted}</td>")
     assert not marks(f'<div class="fragment">{planted}</div></div>')

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from generator import chapters, documents, lessons, recorded, rules, verdicts
+from generator import chapters, costs, documents, lessons, recorded, rules, verdicts
 
 ROW = {
     "id": "LMEM-01",
@@ -109,6 +109,13 @@ def test_results_tell_what_could_not_be_judged() -> None:
     needs = ("not applicable", "needs 2 GPUs")
     page = verdicts.page([run(needs, ("conforms", ""), needs)], [])
     assert '| needs 2 GPUs | @ref rule_LMEM_01 "LMEM-01" |' in page
+
+
+def test_costs_are_told_with_their_ratio() -> None:
+    cost = {"call": "a", "with_pool": "b", "mib": 2, "us": 30, "with_pool_us": 4}
+    text = costs.part({"machine": "one H200", "rounds": 21, "costs": [cost]})
+    assert "Medians of 21 in one run of `pool_bench` on one H200" in text
+    assert "| a | b | 2 MiB | 30.0 us | 4.0 us | 7.5 |" in text
 
 
 def test_no_machine_is_no_result() -> None:
