@@ -92,12 +92,18 @@ Argument* Call::find(Role role) {
   return nullptr;
 }
 
-void Call::fired() const {
+void Call::fired() const { note_fired(function_.name); }
+
+void note_fired(const char* function) {
   static std::atomic<bool> noted{false};
   if (noted.exchange(true)) return;
   append("IPCLAB_FAULT_LOG", "fired " + chosen->name + " " +
-                                 std::to_string(getpid()) + " " +
-                                 function_.name + "\n");
+                                 std::to_string(getpid()) + " " + function +
+                                 "\n");
+}
+
+bool is_chosen(const char* name) {
+  return chosen != nullptr && chosen->name == name;
 }
 
 bool passes(const Function& function, const void* caller) {

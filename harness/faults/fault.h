@@ -65,6 +65,10 @@ void add_allowed(List& list);
 /// Success, as both APIs write it.
 constexpr int kSuccess = 0;
 
+/// Is this the chosen fault?
+bool is_chosen(const char* name);
+/// What Call::fired() does, for a function that is in no table.
+void note_fired(const char* function);
 /// The function that the chosen fault is about.
 const std::string& chosen_function();
 

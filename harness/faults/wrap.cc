@@ -117,16 +117,15 @@ using ipclab::faults::Wrapper;
 #define RUNTIME_PTDS(count, name, roles) \
   RUNTIME(count, name, roles)            \
   EXPORT(count, name##_ptds, name, #name, roles, #name, Face::kRuntime)
-// What <<<>>> becomes; a program knows it as cudaLaunchKernel.
-#define LAUNCH(count, name, roles)                                            \
-  EXPORT(count, name, name, #name, roles, "cudaLaunchKernel", Face::kRuntime) \
-  EXPORT(count, name##_ptsz, name, #name, roles, "cudaLaunchKernel",          \
-         Face::kRuntime)
+#define LAUNCH(count, name, roles, canonical)                         \
+  EXPORT(count, name, name, #name, roles, #canonical, Face::kRuntime) \
+  EXPORT(count, name##_ptsz, name, #name, roles, #canonical, Face::kRuntime)
 // The headers define many names of the driver API as macros for the newest
 // version: `name` becomes cuMemAlloc_v2, #name stays cuMemAlloc.
 #define DRIVER(count, name, roles, canonical) \
   EXPORT(count, name, name, #name, roles, #canonical, Face::kDriver)
 
+// What <<<>>> becomes, declared in a header for nvcc only.
 extern "C" cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
                                           size_t, cudaStream_t);
 
