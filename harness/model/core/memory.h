@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/block.h"
@@ -53,7 +52,6 @@ struct Allocation {
   uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
   unsigned flags = 0;      ///< of cuMemHostAlloc and the like
   bool sync_memops = false;
-  std::thread::id opener;  ///< of an import
   /// What it was allocated or imported from; null for all other memory. Host
   /// and managed pools have memory of kind kHost and kManaged.
   CUmemoryPool pool = nullptr;
@@ -106,7 +104,7 @@ bool take_bytes(int gpu, uint64_t size);
 void give_back_bytes(int gpu, uint64_t size);
 
 /// A number for CU_POINTER_ATTRIBUTE_BUFFER_ID.
-uint64_t next_buffer_id(uint64_t address);
+uint64_t next_buffer_id();
 
 /// All allocations by address.
 std::map<uint64_t, Allocation>& allocations();

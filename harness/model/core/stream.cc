@@ -13,7 +13,6 @@
 
 #include "core/device.h"
 #include "core/log.h"
-#include "core/mutant.h"
 #include "core/registry.h"
 
 namespace ipclab::model {

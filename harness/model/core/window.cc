@@ -10,7 +10,6 @@
 #include "core/device.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutant.h"
 
 namespace ipclab::model {
 namespace {
