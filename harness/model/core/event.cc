@@ -63,6 +63,7 @@ CUresult event_destroy(CUevent event) {
 CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->context != stream->context()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
   if (stream->capturing()) {  // each launch of the graph is a record
     stream->submit([state] { state->complete(state->begin_record()); });
