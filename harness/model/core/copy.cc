@@ -20,6 +20,7 @@ struct Place {
   bool pageable = true;
   bool on_device = false;  // neither host nor managed
   bool sync_memops = false;
+  Pin pin;
 };
 
 uint64_t length(const Region& region, const Extent& extent) {
@@ -55,6 +56,7 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   place->pageable = false;
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
   place->sync_memops = found->sync_memops;
+  if (in_window(region.address)) place->pin = pin(region.address, bytes);
   place->bytes = static_cast<char*>(
       in_window(region.address) ? alias(region.address)
                                 : reinterpret_cast<void*>(region.address));

@@ -99,8 +99,7 @@ CUresult import_block(CUcontext context, const Handle& handle,
 }
 
 void unmap_import(std::vector<Import>::iterator import) {
-  unmap(import->address, import->size);
-  give_back_addresses(import->address, import->size);
+  retire(import->address, import->size);
   if (import->block->gpu() != import->context->gpu) {
     remove_lazy_peer(import->context, import->block->gpu());
   }

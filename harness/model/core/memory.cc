@@ -79,8 +79,7 @@ uint64_t new_block(CUcontext context, Area area, uint64_t size,
 }
 
 void drop_block(uint64_t address, const Block& block) {
-  unmap(address, block.size());
-  give_back_addresses(address, block.size());
+  retire(address, block.size());
   give_back_bytes(block.gpu(), block.size());
 }
 
@@ -153,8 +152,7 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
       break;
     case Kind::kManaged:
     case Kind::kHost:
-      unmap(allocation.mapping, allocation.mapping_size);
-      give_back_addresses(allocation.mapping, allocation.mapping_size);
+      retire(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kImported:    // closed by ipc.cc
     case Kind::kMapped:      // unmapped by vmm.cc

@@ -59,8 +59,7 @@ void shrink(CUmemPoolHandle_st* pool, uint64_t bytes_to_keep) {
   if (reserved <= bytes_to_keep) return;
   for (const PoolSpace::Piece& piece :
        pool->space.remove(reserved - bytes_to_keep)) {
-    unmap(piece.address, piece.size);
-    give_back_addresses(piece.address, piece.size);
+    retire(piece.address, piece.size);
     // After its end a pool's memory is its importers' as long as they hold it.
     if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
     if (pool->gpu >= 0) give_back_bytes(pool->gpu, piece.size);
@@ -118,8 +117,7 @@ bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
 // The stream has come to the free.
 void end_of_free(const Pool& pool, const Lease& lease) {
   if (pool->imported) {
-    unmap(lease.mapping, lease.bytes);
-    give_back_addresses(lease.mapping, lease.bytes);
+    retire(lease.mapping, lease.bytes);
     set_reserved(pool.get(), pool->reserved.now - lease.bytes);
   } else if (has_own_pages(lease) && !is_lent_again(*pool, lease)) {
     for (size_t i = 0; i < devices().size(); ++i) {
