@@ -265,6 +265,18 @@ testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
   return holds("the host", words.data, words.count, pattern);
 }
 
+testing::AssertionResult kernel_faults(const Words& words) {
+  note_call("count_mismatches<<<>>>");
+  count_mismatches<<<1, 1>>>(words.data, 1, Pattern{0});
+  CALL(cudaGetLastError());
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure)
+    return testing::AssertionSuccess();
+  expected_but_saw(name_of(cudaErrorIllegalAddress), name_of(code));
+  return testing::AssertionFailure()
+         << "a kernel reads memory that is not for it: " << name_of(code);
+}
+
 DeviceBuffer::DeviceBuffer(size_t bytes) {
   Sentinel<void*> memory;
   CALL(cudaMalloc(memory.out(), bytes));

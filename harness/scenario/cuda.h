@@ -188,6 +188,10 @@ testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 /// The CPU reads the pattern itself, of memory that the host can address.
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
+/// The GPU stops a kernel of the current device that reads this memory. The
+/// context is lost then, so the role ends next.
+testing::AssertionResult kernel_faults(const Words& words);
+
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
  public:
