@@ -113,8 +113,7 @@ size_t secrets_beside(Role& me, const Words& mapping, size_t bytes,
     if (!seen) break;
     found += *seen;
   }
-  me.observe(std::string(search.name) + ": " + std::to_string(found) +
-             " words of the secret" +
+  me.observe(std::to_string(found) + " words of the secret" +
              (piece == pieces ? ""
                               : "; the GPU stops the kernel in piece " +
                                     std::to_string(piece) + " of " +
