@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipclab import schema
+from ipclab import deviations, schema
 from ipclab.ctest import Case
 from ipclab.supervise import Ended
 
 Record = dict[str, Any]
 
-UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 FAILING = ("violates", "crashed", "hung", "broken", "flaky")
 ORDER = (  # of the columns and counts everywhere
     "conforms",
@@ -65,15 +64,23 @@ def not_started(case: Case, why: str, seed: int) -> Record:
     return line
 
 
-def verdict(line: Record, kind: str | None, deviates: bool) -> tuple[str, str]:
-    """Verdict and reason of a line, given its row's kind."""
+def verdict(
+    line: Record, kind: str | None, entry: deviations.Entry | None
+) -> tuple[str, str]:
+    """Verdict and reason of a line, given its row's kind.
+
+    `entry` is the one of deviations.json for this test on this machine.
+    """
     outcome, reason = str(line["outcome"]), str(line["reason"])
     if outcome == "lifted" and kind != "LIMIT":
         return "broken", f"'lifted' is for rows of kind LIMIT, not {kind}: {reason}"
-    if kind in UNJUDGED_KINDS and outcome == "conforms":
+    if kind in deviations.UNJUDGED_KINDS and outcome == "conforms":
         return "observed", reason
-    if outcome == "violates" and deviates:
-        return "deviates", reason
+    if outcome == "violates" and entry is not None:
+        if deviations.excuses(entry, line):
+            return "deviates", reason
+        other = deviations.unknown_failure(entry, line)
+        return outcome, f"{reason} (deviations.json does not know: {other})"
     return outcome, reason
 
 

@@ -87,6 +87,7 @@ def _explain(
         for field in ("source", "scenario", "check")
         if row.get(field)
     ]
+    lines += [("follows from", origin) for origin in row.get("follows_from", [])]
     lines += [("lesson", lesson) for lesson in row.get("lessons", [])]
     lines += [
         ("test", f"{case.name}  {verdicts.get(case.name, 'not in the last run')}")

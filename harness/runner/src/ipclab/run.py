@@ -56,7 +56,7 @@ class Run:
         Raises UsageError and HarnessError.
         """
         self.settings = settings
-        everything = ctest.read(settings.build)
+        everything = self._everything = ctest.read(settings.build)
         self.cases = [
             case
             for case in everything
@@ -150,8 +150,8 @@ class Run:
         """The record of the run from the line of one test."""
         row = self.catalogue.get(case.requirement or "")
         kind = row["kind"] if row else None
-        entry = self.deviations.entry_for(case.requirement)
-        verdict, reason = records.verdict(line, kind, entry is not None)
+        entry = self.deviations.entry_for(case)
+        verdict, reason = records.verdict(line, kind, entry)
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
             reason = (
@@ -160,7 +160,7 @@ class Run:
                 else "judges no row: CTest's list gives no requirement"
             )
         return {
-            "version": 1,
+            "version": 2,
             "ctest": case.name,
             "suite": case.suite,
             "lesson": case.lesson,
@@ -193,16 +193,16 @@ class Run:
     @property
     def problems(self) -> list[str]:
         """What fails the run besides the verdicts of its tests."""
-        found = self.deviations.problems(set(self.catalogue))
+        kinds = {name: row["kind"] for name, row in self.catalogue.items()}
+        found = self.deviations.problems(kinds, self._everything)
         if self.error:
             found.append(self.error)
         table = self.rows
-        entered = {x.record["requirement"] for x in table if x.record["deviation"]}
-        # A test that this machine cannot run may be the one that departs.
-        open_ = {x.record["requirement"] for x in table if x.verdict != "conforms"}
         found += [
-            f"deviations.json: {name} conforms after all"
-            for name in sorted(entered - open_)
+            f"deviations.json: {row.record['requirement']} conforms after all "
+            f"({row.record['test']})"
+            for row in table
+            if row.verdict == "conforms" and row.record["deviation"]
         ]
         judged = {
             row.record["requirement"] for row in table if row.verdict in records.JUDGED
@@ -284,6 +284,7 @@ class Run:
                     "statement": row["statement"],
                     "kind": row["kind"],
                     "source": row.get("source"),
+                    **({x: row[x] for x in ("follows_from",) if x in row}),
                 }
                 for name, row in self.catalogue.items()
             },

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipclab import probe, records
+from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record
 from ipclab.run import Run
 
@@ -113,7 +114,7 @@ def final(out: Console, run: Run) -> None:
         reason = _short(row.reason or "; ".join(record["notes"]))
         table.add_row(
             record["lesson"] if record["lesson"] != lesson else "",
-            record["requirement"] or record["suite"],
+            _row_name(record),
             Text(record["test"].partition(".")[2]),  # a lesson's name has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
             Text("″" if reason and reason == before else reason),  # as above
@@ -138,6 +139,13 @@ def final(out: Console, run: Run) -> None:
     found = records.counts(order)
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
     out.print(Text(told or "no test was run"), soft_wrap=True)
+
+
+def _row_name(record: Record) -> str:
+    """The row, and its kind where that is not simply a documented sentence."""
+    if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
+        return f"{record['requirement']} {record['kind']}"
+    return str(record["requirement"] or record["suite"])
 
 
 def _slowest(out: Console, attempts: list[Record]) -> None:
