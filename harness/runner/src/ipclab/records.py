@@ -44,6 +44,8 @@ def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
     """
     if case.suite == "sample":
         return _line(case, ended, seed, *_sample_outcome(case, ended))
+    if ended.stuck:
+        return _line(case, ended, seed, "broken", _stuck(ended))
     line, wrong = _read_line(case, ended, written)
     if line is not None and not wrong:
         return line
@@ -200,7 +202,16 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
     return ""
 
 
+def _stuck(ended: Ended) -> str:
+    return (
+        f"process {ended.pid} {ended.how}; the GPU or its driver hangs: look at "
+        "`dmesg` and `nvidia-smi`, and reset the GPU"
+    )
+
+
 def _sample_outcome(case: Case, ended: Ended) -> tuple[str, str]:
+    if ended.stuck:
+        return "broken", _stuck(ended)
     if ended.timed_out:
         return "hung", f"still running at its time limit, {case.timeout:g} s"
     if ended.survivors:
