@@ -1,0 +1,139 @@
+// Answers that differ from the usual ones and that no documented sentence
+// forbids: no test may fail.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "fault.h"
+
+namespace ipclab::faults {
+namespace {
+
+constexpr size_t kBlock = 2 << 20;
+
+// Handles are opaque: how their bytes are written is the driver's affair.
+template <class Handle>
+void turn(Handle& handle) {
+  auto* const bytes = reinterpret_cast<unsigned char*>(&handle);
+  for (size_t i = 0; i < sizeof handle; ++i) bytes[i] ^= 0xC3;
+}
+
+int ok_handle_scrambled(Call& call) {
+  if (call.is("cudaIpcOpenMemHandle")) {
+    turn(call.at<cudaIpcMemHandle_t>(1));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) turn(*call.at<cudaIpcMemHandle_t*>(0));
+  call.fired();
+  return code;
+}
+
+int ok_event_handle_scrambled(Call& call) {
+  if (call.is("cudaIpcOpenEventHandle")) {
+    turn(call.at<cudaIpcEventHandle_t>(1));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) turn(*call.at<cudaIpcEventHandle_t*>(0));
+  call.fired();
+  return code;
+}
+
+int ok_different_va(Call& call) {
+  CUdeviceptr shifted = 0;
+  const size_t size = (static_cast<size_t>(getpid()) % 61 + 1) * kBlock;
+  if (DRIVER_CALL(cuMemAddressReserve)(&shifted, size, 0, 0, 0) == CUDA_SUCCESS)
+    call.fired();
+  const int code = call.proceed();
+  if (shifted != 0 && code != kSuccess)
+    DRIVER_CALL(cuMemAddressFree)(shifted, size);
+  return code;
+}
+
+int ok_no_suballoc(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  if (bytes % kBlock != 0 && bytes < (size_t{64} << 20)) {
+    bytes += kBlock - bytes % kBlock;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Both lists name it (cudaIpcOpenMemHandle, cudaIpcOpenEventHandle).
+int ok_other_documented_code(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotSupported) return code;
+  call.fired();
+  return cudaErrorMapBufferObjectFailed;
+}
+
+int ok_slow(Call& call) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  call.fired();
+  return call.proceed();
+}
+
+int ok_descriptor_high(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<int>(2) != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return code;
+  int& descriptor = *call.at<int*>(0);
+  const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, 200);
+  if (high < 0) return code;
+  close(descriptor);
+  descriptor = high;
+  call.fired();
+  return code;
+}
+
+int ok_refusal_clears_result(Call& call) {
+  const int code = call.proceed();
+  void** const result = call.at<void**>(0);
+  if (code == kSuccess || result == nullptr) return code;
+  *result = nullptr;
+  call.fired();
+  return code;
+}
+
+}  // namespace
+
+void add_allowed(List& list) {
+  const char* const kGet = "cudaIpcGetMemHandle";
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  list.named("ok-handle-scrambled",
+             "the bytes of a memory handle are written in another way",
+             {kGet, kOpen}, ok_handle_scrambled);
+  list.named("ok-event-handle-scrambled",
+             "the bytes of an event handle are written in another way",
+             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
+             ok_event_handle_scrambled);
+  list.named("ok-different-va",
+             "every process gets another address for the same handle", {kOpen},
+             ok_different_va);
+  list.named("ok-no-suballoc",
+             "cudaMalloc gives every allocation a block of its own",
+             {"cudaMalloc"}, ok_no_suballoc);
+  list.named("ok-other-documented-code",
+             "an open is refused with another code of its documented list",
+             {kOpen, "cudaIpcOpenEventHandle"}, ok_other_documented_code);
+  list.named("ok-slow", "calls that share memory take 20 ms longer",
+             {kGet, kOpen, "cuMemImportFromShareableHandle",
+              "cudaMemPoolImportPointer"},
+             ok_slow);
+  list.named(
+      "ok-descriptor-high", "an exported descriptor has a number from 200 on",
+      {"cuMemExportToShareableHandle", "cudaMemPoolExportToShareableHandle"},
+      ok_descriptor_high);
+  list.named("ok-refusal-clears-result",
+             "a refused open sets its result to null", {kOpen},
+             ok_refusal_clears_result);
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,227 @@
+// Which fault is chosen, which calls it concerns, and what is noted of it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "fault.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "names.h"
+
+namespace ipclab::faults {
+namespace {
+
+const Entry* chosen = nullptr;
+bool counting = false;  // IPCLAB_FAULT_CENSUS
+thread_local int inside = 0;
+
+void append(const char* variable, const std::string& line) {
+  const char* const path = std::getenv(variable);
+  if (path == nullptr) return;
+  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  // One write, so that lines of several processes do not mix.
+  if (write(file, line.data(), line.size()) < 0) std::perror(path);
+  close(file);
+}
+
+void count(const Function& function) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<std::string, bool>;
+  const std::lock_guard lock(mutex);
+  if (!known.emplace(function.canonical, true).second) return;
+  append("IPCLAB_FAULT_CENSUS", "called " + std::to_string(getpid()) + " " +
+                                    function.canonical + "\n");
+}
+
+// After all objects of this library exist, before main().
+__attribute__((constructor)) void choose() {
+  const char* const name = std::getenv("IPCLAB_FAULT");
+  if (name == nullptr || *name == '\0') {
+    counting = std::getenv("IPCLAB_FAULT_CENSUS") != nullptr;
+    return;
+  }
+  chosen = all_faults().find(name);
+  if (chosen == nullptr) {
+    std::fprintf(
+        stderr,
+        "ipclab faults: no fault '%s'; see harness/faults/faults.json\n", name);
+    _exit(127);
+  }
+  for (Function* function : functions())
+    for (const std::string& wanted : chosen->functions)
+      if (wanted == "*" || wanted == function->canonical)
+        function->concerned = true;
+}
+
+}  // namespace
+
+Function::Function(const char* name, const char* symbol, const char* canonical,
+                   Face face, const char* roles, void* wrapper)
+    : name(name),
+      symbol(symbol),
+      canonical(canonical),
+      face(face),
+      roles(roles),
+      wrapper(wrapper) {
+  functions().push_back(this);
+}
+
+std::vector<Function*>& functions() {
+  static auto& list = *new std::vector<Function*>;
+  return list;
+}
+
+bool Call::is(const char* canonical) const {
+  return std::strcmp(function_.canonical, canonical) == 0;
+}
+
+int Call::proceed() {
+  return invoke_(function_.real.load(std::memory_order_relaxed), tuple_);
+}
+
+Argument* Call::find(Role role) {
+  for (Argument& argument : *this)
+    if (argument.role == role) return &argument;
+  return nullptr;
+}
+
+void Call::fired() const { note_fired(function_.name); }
+
+void note_fired(const char* function) {
+  static std::atomic<bool> noted{false};
+  if (noted.exchange(true)) return;
+  append("IPCLAB_FAULT_LOG", "fired " + chosen->name + " " +
+                                 std::to_string(getpid()) + " " + function +
+                                 "\n");
+}
+
+bool is_chosen(const char* name) {
+  return chosen != nullptr && chosen->name == name;
+}
+
+bool passes(const Function& function, const void* caller) {
+  if (inside > 0) return true;
+  if (counting) {
+    if (!is_of_cuda(caller)) count(function);
+    return true;
+  }
+  return !function.concerned || is_of_cuda(caller);
+}
+
+int run(Call& call) {
+  ++inside;
+  const int code = chosen->fault(call);
+  --inside;
+  return code;
+}
+
+void List::named(const char* name, const char* what,
+                 std::initializer_list<const char*> functions, Fault fault,
+                 int gpus) {
+  entries_.push_back(
+      {name, what, {functions.begin(), functions.end()}, "", gpus, fault});
+}
+
+void List::combine(const std::string& function, const char* op,
+                   std::string what, Fault fault, int gpus, bool everywhere) {
+  Entry entry{
+      function + "." + op, std::move(what), {function}, op, gpus, fault};
+  if (everywhere) entry.functions.push_back("*");
+  entries_.push_back(std::move(entry));
+}
+
+const std::string& chosen_function() { return chosen->functions.front(); }
+
+const Entry* List::find(const std::string& name) const {
+  for (const Entry& entry : entries_)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+const List& all_faults() {
+  static const List& list = *[] {
+    auto* const made = new List;
+    add_legacy_memory(*made);
+    add_legacy_events(*made);
+    add_virtual_memory(*made);
+    add_pools(*made);
+    add_allocator(*made);
+    add_platform(*made);
+    add_allowed(*made);
+    add_operators(*made);
+    return made;
+  }();
+  return list;
+}
+
+cudaStream_t private_stream() {
+  static std::mutex mutex;
+  static auto& streams = *new std::map<CUcontext, cudaStream_t>;
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuCtxGetCurrent)(&context);
+  const std::lock_guard lock(mutex);
+  cudaStream_t& stream = streams[context];
+  if (stream == nullptr)
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  return stream;
+}
+
+namespace {
+
+std::string state_file(const std::string& key) {
+  const char* const folder = std::getenv("IPCLAB_FAULT_STATE");
+  return folder == nullptr ? "" : std::string(folder) + "/" + key;
+}
+
+}  // namespace
+
+bool first_of_all_processes(const std::string& key) {
+  const std::string path = state_file(key);
+  if (path.empty()) return true;
+  const int file =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) return false;
+  close(file);
+  return true;
+}
+
+void tell_processes(const std::string& key, unsigned long long value) {
+  const std::string path = state_file(key);
+  if (path.empty()) return;
+  const int file =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  if (write(file, &value, sizeof value) < 0) std::perror(path.c_str());
+  close(file);
+}
+
+unsigned long long told(const std::string& key, unsigned long long none) {
+  unsigned long long value = none;
+  const std::string path = state_file(key);
+  if (path.empty()) return none;
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return none;
+  if (read(file, &value, sizeof value) != sizeof value) value = none;
+  close(file);
+  return value;
+}
+
+std::string key_of(const void* bytes, size_t size) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (size_t i = 0; i < size; ++i)
+    hash =
+        (hash ^ static_cast<const unsigned char*>(bytes)[i]) * 1099511628211u;
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx",
+                static_cast<unsigned long long>(hash));
+  return text;
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,96 @@
+// A fault is a function that takes the place of one or several CUDA functions
+// in a program that runs with IPCLAB_FAULT=<its name>. A process has one fault,
+// so its state may be static.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "call.h"
+
+namespace ipclab::faults {
+
+/// What runs instead of the driver's function; the code that the program gets.
+/// CUDA calls that a fault makes itself go straight to the driver.
+using Fault = int (*)(Call& call);
+
+/// One fault of the list.
+struct Entry {
+  std::string name;
+  std::string what;  ///< what a student would call the bug, one sentence
+  std::vector<std::string> functions;  ///< canonical names; "*" is all
+  std::string op;                      ///< empty: a named fault
+  int gpus;                            ///< how many it needs to take effect
+  Fault fault;
+};
+
+/// All faults, in the order in which they were added.
+class List {
+ public:
+  /// Adds a bug that a driver could really have.
+  void named(const char* name, const char* what,
+             std::initializer_list<const char*> functions, Fault fault,
+             int gpus = 1);
+  /// Adds one way to be wrong (`op`) of one function.
+  void combine(const std::string& function, const char* op, std::string what,
+               Fault fault, int gpus, bool everywhere = false);
+
+  /// What was added.
+  const std::vector<Entry>& entries() const { return entries_; }
+  /// The fault of that name; null if there is none.
+  const Entry* find(const std::string& name) const;
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+/// Every fault that this library knows.
+const List& all_faults();
+
+// Each group is a file.
+void add_operators(List& list);
+void add_legacy_memory(List& list);
+void add_legacy_events(List& list);
+void add_virtual_memory(List& list);
+void add_pools(List& list);
+void add_allocator(List& list);
+void add_platform(List& list);
+void add_allowed(List& list);
+
+// --- what several faults need ----------------------------------------------
+
+/// Success, as both APIs write it.
+constexpr int kSuccess = 0;
+
+/// Is this the chosen fault?
+bool is_chosen(const char* name);
+/// What Call::fired() does, for a function that is in no table.
+void note_fired(const char* function);
+/// The function that the chosen fault is about.
+const std::string& chosen_function();
+
+/// A stream of the current context that waits for no other.
+cudaStream_t private_stream();
+
+/// The driver's function of that name, as cuGetProcAddress gives it.
+template <class Function>
+Function* driver(const char* name) {
+  return reinterpret_cast<Function*>(resolve_driver(name));
+}
+/// DRIVER_CALL(cuCtxGetCurrent)(&context) calls the real driver.
+#define DRIVER_CALL(function) \
+  (::ipclab::faults::driver<decltype(function)>(#function))
+
+/// True once for each key in all processes that share IPCLAB_FAULT_STATE.
+bool first_of_all_processes(const std::string& key);
+/// Leaves a number under a key for the other processes.
+void tell_processes(const std::string& key, unsigned long long value);
+/// What was left there; `none` if nothing.
+unsigned long long told(const std::string& key, unsigned long long none);
+/// A key made of the bytes of an object (a handle, say).
+std::string key_of(const void* bytes, size_t size);
+
+}  // namespace ipclab::faults

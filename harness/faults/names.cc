@@ -1,0 +1,178 @@
+// dlsym, cuGetProcAddress and cudaGetDriverEntryPoint…: whoever asks for a
+// function of calls.inc by its name gets the wrapper.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "names.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+
+#include "call.h"
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+void* wrapper_of(void* library, const char* name);
+}
+
+namespace ipclab::faults {
+namespace {
+
+// The wrapper of an exported name: cuMemAlloc_v2, cudaMemcpyAsync_ptsz.
+Function* of_symbol(const char* symbol) {
+  for (Function* function : functions())
+    if (std::strcmp(function->symbol, symbol) == 0) return function;
+  return nullptr;
+}
+
+// The wrapper of a driver function by its name without version.
+Function* of_name(const char* name) {
+  for (Function* function : functions())
+    if (function->face == Face::kDriver &&
+        std::strcmp(function->name, name) == 0)
+      return function;
+  return nullptr;
+}
+
+// The program gets the wrapper instead of what the driver handed out. An older
+// version of a function may have other arguments, so it is left alone.
+void hand_out(const char* name, int version, void** entry) {
+  if (entry == nullptr || *entry == nullptr) return;
+  if (version / 1000 < CUDA_VERSION / 1000) return;
+  Function* const function = of_name(name);
+  if (function == nullptr || *entry == function->wrapper) return;
+  function->real = *entry;
+  *entry = function->wrapper;
+}
+
+const char* library_of(Face face) {
+  return face == Face::kDriver ? "libcuda.so.1" : "libcudart.so.13";
+}
+
+}  // namespace
+
+void* real_dlsym(void* library, const char* name) {
+  using Dlsym = void*(void*, const char*);
+  static const auto dlsym_of_libc = [] {
+    for (const char* version : {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"})
+      if (void* found = dlvsym(RTLD_NEXT, "dlsym", version))
+        return reinterpret_cast<Dlsym*>(found);
+    return static_cast<Dlsym*>(nullptr);
+  }();
+  return dlsym_of_libc(library, name);
+}
+
+namespace {
+
+// The next library's function of that name after this one.
+void* next(Face face, const char* symbol) {
+  if (void* const found = real_dlsym(RTLD_NEXT, symbol)) return found;
+  // Loaded by a program itself, for itself alone.
+  void* const library = dlopen(library_of(face), RTLD_LAZY | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : real_dlsym(library, symbol);
+}
+
+}  // namespace
+
+void* resolve(Function& function) {
+  if (void* const known = function.real) return known;
+  void* const found = next(function.face, function.symbol);
+  if (found != nullptr) function.real = found;
+  return found;
+}
+
+bool is_of_cuda(const void* caller) {
+  Dl_info info;
+  if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
+  const char* const slash = std::strrchr(info.dli_fname, '/');
+  const char* const file = slash != nullptr ? slash + 1 : info.dli_fname;
+  return std::strncmp(file, "libcudart.so", 12) == 0 ||
+         std::strncmp(file, "libcuda.so", 10) == 0;
+}
+
+void* resolve_driver(const char* name) {
+  static const auto entry =
+      reinterpret_cast<decltype(&cudaGetDriverEntryPointByVersion)>(
+          next(Face::kRuntime, "cudaGetDriverEntryPointByVersion"));
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  if (entry == nullptr || entry(name, &found, CUDART_VERSION, cudaEnableDefault,
+                                &result) != cudaSuccess)
+    return nullptr;
+  return found;
+}
+
+void* resolve_runtime(const char* name) { return next(Face::kRuntime, name); }
+
+}  // namespace ipclab::faults
+
+using namespace ipclab::faults;
+
+// RTLD_NEXT means the library of the caller, which glibc reads off the return
+// address: so the last line must be a jump, as the compiler makes it at -O2.
+EXPORTED __attribute__((optimize("O2", "no-stack-protector"))) void* dlsym(
+    void* library, const char* name) noexcept {
+  if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u' &&
+      !is_of_cuda(__builtin_return_address(0))) {
+    if (void* const wrapper = wrapper_of(library, name)) return wrapper;
+  }
+  return real_dlsym(library, name);
+}
+
+#define ENTRY_POINT(symbol)                                                    \
+  EXPORTED cudaError_t symbol(const char* name, void** entry,                  \
+                              unsigned version, unsigned long long flags,      \
+                              cudaDriverEntryPointQueryResult* result) {       \
+    static const auto real =                                                   \
+        reinterpret_cast<decltype(&symbol)>(next(Face::kRuntime, #symbol));    \
+    if (real == nullptr) return cudaErrorSymbolNotFound;                       \
+    const cudaError_t code = real(name, entry, version, flags, result);        \
+    if (code == cudaSuccess) hand_out(name, static_cast<int>(version), entry); \
+    return code;                                                               \
+  }
+ENTRY_POINT(cudaGetDriverEntryPointByVersion)
+ENTRY_POINT(cudaGetDriverEntryPointByVersion_ptsz)
+
+#define ENTRY_POINT_OF_TODAY(symbol)                                        \
+  EXPORTED cudaError_t symbol(const char* name, void** entry,               \
+                              unsigned long long flags,                     \
+                              cudaDriverEntryPointQueryResult* result) {    \
+    static const auto real =                                                \
+        reinterpret_cast<decltype(&symbol)>(next(Face::kRuntime, #symbol)); \
+    if (real == nullptr) return cudaErrorSymbolNotFound;                    \
+    const cudaError_t code = real(name, entry, flags, result);              \
+    if (code == cudaSuccess) hand_out(name, CUDA_VERSION, entry);           \
+    return code;                                                            \
+  }
+ENTRY_POINT_OF_TODAY(cudaGetDriverEntryPoint)
+ENTRY_POINT_OF_TODAY(cudaGetDriverEntryPoint_ptsz)
+
+EXPORTED CUresult cuGetProcAddress_v2(const char* name, void** entry,
+                                      int version, cuuint64_t flags,
+                                      CUdriverProcAddressQueryResult* result) {
+  static const auto real = reinterpret_cast<decltype(&cuGetProcAddress_v2)>(
+      next(Face::kDriver, "cuGetProcAddress_v2"));
+  if (real == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const CUresult code = real(name, entry, version, flags, result);
+  if (code == CUDA_SUCCESS && !is_of_cuda(__builtin_return_address(0)))
+    hand_out(name, version, entry);
+  return code;
+}
+
+namespace {
+
+// What a program that asks a library for `name` gets instead; null: nothing.
+void* wrapper_of(void* library, const char* name) {
+  if (std::strcmp(name, "cuGetProcAddress_v2") == 0 &&
+      real_dlsym(library, name) != nullptr)
+    return reinterpret_cast<void*>(&cuGetProcAddress_v2);
+  Function* const function = of_symbol(name);
+  if (function == nullptr) return nullptr;
+  void* const real = real_dlsym(library, name);
+  if (real == nullptr) return nullptr;
+  if (real != function->wrapper) function->real = real;
+  return function->wrapper;
+}
+
+}  // namespace

@@ -1,0 +1,624 @@
+// The systematic faults: every function of calls.inc crossed with every way to
+// be wrong that its arguments allow.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "fault.h"
+
+namespace ipclab::faults {
+namespace {
+
+constexpr int kRefusal = cudaErrorInvalidValue;
+constexpr int kUndocumented = cudaErrorUnknown;
+constexpr size_t kBlock = 2 << 20;         // what a leak loses each time
+constexpr size_t kMostLeaked = 512 << 20;  // and at the most
+constexpr size_t kGuard = 8;               // bytes written too many
+
+bool is_output(const Argument& argument) {
+  return argument.role == kOut || argument.role == kShared;
+}
+
+// Bytes of the object that an output argument points to.
+size_t size_of_output(Call& call, const Argument& argument) {
+  if (argument.role == kOut) return argument.target;
+  const Argument* const type = call.find(kOther);
+  return type != nullptr && *static_cast<int*>(type->place) ==
+                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+             ? sizeof(int)
+             : sizeof(CUmemFabricHandle);
+}
+
+unsigned char* output_of(const Argument& argument) {
+  return *static_cast<unsigned char**>(argument.place);
+}
+
+// What the outputs of a call held before it, to compare and to put back.
+class Before {
+ public:
+  explicit Before(Call& call) : call_(call) {
+    for (Argument& argument : call) {
+      auto& bytes = bytes_.emplace_back();
+      if (!is_output(argument) || output_of(argument) == nullptr) continue;
+      const unsigned char* const at = output_of(argument);
+      bytes.assign(at, at + size_of_output(call, argument));
+    }
+  }
+  // The second part of each output, from `first` on, is as it was.
+  void put_back(bool all) {
+    size_t index = 0;
+    for (Argument& argument : call_) {
+      const auto& bytes = bytes_[index++];
+      if (bytes.empty()) continue;
+      const size_t from = all ? 0 : bytes.size() / 2;
+      std::memcpy(output_of(argument) + from, bytes.data() + from,
+                  bytes.size() - from);
+    }
+  }
+
+ private:
+  Call& call_;
+  std::vector<std::vector<unsigned char>> bytes_;
+};
+
+// --- effects that are missing, doubled, partial ----------------------------
+
+int noop(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+int noop_second(Call& call) {
+  static std::atomic<bool> again{false};
+  if (!again.exchange(true)) return call.proceed();
+  return noop(call);
+}
+
+int twice(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  call.fired();
+  call.proceed();
+  if (call.is_runtime()) cudaGetLastError();
+  return code;
+}
+
+int first_part(Call& call) {
+  size_t& bytes = call.value<size_t>(kBytes);
+  const size_t whole = bytes;
+  bytes /= 2;
+  // Virtual memory management counts in granules.
+  if (bytes >= kBlock) bytes -= bytes % kBlock;
+  if (bytes == 0) bytes = whole;
+  if (bytes != whole) call.fired();
+  return call.proceed();
+}
+
+int all_but_last(Call& call) {
+  size_t& bytes = call.value<size_t>(kBytes);
+  if (bytes > 1) {
+    --bytes;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The byte after the memory that the call writes changes, too.
+int one_more(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto* const to = *static_cast<unsigned char**>(call.find(kPointer)->place);
+  unsigned char* const after = to + call.value<size_t>(kBytes);
+  cudaPointerAttributes known{};
+  const bool on_device =
+      cudaPointerGetAttributes(&known, after) == cudaSuccess &&
+      known.type == cudaMemoryTypeDevice;
+  if (on_device && cudaMemsetAsync(after, 0xA5, 1, private_stream()) == 0 &&
+      cudaStreamSynchronize(private_stream()) == 0)
+    call.fired();
+  cudaGetLastError();
+  return code;
+}
+
+// --- arguments that are ignored --------------------------------------------
+
+int ignore_stream(Call& call) {
+  cudaStream_t& stream = call.value<cudaStream_t>(kStream);
+  if (stream != nullptr) {
+    stream = nullptr;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int ignore_flags(Call& call) {
+  Argument& flags = *call.find(kFlags);
+  static constexpr char kNone[8] = {};
+  if (std::memcmp(flags.place, kNone, flags.size) != 0) {
+    std::memset(flags.place, 0, flags.size);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int ignore_device(Call& call) {
+  int& device = call.value<int>(kDevice);
+  if (device > 0) {
+    device = 0;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int ignore_pool(Call& call) {
+  int device = 0;
+  cudaMemPool_t standard = nullptr;
+  cudaMemPool_t& pool = call.value<cudaMemPool_t>(kPool);
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetDefaultMemPool(&standard, device) == cudaSuccess &&
+      pool != standard) {
+    pool = standard;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The call acts on the first object of its kind that this process named.
+template <Role role>
+int first_object(Call& call) {
+  static std::atomic<void*> first{nullptr};
+  Argument& argument = *call.find(role);
+  void*& object = *static_cast<void**>(argument.place);
+  void* none = nullptr;
+  if (object != nullptr && !first.compare_exchange_strong(none, object) &&
+      object != first) {
+    object = first;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int first_gpu(Call& call) {
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device == 0)
+    return call.proceed();
+  cudaSetDevice(0);
+  call.fired();
+  const int code = call.proceed();
+  cudaSetDevice(device);
+  return code;
+}
+
+// --- order -----------------------------------------------------------------
+
+bool is_captured(cudaStream_t stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return stream == nullptr ||
+         DRIVER_CALL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// What is queued in `second` from now on waits for what is in `first`.
+void order(cudaStream_t first, cudaStream_t second) {
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess)
+    return;
+  cudaEventRecord(event, first);
+  cudaStreamWaitEvent(second, event, 0);
+  cudaEventDestroy(event);
+}
+
+// Does not wait for earlier work of its stream.
+int early(Call& call) {
+  cudaStream_t& stream = call.value<cudaStream_t>(kStream);
+  const cudaStream_t own = stream;
+  if (is_captured(own)) return call.proceed();
+  call.fired();
+  stream = private_stream();
+  const int code = call.proceed();
+  if (code == kSuccess && call.find(kEvent) == nullptr)
+    order(private_stream(), own);
+  return code;
+}
+
+void CUDART_CB wait_a_little(void*) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+}
+
+// Later work of its stream does not wait for it.
+int late(Call& call) {
+  using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
+  static const auto launch =
+      reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
+  cudaStream_t& stream = call.value<cudaStream_t>(kStream);
+  if (is_captured(stream) || launch == nullptr) return call.proceed();
+  call.fired();
+  order(stream, private_stream());
+  launch(private_stream(), wait_a_little, nullptr);
+  stream = private_stream();
+  return call.proceed();
+}
+
+// Waits for all work of the context before it does anything.
+int blocks(Call& call) {
+  if (call.find(kStream) != nullptr &&
+      is_captured(call.value<cudaStream_t>(kStream)) &&
+      call.value<cudaStream_t>(kStream) != nullptr)
+    return call.proceed();
+  call.fired();
+  cudaDeviceSynchronize();
+  return call.proceed();
+}
+
+// --- codes ------------------------------------------------------------------
+
+int accepts(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotReady) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int other_code(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotReady || code == kUndocumented)
+    return code;
+  call.fired();
+  return kUndocumented;
+}
+
+int refuses_second(Call& call) {
+  static std::atomic<bool> again{false};
+  if (!again.exchange(true)) return call.proceed();
+  call.fired();
+  return kRefusal;
+}
+
+int refuses_other_thread(Call& call) {
+  static const std::thread::id first = std::this_thread::get_id();
+  if (std::this_thread::get_id() == first) return call.proceed();
+  call.fired();
+  return kRefusal;
+}
+
+// Another process has made this call before.
+int refuses_second_process(Call& call) {
+  static const bool first =
+      first_of_all_processes(std::string("first-") + call.function().canonical);
+  if (first) return call.proceed();
+  call.fired();
+  return kRefusal;
+}
+
+int forgets_error(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess && code != cudaErrorNotReady && call.is_runtime()) {
+    call.fired();
+    cudaGetLastError();
+  }
+  return code;
+}
+
+int leaves_error(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && call.is_runtime()) {
+    call.fired();
+    cudaIpcCloseMemHandle(nullptr);  // refused, and remembered
+  }
+  return code;
+}
+
+// After a refusal the context is of no use.
+int sticky(Call& call) {
+  static std::atomic<bool> poisoned{false};
+  if (poisoned && !call.is("cudaGetLastError")) {
+    call.fired();
+    return cudaErrorIllegalAddress;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess && code != cudaErrorNotReady &&
+      call.is(chosen_function().c_str()))
+    poisoned = true;
+  return code;
+}
+
+// --- results ---------------------------------------------------------------
+
+int result_unwritten(Call& call) {
+  Before before(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  before.put_back(true);
+  call.fired();
+  return code;
+}
+
+int result_half_written(Call& call) {
+  Before before(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  before.put_back(false);
+  call.fired();
+  return code;
+}
+
+int result_too_long(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (Argument& argument : call) {
+    if (!is_output(argument) || output_of(argument) == nullptr) continue;
+    std::memset(output_of(argument) + size_of_output(call, argument), 0xA5,
+                kGuard);
+    call.fired();
+  }
+  return code;
+}
+
+// Each call gives what the first one gave.
+int result_of_first(Call& call) {
+  static std::mutex mutex;
+  static auto& first = *new std::map<size_t, std::vector<unsigned char>>;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const std::lock_guard lock(mutex);
+  size_t index = 0;
+  for (Argument& argument : call) {
+    const size_t at = index++;
+    unsigned char* const output =
+        is_output(argument) ? output_of(argument) : nullptr;
+    if (output == nullptr) continue;
+    const size_t size = size_of_output(call, argument);
+    auto& known = first[at];
+    if (known.empty()) {
+      known.assign(output, output + size);
+    } else if (known.size() == size &&
+               std::memcmp(known.data(), output, size) != 0) {
+      std::memcpy(output, known.data(), size);
+      call.fired();
+    }
+  }
+  return code;
+}
+
+// --- leaks -----------------------------------------------------------------
+
+int leaks_memory(Call& call) {
+  static std::atomic<size_t> lost{0};
+  const int code = call.proceed();
+  if (code != kSuccess || lost >= kMostLeaked) return code;
+  void* block = nullptr;
+  if (cudaMalloc(&block, kBlock) != cudaSuccess) {
+    cudaGetLastError();
+    return code;
+  }
+  lost += kBlock;
+  call.fired();
+  return code;
+}
+
+int leaks_addresses(Call& call) {
+  static std::atomic<int> times{0};
+  const int code = call.proceed();
+  if (code != kSuccess || ++times > 4096) return code;
+  mmap(nullptr, 64 << 20, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  call.fired();
+  return code;
+}
+
+int leaks_descriptors(Call& call) {
+  static std::atomic<int> times{0};
+  const int code = call.proceed();
+  if (code != kSuccess || ++times > 4096) return code;
+  if (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) call.fired();
+  return code;
+}
+
+// --- which function can be wrong in which way ------------------------------
+
+using Names = std::set<std::string>;
+
+bool has(const Function& function, Role role) {
+  return std::strchr(function.roles, role) != nullptr;
+}
+bool writes_result(const Function& function) {
+  return has(function, kOut) || has(function, kShared);
+}
+bool is_one_of(const Function& function, const Names& names) {
+  return names.count(function.canonical) > 0;
+}
+
+// What processes share, and give back.
+const Names kSharing = {"cudaIpcGetMemHandle",
+                        "cudaIpcOpenMemHandle",
+                        "cudaIpcCloseMemHandle",
+                        "cudaIpcGetEventHandle",
+                        "cudaIpcOpenEventHandle",
+                        "cuMemExportToShareableHandle",
+                        "cuMemImportFromShareableHandle",
+                        "cudaMemPoolExportToShareableHandle",
+                        "cudaMemPoolImportFromShareableHandle",
+                        "cudaMemPoolExportPointer",
+                        "cudaMemPoolImportPointer"};
+const Names kImports = {"cudaIpcOpenMemHandle", "cudaIpcOpenEventHandle",
+                        "cuMemImportFromShareableHandle",
+                        "cudaMemPoolImportFromShareableHandle",
+                        "cudaMemPoolImportPointer"};
+// What a round of sharing takes and gives back.
+const Names kRounds = {"cudaIpcGetMemHandle",
+                       "cudaIpcOpenMemHandle",
+                       "cudaIpcCloseMemHandle",
+                       "cudaIpcGetEventHandle",
+                       "cudaIpcOpenEventHandle",
+                       "cudaEventDestroy",
+                       "cuMemExportToShareableHandle",
+                       "cuMemImportFromShareableHandle",
+                       "cuMemRelease",
+                       "cuMemUnmap",
+                       "cuMemAddressFree",
+                       "cudaMemPoolImportFromShareableHandle",
+                       "cudaMemPoolImportPointer",
+                       "cudaMemPoolDestroy",
+                       "cudaFreeAsync"};
+// Work that a stream orders.
+const Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
+                     "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
+// Calls that return before the work of the GPU is done.
+const Names kNeverWait = {"cudaMemsetAsync",         "cudaMallocAsync",
+                          "cudaMallocFromPoolAsync", "cudaFreeAsync",
+                          "cudaEventRecord",         "cudaStreamWaitEvent",
+                          "cudaEventQuery",          "cudaStreamQuery",
+                          "cudaLaunchKernel",        "cudaMemPoolExportPointer",
+                          "cudaMemPoolImportPointer"};
+const Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
+const Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
+// Objects that are made: a second one besides is a leak.
+const Names kMade = {"cudaIpcOpenMemHandle",
+                     "cudaMalloc",
+                     "cuMemCreate",
+                     "cuMemImportFromShareableHandle",
+                     "cuMemRetainAllocationHandle",
+                     "cudaMallocAsync",
+                     "cudaMallocFromPoolAsync"};
+
+struct Operator {
+  const char* name;
+  const char* what;  // after "<function> "
+  Fault fault;
+  bool (*applies)(const Function& function);
+  int gpus = 1;
+  bool everywhere = false;  // it needs to see all other calls, too
+};
+
+const Operator kOperators[] = {
+    {"noop", "says success and does nothing", noop,
+     [](const Function& f) { return !writes_result(f) && !has(f, kData); }},
+    {"noop-second", "does nothing from the second call of a process on",
+     noop_second,
+     [](const Function& f) {
+       return !writes_result(f) && !has(f, kData) && !is_one_of(f, kErrors);
+     }},
+    {"twice", "has its effect twice", twice,
+     [](const Function& f) {
+       return is_one_of(f, kCounted) || is_one_of(f, kMade);
+     }},
+    {"first-part", "acts on the first half of the bytes only", first_part,
+     [](const Function& f) { return has(f, kBytes); }},
+    {"all-but-last", "leaves out the last byte", all_but_last,
+     [](const Function& f) {
+       return has(f, kBytes) && has(f, kPointer) &&
+              std::strncmp(f.canonical, "cuda", 4) == 0;
+     }},
+    {"one-more", "changes the byte after its memory, too", one_more,
+     [](const Function& f) {
+       return has(f, kBytes) && has(f, kPointer) &&
+              std::strncmp(f.canonical, "cuda", 4) == 0;
+     }},
+    {"ignore-stream", "uses the default stream whatever it is given",
+     ignore_stream,
+     [](const Function& f) {
+       return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
+     }},
+    {"ignore-flags", "takes no notice of its flags", ignore_flags,
+     [](const Function& f) { return has(f, kFlags); }},
+    {"ignore-device", "acts on GPU 0 whatever it is given", ignore_device,
+     [](const Function& f) { return has(f, kDevice); }, 2},
+    {"ignore-pool", "acts on the default pool whatever it is given",
+     ignore_pool, [](const Function& f) { return has(f, kPool); }},
+    {"first-stream", "acts on the first stream that the process named",
+     first_object<kStream>, [](const Function& f) { return has(f, kStream); }},
+    {"first-event", "acts on the first event that the process named",
+     first_object<kEvent>, [](const Function& f) { return has(f, kEvent); }},
+    {"first-pool", "acts on the first pool that the process named",
+     first_object<kPool>, [](const Function& f) { return has(f, kPool); }},
+    {"first-chunk", "acts on the first physical memory that the process named",
+     first_object<kChunk>, [](const Function& f) { return has(f, kChunk); }},
+    {"first-pointer", "acts on the first address that the process named",
+     first_object<kPointer>,
+     [](const Function& f) { return has(f, kPointer); }},
+    {"first-gpu", "acts on GPU 0 whatever device is current", first_gpu,
+     [](const Function& f) {
+       return is_one_of(
+           f, {"cudaMalloc", "cudaMallocAsync", "cudaIpcOpenMemHandle",
+               "cudaEventCreateWithFlags", "cudaIpcOpenEventHandle",
+               "cudaMallocManaged", "cudaMemPoolImportFromShareableHandle"});
+     },
+     2},
+    {"early", "does not wait for the earlier work of its stream", early,
+     [](const Function& f) {
+       return is_one_of(f, kWork) ||
+              is_one_of(f, {"cudaEventRecord", "cudaFreeAsync"});
+     }},
+    {"late", "is not waited for by the later work of its stream", late,
+     [](const Function& f) { return is_one_of(f, kWork); }},
+    {"blocks", "waits for all work of the GPU before it begins", blocks,
+     [](const Function& f) {
+       return is_one_of(f, kNeverWait) || is_one_of(f, kSharing);
+     }},
+    {"accepts", "says success where it refuses", accepts,
+     [](const Function& f) { return !is_one_of(f, kErrors); }},
+    {"other-code", "refuses with cudaErrorUnknown", other_code,
+     [](const Function& f) { return !is_one_of(f, kErrors); }},
+    {"refuses-second", "refuses from the second call of a process on",
+     refuses_second, [](const Function& f) { return !is_one_of(f, kErrors); }},
+    {"refuses-other-thread", "refuses other threads than the first",
+     refuses_other_thread,
+     [](const Function& f) { return is_one_of(f, kSharing); }},
+    {"refuses-second-process", "refuses other processes than the first",
+     refuses_second_process,
+     [](const Function& f) { return is_one_of(f, kImports); }},
+    {"forgets-error", "keeps no last error when it refuses", forgets_error,
+     [](const Function& f) {
+       return f.face == Face::kRuntime && is_one_of(f, kSharing);
+     }},
+    {"leaves-error", "leaves a last error although it succeeds", leaves_error,
+     [](const Function& f) {
+       return f.face == Face::kRuntime && !is_one_of(f, kErrors) &&
+              !is_one_of(f, {"cudaDeviceReset"});
+     }},
+    {"sticky", "makes the context useless when it refuses", sticky,
+     [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
+    {"result-unwritten", "says success and does not write its result",
+     result_unwritten, writes_result},
+    {"result-half-written", "writes the first half of its result only",
+     result_half_written, writes_result},
+    {"result-too-long", "writes eight bytes more than its result",
+     result_too_long, writes_result},
+    {"result-of-first", "gives each time what the first call gave",
+     result_of_first, writes_result},
+    {"leaks-memory", "loses 2 MiB of device memory a call", leaks_memory,
+     [](const Function& f) { return is_one_of(f, kRounds); }},
+    {"leaks-addresses", "loses 64 MiB of addresses a call", leaks_addresses,
+     [](const Function& f) { return is_one_of(f, kRounds); }},
+    {"leaks-descriptors", "loses a file descriptor a call", leaks_descriptors,
+     [](const Function& f) { return is_one_of(f, kRounds); }},
+};
+
+}  // namespace
+
+void add_operators(List& list) {
+  std::set<std::string> done;
+  for (const Function* function : functions()) {
+    // The runtime's form comes first in calls.inc; its roles speak for both.
+    if (!done.insert(function->canonical).second) continue;
+    for (const Operator& one : kOperators)
+      if (one.applies(*function))
+        list.combine(function->canonical, one.name,
+                     std::string(function->canonical) + " " + one.what,
+                     one.fault, one.gpus, one.everywhere);
+  }
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,265 @@
+// Bugs of attributes, errors and peers, and of what may be exported at all.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "fault.h"
+#include "names.h"
+
+namespace ipclab::faults {
+namespace {
+
+std::mutex mutex;  // for the state of whichever fault is chosen
+
+// --- what may be exported --------------------------------------------------
+
+enum class Kind { kOther, kManaged, kHost, kPageable };
+
+Kind kind_of(const void* address) {
+  cudaPointerAttributes known{};
+  if (cudaPointerGetAttributes(&known, address) != cudaSuccess) {
+    cudaGetLastError();
+    return Kind::kPageable;
+  }
+  switch (known.type) {
+    case cudaMemoryTypeManaged:
+      return Kind::kManaged;
+    case cudaMemoryTypeHost:
+      return Kind::kHost;
+    case cudaMemoryTypeUnregistered:
+      return Kind::kPageable;
+    default:
+      return Kind::kOther;
+  }
+}
+
+// A refused export names an allocation of the driver's own instead.
+int export_of(Call& call, Kind kind) {
+  static void* living = nullptr;
+  const bool is_meant = kind_of(call.at<void*>(1)) == kind;
+  const int code = call.proceed();
+  if (code == kSuccess || !is_meant) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  if (living == nullptr && cudaMalloc(&living, 2 << 20) != cudaSuccess)
+    return code;
+  call.at<void*>(1) = living;
+  call.fired();
+  return call.proceed();
+}
+int managed_export_ok(Call& call) { return export_of(call, Kind::kManaged); }
+int hostmem_export_ok(Call& call) { return export_of(call, Kind::kHost); }
+int pageable_export_ok(Call& call) { return export_of(call, Kind::kPageable); }
+
+int unsupported_silent(Call& call) {
+  const int code = call.proceed();
+  if (code != cudaErrorNotSupported) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+// --- attributes ------------------------------------------------------------
+
+int pointer_attribute(Call& call, CUpointer_attribute wanted, int value) {
+  const int code = call.proceed();
+  if (call.at<CUpointer_attribute>(1) != wanted || code != kSuccess)
+    return code;
+  int& told = *call.at<int*>(0);
+  if (told != value) call.fired();
+  told = value;
+  return code;
+}
+int legacy_capable_lies(Call& call) {
+  return pointer_attribute(call,
+                           CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 1);
+}
+int legacy_capable_denied(Call& call) {
+  return pointer_attribute(call,
+                           CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 0);
+}
+
+// An allocation has the id of the one that had its address.
+int buffer_id_reused(Call& call) {
+  static auto& ids = *new std::map<CUdeviceptr, unsigned long long>;
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  const std::lock_guard lock(mutex);
+  auto& id = *call.at<unsigned long long*>(0);
+  const auto [entry, is_new] = ids.emplace(call.at<CUdeviceptr>(2), id);
+  if (!is_new && entry->second != id) {
+    id = entry->second;
+    call.fired();
+  }
+  return code;
+}
+
+int buffer_id_constant(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  *call.at<unsigned long long*>(0) = 42;
+  call.fired();
+  return code;
+}
+
+// The query of many attributes fails where that of one does.
+int ptrattrs_error(Call& call) {
+  if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
+      Kind::kPageable)
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int unknown_pointer_refused(Call& call) {
+  if (kind_of(call.at<void*>(1)) != Kind::kPageable) return call.proceed();
+  call.fired();
+  return cudaErrorInvalidValue;
+}
+
+int unknown_attr_ok(Call& call) {
+  const int code = call.proceed();
+  if (code != cudaErrorInvalidValue) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return kSuccess;
+}
+
+int attribute_lies(Call& call, int attribute) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) != attribute) return code;
+  int& value = *call.at<int*>(0);
+  value = value == 0 ? 1 : 0;
+  call.fired();
+  return code;
+}
+int ipc_attr_lies(Call& call) {
+  return call.is_runtime() ? attribute_lies(call, cudaDevAttrIpcEventSupport)
+                           : call.proceed();
+}
+int ipc_driver_attr_lies(Call& call) {
+  return call.is_runtime()
+             ? call.proceed()
+             : attribute_lies(call, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
+}
+
+// --- errors ----------------------------------------------------------------
+
+int last_error_told_twice(Call& call) {
+  const int code = static_cast<int>(cudaPeekAtLastError());
+  if (code == kSuccess) return call.proceed();
+  call.fired();
+  return code;
+}
+
+// A refused call of legacy IPC poisons the process.
+int sticky_after_refusal(Call& call) {
+  static std::atomic<bool> poisoned{false};
+  const bool is_refusable =
+      call.is("cudaIpcGetMemHandle") || call.is("cudaIpcOpenMemHandle") ||
+      call.is("cudaIpcCloseMemHandle") || call.is("cudaIpcGetEventHandle") ||
+      call.is("cudaIpcOpenEventHandle");
+  if (poisoned && !is_refusable && !call.is("cudaGetLastError")) {
+    call.fired();
+    return cudaErrorIllegalAddress;
+  }
+  const int code = call.proceed();
+  if (is_refusable && code != kSuccess) poisoned = true;
+  return code;
+}
+
+// --- peers -----------------------------------------------------------------
+
+int peer_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || *call.at<int*>(0) == 0) return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+int nonpeer_open_ok(Call& call) {
+  const int code = call.proceed();
+  if (code != cudaErrorMapBufferObjectFailed &&
+      code != cudaErrorPeerAccessUnsupported)
+    return code;
+  if (call.is_runtime()) cudaGetLastError();
+  if (cudaMalloc(call.at<void**>(0), 2 << 20) != cudaSuccess) return code;
+  call.fired();
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_platform(List& list) {
+  const char* const kGet = "cudaIpcGetMemHandle";
+  const char* const kAttribute = "cuPointerGetAttribute";
+  list.named("managed-export-ok", "managed memory gets a legacy handle", {kGet},
+             managed_export_ok);
+  list.named("hostmem-export-ok", "pinned host memory gets a legacy handle",
+             {kGet}, hostmem_export_ok);
+  list.named("pageable-export-ok", "pageable host memory gets a legacy handle",
+             {kGet}, pageable_export_ok);
+  list.named("unsupported-silent",
+             "calls of a machine without IPC succeed and do nothing",
+             {kGet, "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
+              "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
+             unsupported_silent);
+  list.named("legacy-capable-lies",
+             "every allocation is said to suit legacy IPC", {kAttribute},
+             legacy_capable_lies);
+  list.named("legacy-capable-denied",
+             "no allocation is said to suit legacy IPC", {kAttribute},
+             legacy_capable_denied);
+  list.named("buffer-id-reused",
+             "an allocation has the id of the one that had its address",
+             {kAttribute}, buffer_id_reused);
+  list.named("buffer-id-constant", "all allocations have the same id",
+             {kAttribute}, buffer_id_constant);
+  list.named("ptrattrs-error",
+             "the query of many attributes refuses an unknown pointer",
+             {"cuPointerGetAttributes"}, ptrattrs_error);
+  list.named("unknown-pointer-refused",
+             "cudaPointerGetAttributes refuses an unknown pointer",
+             {"cudaPointerGetAttributes"}, unknown_pointer_refused);
+  list.named("unknown-attr-ok", "an attribute that nobody knows is 0",
+             {"cudaDeviceGetAttribute"}, unknown_attr_ok);
+  list.named("ipc-attr-lies",
+             "the runtime's attribute says the opposite about IPC",
+             {"cudaDeviceGetAttribute"}, ipc_attr_lies);
+  list.named("ipc-driver-attr-lies",
+             "the driver's attribute says the opposite about IPC",
+             {"cudaDeviceGetAttribute"}, ipc_driver_attr_lies);
+  list.named("error-names-shifted",
+             "the runtime gives each error the name of its neighbour",
+             {"cudaGetErrorName"}, nullptr);
+  list.named("last-error-told-twice", "cudaGetLastError does not clear",
+             {"cudaGetLastError"}, last_error_told_twice);
+  list.named("sticky-after-refusal",
+             "a refused call of legacy IPC makes the context useless",
+             {"cudaIpcGetMemHandle", "*"}, sticky_after_refusal);
+  list.named("peer-denied", "GPUs that are peers are said to be none",
+             {"cudaDeviceCanAccessPeer"}, peer_denied, 2);
+  list.named("nonpeer-open-ok",
+             "memory of a GPU that is no peer opens, as other memory",
+             {"cudaIpcOpenMemHandle"}, nonpeer_open_ok, 2);
+}
+
+}  // namespace ipclab::faults
+
+// Gives no code, so calls.inc has no place for it.
+extern "C" __attribute__((visibility("default"))) const char* cudaGetErrorName(
+    cudaError_t code) {
+  using namespace ipclab::faults;
+  static const auto real = reinterpret_cast<decltype(&cudaGetErrorName)>(
+      resolve_runtime("cudaGetErrorName"));
+  if (!is_chosen("error-names-shifted")) return real(code);
+  note_fired("cudaGetErrorName");
+  return real(static_cast<cudaError_t>(code + 1));
+}
