@@ -36,12 +36,18 @@ def fails(verdict: str, strict: bool) -> bool:
     return verdict in FAILING or (strict and verdict == "deviates")
 
 
-def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
+def of_test(
+    case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
+) -> Record:
     """The line of one test: the program's own, or one made up for it.
 
     A conformance program that leaves no good line is broken, whatever it
-    printed. A sample never writes one; its exit code speaks for it.
+    printed. A sample never writes one; its exit code speaks for it. `limit` is the
+    time that it had if that was less than CTest's: then running out of it is `hung`.
     """
+    if ended.timed_out and limit is not None and not ended.stuck:
+        reason = f"still running after {limit:g} s"
+        return _line(case, ended, seed, "hung", reason)
     if case.suite == "sample":
         return _line(case, ended, seed, *_sample_outcome(case, ended))
     if ended.stuck:

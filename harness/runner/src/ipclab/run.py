@@ -6,7 +6,9 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,14 @@ class Settings:
     deviations: Path | None = None
     backend: str = "auto"  # one of backend.CHOICES
     profile: str | None = None  # which machine the model plays
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a test gets besides the sound driver: a fault, or somebody who counts."""
+
+    environment: Mapping[str, str]
+    seconds: float | None = None  # it may run so long; None: CTest's time limit
 
 
 class Run:
@@ -107,15 +117,15 @@ class Run:
         attempt: int,
         visible: str | None,
         exclusive: bool,
-        mutant: str | None = None,
+        planted: Planted | None = None,
     ) -> Record:
         """Run one test once, judge it and return its record.
 
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
-        `mutant` is the fault that the model shall have.
         """
-        name = case.name.replace("/", "_")
-        path = Path(self._temporary.name) / f"{name}.{attempt}.{mutant}.jsonl"
+        folder = tempfile.mkdtemp(dir=self._temporary.name)
+        path = Path(folder) / "record.jsonl"
+        limit = planted.seconds if planted else None
         environment = {
             **os.environ,
             **self._environment,
@@ -128,23 +138,24 @@ class Run:
             environment["IPCLAB_EXCLUSIVE"] = "1"
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
-        if mutant is not None:
-            environment["IPCLAB_MUTANT"] = mutant
+        for name in fingerprint.PLANTED if planted else ():
+            environment.pop(name, None)
+        environment.update(planted.environment if planted else {})
         try:
             ended = supervise.run(
                 case.command,
-                timeout=case.timeout,
+                timeout=limit or case.timeout,
                 folder=case.folder,
                 environment=environment,
             )
         except (OSError, IndexError) as error:
             line = records.not_started(case, str(error), self.settings.seed)
             return self.judge(case, attempt, line)
-        written = path.read_bytes() if path.exists() else b""
-        path.unlink(missing_ok=True)
-        return self.judge(
-            case, attempt, records.of_test(case, ended, written, self.settings.seed)
-        )
+        finally:
+            written = path.read_bytes() if path.exists() else b""
+            shutil.rmtree(folder, ignore_errors=True)
+        line = records.of_test(case, ended, written, self.settings.seed, limit)
+        return self.judge(case, attempt, line)
 
     def judge(self, case: Case, attempt: int, line: Record) -> Record:
         """The record of the run from the line of one test."""

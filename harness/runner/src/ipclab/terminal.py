@@ -3,8 +3,17 @@
 
 from __future__ import annotations
 
+import time
+from typing import Self
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -95,6 +104,50 @@ class Live:
 
     def _describe(self) -> None:
         self._bar.update(self._task, description="  ".join(self._running))
+
+
+class Counted:
+    """Progress of many small things: a bar on a terminal, now and then a line."""
+
+    EVERY = 15.0  # seconds
+
+    def __init__(self, out: Console, total: int) -> None:
+        self._out = out
+        self._total = total
+        self._done = self._dropped = 0
+        self._said = time.monotonic()
+        self._bar = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=30),
+            TextColumn("{task.description}", markup=False),
+            TimeRemainingColumn(),
+            console=out,
+            transient=True,
+            disable=not out.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def finished(self, told: str) -> None:
+        """One is done."""
+        self._done += 1
+        self._bar.update(self._task, advance=1, description=told)
+        if not self._out.is_terminal and time.monotonic() - self._said > self.EVERY:
+            self._said = time.monotonic()
+            left = self._total - self._done - self._dropped
+            line = f"{self._done} tests done, at most {left} left"
+            self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
+
+    def dropped(self) -> None:
+        """One need not be done any more."""
+        self._dropped += 1
+        self._bar.update(self._task, advance=1)
 
 
 def first_line(out: Console, run: Run) -> None:
