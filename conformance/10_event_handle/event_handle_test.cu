@@ -2,9 +2,6 @@
 // Mirror of samples/10_event_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "harness/scenario/cuda.h"
@@ -70,20 +67,6 @@ void look_on(Role& me) {
   }
 }
 
-struct Resources {
-  size_t descriptors = 0;
-  size_t mappings = 0;
-};
-
-Resources resources() {
-  Resources now;
-  const std::filesystem::directory_iterator descriptors("/proc/self/fd");
-  now.descriptors = static_cast<size_t>(std::distance(begin(descriptors), {}));
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) ++now.mappings;
-  return now;
-}
-
 }  // namespace
 
 TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
@@ -126,31 +109,18 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
     const Stream stream;
-    const auto rounds = [&](int count) {
-      for (int i = 0; i < count && !testing::Test::HasFailure(); ++i) {
-        SCOPED_TRACE("round " + std::to_string(i));
-        cudaEvent_t event = nullptr;
-        EXPECT_SUCCESS(cudaIpcOpenEventHandle(&event, handle));
-        EXPECT_SUCCESS(cudaEventQuery(event));
-        EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-        EXPECT_SUCCESS(cudaEventRecord(event, stream));
-        EXPECT_SUCCESS(cudaEventSynchronize(event));
-        EXPECT_SUCCESS(cudaEventDestroy(event));
-      }
+    const auto use = [&](int) {
+      Sentinel<cudaEvent_t> opened;
+      EXPECT_SUCCESS(cudaIpcOpenEventHandle(opened.out(), handle));
+      const cudaEvent_t event = opened.result();
+      EXPECT_SUCCESS(cudaEventQuery(event));
+      EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+      EXPECT_SUCCESS(cudaEventRecord(event, stream));
+      EXPECT_SUCCESS(cudaEventSynchronize(event));
+      EXPECT_SUCCESS(cudaEventDestroy(event));
     };
-    rounds(10);  // what is made once, is made now
-    size_t free_before = 0, free_after = 0, total = 0;
-    CALL(cudaMemGetInfo(&free_before, &total));
-    const Resources before = resources();
-    rounds(kReopens);
-    const Resources after = resources();
-    CALL(cudaMemGetInfo(&free_after, &total));
-    EXPECT_LT(after.descriptors, before.descriptors + kReopens / 10);
-    EXPECT_LT(after.mappings, before.mappings + kReopens / 10);
-    // Not judged: others may use this GPU, too.
-    me.observe(std::to_string(kReopens) + " opens and destroys: free memory " +
-               std::to_string(free_before) + " bytes before, " +
-               std::to_string(free_after) + " after");
+    // Others may use this GPU, too, so its memory is not judged.
+    leaves_nothing(kReopens, use, Judge::kProcess);
     me.signal("closed");
   });
 

@@ -216,6 +216,18 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
   });
+  // What the query says, and what a kernel may do.
+  for (const char* pool_of_it : {"own pool", "default pool"})
+    scenario.role(std::string("trespasser in its ") + pool_of_it, [=](Role&) {
+      const Pool own;
+      const bool is_own = std::strcmp(pool_of_it, "own pool") == 0;
+      const AsyncBuffer buffer(is_own ? own : default_pool(0), kBytes);
+      buffer.fill(pattern("on GPU 0"));
+      CALL(cudaSetDevice(1));
+      CALL(cudaDeviceEnablePeerAccess(0, 0));
+      EXPECT_TRUE(context_is_usable());
+      EXPECT_TRUE(kernel_faults(buffer));
+    });
   scenario.run(20s);
 }
 

@@ -2,6 +2,7 @@
 // samples/55_pool_two_gpus.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
 #include <string>
 
 #include "harness/scenario/pool.h"
@@ -27,6 +28,17 @@ void expect_reads(int gpu, const Words& words, Pattern written) {
   CALL(cudaSetDevice(before));
 }
 
+// An importer whose kernel on this GPU reads before anybody gave access.
+std::function<void(Role&)> trespasses(int gpu) {
+  return [gpu](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    CALL(cudaSetDevice(gpu));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(kernel_faults(buffer));
+  };
+}
+
 }  // namespace
 
 TEST(PoolTwoGpus, AccessIsNotInherited) {
@@ -37,13 +49,16 @@ TEST(PoolTwoGpus, AccessIsNotInherited) {
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     CALL(give_access(1, pool));
-    me.send_descriptor("pool", pool.exported().get());
+    for (int i = 0; i < 2; ++i)
+      me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("exporter"));
     expect_reads(1, buffer, pattern("exporter"));
     me.send("pointer", buffer.exported());
     me.wait("freed");
+    me.wait_for_end("trespasser");
     EXPECT_EQ(access_of(1, pool), kReadWrite);
+    expect_reads(1, buffer, pattern("exporter"));
   });
 
   scenario.role("importer", [](Role& me) {
@@ -56,6 +71,9 @@ TEST(PoolTwoGpus, AccessIsNotInherited) {
     buffer.free();
     me.signal("freed");
   });
+
+  // What the query says, a kernel of GPU 1 finds true.
+  scenario.role("trespasser", trespasses(1));
 
   scenario.run(30s);
 }
@@ -113,14 +131,19 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
     scenario.role("exporter", [resident](Role& me) {
       CALL(cudaSetDevice(resident));
       const Pool pool(shareable(0, resident));
-      me.send_descriptor("pool", pool.exported().get());
+      for (int i = 0; i < 2; ++i)
+        me.send_descriptor("pool", pool.exported().get());
       const AsyncBuffer buffer(pool, kBytes);
       buffer.fill(pattern("exporter"));
       me.send("pointer", buffer.exported());
       me.wait("written");
       EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
       me.wait("freed");
+      me.wait_for_end("trespasser");
     });
+    scenario.role("trespasser", trespasses(0))
+        .env("CUDA_VISIBLE_DEVICES", visible_gpus({1 - resident}));
 
     scenario
         .role("importer",
@@ -129,6 +152,7 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
                 CALL(cudaGetDeviceCount(&visible));
                 ASSERT_EQ(visible, 1);
                 const Pool pool(me.receive_descriptor("pool"));
+                EXPECT_EQ(access_of(0, pool), kNone) << "nobody gave it";
                 EXPECT_SUCCESS(give_access(0, pool));
                 EXPECT_EQ(access_of(0, pool), kReadWrite);
                 AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),

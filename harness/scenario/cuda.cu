@@ -191,6 +191,15 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented) {
 template Outcome outcome_of(cudaError_t, const std::vector<cudaError_t>&);
 template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
+void gave_no_result() {
+  throw CallFailed{this_board()->last(Board::kCall),
+                   "a result",
+                   "cudaSuccess and no result",
+                   __FILE__,
+                   __LINE__,
+                   false};
+}
+
 testing::AssertionResult context_is_usable() {
   try {
     const DeviceBuffer buffer(4096);
@@ -256,17 +265,29 @@ testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
   return holds("the host", words.data, words.count, pattern);
 }
 
+testing::AssertionResult kernel_faults(const Words& words) {
+  note_call("count_mismatches<<<>>>");
+  count_mismatches<<<1, 1>>>(words.data, 1, Pattern{0});
+  CALL(cudaGetLastError());
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure)
+    return testing::AssertionSuccess();
+  expected_but_saw(name_of(cudaErrorIllegalAddress), name_of(code));
+  return testing::AssertionFailure()
+         << "a kernel reads memory that is not for it: " << name_of(code);
+}
+
 DeviceBuffer::DeviceBuffer(size_t bytes) {
-  void* memory = nullptr;
-  CALL(cudaMalloc(&memory, bytes));
-  static_cast<Words&>(*this) = Words(memory, bytes);
+  Sentinel<void*> memory;
+  CALL(cudaMalloc(memory.out(), bytes));
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
   poison();
 }
 
 cudaIpcMemHandle_t DeviceBuffer::legacy_handle() const {
-  cudaIpcMemHandle_t handle;
-  CALL(cudaIpcGetMemHandle(&handle, data));
-  return handle;
+  Sentinel<cudaIpcMemHandle_t> handle;
+  CALL(cudaIpcGetMemHandle(handle.out(), data));
+  return handle.result();
 }
 
 void DeviceBuffer::free() {
@@ -275,9 +296,10 @@ void DeviceBuffer::free() {
 }
 
 LegacyMapping::LegacyMapping(const cudaIpcMemHandle_t& handle, size_t bytes) {
-  void* memory = nullptr;
-  CALL(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess));
-  static_cast<Words&>(*this) = Words(memory, bytes);
+  Sentinel<void*> memory;
+  CALL(cudaIpcOpenMemHandle(memory.out(), handle,
+                            cudaIpcMemLazyEnablePeerAccess));
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
 }
 
 void LegacyMapping::close() {
@@ -350,17 +372,21 @@ testing::AssertionResult passes(cudaStream_t stream,
 }
 
 SharedEvent::SharedEvent(unsigned flags) {
-  CALL(cudaEventCreateWithFlags(&event_, flags));
+  Sentinel<cudaEvent_t> event;
+  CALL(cudaEventCreateWithFlags(event.out(), flags));
+  event_ = event.result();
 }
 
 SharedEvent::SharedEvent(const cudaIpcEventHandle_t& handle) {
-  CALL(cudaIpcOpenEventHandle(&event_, handle));
+  Sentinel<cudaEvent_t> event;
+  CALL(cudaIpcOpenEventHandle(event.out(), handle));
+  event_ = event.result();
 }
 
 cudaIpcEventHandle_t SharedEvent::handle() const {
-  cudaIpcEventHandle_t handle;
-  CALL(cudaIpcGetEventHandle(&handle, event_));
-  return handle;
+  Sentinel<cudaIpcEventHandle_t> handle;
+  CALL(cudaIpcGetEventHandle(handle.out(), event_));
+  return handle.result();
 }
 
 void SharedEvent::destroy() {
@@ -394,18 +420,18 @@ cudaError_t HostWait::join() {
 }
 
 int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  CALL(cudaDeviceGetAttribute(&value, which, device));
-  return value;
+  Sentinel<int> value;
+  CALL(cudaDeviceGetAttribute(value.out(), which, device));
+  return value.result();
 }
 
 int attribute(CUdevice_attribute which, int device) {
   CUdevice gpu = 0;
-  int value = 0;
+  Sentinel<int> value;
   CALL(cudaFree(nullptr));  // the driver API wants to be initialised
   CALL(DRIVER(cuDeviceGet)(&gpu, device));
-  CALL(DRIVER(cuDeviceGetAttribute)(&value, which, gpu));
-  return value;
+  CALL(DRIVER(cuDeviceGetAttribute)(value.out(), which, gpu));
+  return value.result();
 }
 
 size_t free_memory() {
@@ -428,21 +454,60 @@ std::string visible_gpus(std::initializer_list<int> order) {
   return chosen;
 }
 
-Holdings Holdings::now() {
-  size_t pages = 0;
+namespace {
+
+// What this process has of all that a round of sharing takes.
+struct Holdings {
+  long long descriptors, addresses, names, taken;
+};
+
+Holdings holdings() {
+  long long pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  return {open_descriptors().size(),
-          pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)),
-          shared_memory_names().size(), free_memory()};
+  size_t free = 0, total = 0;
+  CALL(cudaMemGetInfo(&free, &total));
+  return {static_cast<long long>(open_descriptors().size()),
+          pages * sysconf(_SC_PAGESIZE),
+          static_cast<long long>(shared_memory_names().size()),
+          static_cast<long long>(total - free)};
 }
 
-void expect_no_growth(const Holdings& before) {
-  constexpr size_t kMayGrow = size_t{256} << 20;
-  const Holdings now = Holdings::now();
-  EXPECT_LE(now.descriptors, before.descriptors);
-  EXPECT_LE(now.addresses, before.addresses + kMayGrow);
-  EXPECT_LE(now.names, before.names) << "names in /dev/shm";
-  EXPECT_GE(now.free + kMayGrow, before.free);
+// Not `least` more from each look to the next.
+void expect_no_growth(const char* what, const std::vector<Holdings>& looks,
+                      long long Holdings::*of, long long least) {
+  std::string numbers;
+  bool grows = true;
+  for (size_t i = 0; i < looks.size(); ++i) {
+    numbers += (i == 0 ? "" : ", ") + std::to_string(looks[i].*of);
+    grows &= i == 0 || looks[i].*of >= looks[i - 1].*of + least;
+  }
+  if (!grows) return;
+  expected_but_saw("no growth", numbers);
+  ADD_FAILURE() << what << " grow in every quarter of the rounds: " << numbers;
+}
+
+}  // namespace
+
+void leaves_nothing(int rounds, const std::function<void(int)>& round,
+                    Judge judge) {
+  constexpr int kFirst = 20, kParts = 4;
+  constexpr long long kHalfAPage = 2048;
+  const int part = rounds / kParts;
+  std::vector<Holdings> looks;
+  for (int number = 0; number < kFirst + kParts * part; ++number) {
+    if (number >= kFirst && (number - kFirst) % part == 0)
+      looks.push_back(holdings());
+    round(number);
+    if (testing::Test::HasFailure()) return;
+  }
+  looks.push_back(holdings());
+  expect_no_growth("open descriptors", looks, &Holdings::descriptors, 1);
+  expect_no_growth("bytes of address space", looks, &Holdings::addresses,
+                   kHalfAPage * part);
+  expect_no_growth("names in /dev/shm", looks, &Holdings::names, 1);
+  if (judge == Judge::kProcessAndDevice)
+    expect_no_growth("bytes taken of the device", looks, &Holdings::taken,
+                     kHalfAPage * part);
 }
 
 testing::AssertionResult returned(size_t free_before, size_t bytes) {

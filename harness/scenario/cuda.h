@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -82,17 +83,51 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented);
 /// earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
 
-/// An out-parameter that shows whether a refused call has written to it.
+/// Ends the role: its last call has succeeded and given no result.
+[[noreturn]] void gave_no_result();
+
+/// An out-parameter that shows whether a call has written to it, between bytes
+/// that no call may write: a result that is too long, or that begins too early,
+/// fails the test when the sentinel goes.
 template <class T>
-struct Sentinel {
+class Sentinel {
+  static constexpr unsigned char kUntouched = 0x5a;
+  static constexpr size_t kGuard = 64;  // a handle of twice its size shows
+  unsigned char before_[kGuard];
+
+ public:
   T value;  ///< every byte 0x5a until somebody writes it
-  Sentinel() { std::memset(static_cast<void*>(&value), 0x5a, sizeof value); }
+
+ private:
+  unsigned char behind_[kGuard];
+
+ public:
+  Sentinel() {
+    std::memset(static_cast<void*>(this), kUntouched, sizeof *this);
+  }
+  Sentinel(const Sentinel&) = delete;
+  ~Sentinel() { EXPECT_TRUE(guards_hold()) << "a result of the wrong size"; }
   /// What the call gets as its out-parameter.
   T* out() { return &value; }
   /// Has the call written to it?
-  bool touched() const {
-    const Sentinel fresh;
-    return std::memcmp(&value, &fresh.value, sizeof value) != 0;
+  bool touched() const { return !untouched(&value, sizeof value); }
+  /// What the role's last call, which has succeeded, has written; ends the role
+  /// if that is nothing.
+  const T& result() const {
+    if (!touched()) gave_no_result();
+    return value;
+  }
+  /// Has nobody written beside the value?
+  bool guards_hold() const {
+    return untouched(before_, sizeof before_) &&
+           untouched(behind_, sizeof behind_);
+  }
+
+ private:
+  static bool untouched(const void* bytes, size_t count) {
+    const auto* at = static_cast<const unsigned char*>(bytes);
+    return std::all_of(at, at + count,
+                       [](unsigned char byte) { return byte == kUntouched; });
   }
 };
 
@@ -152,6 +187,10 @@ testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 
 /// The CPU reads the pattern itself, of memory that the host can address.
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
+
+/// The GPU stops a kernel of the current device that reads this memory. The
+/// context is lost then, so the role ends next.
+testing::AssertionResult kernel_faults(const Words& words);
 
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
@@ -290,20 +329,17 @@ size_t free_memory();
 /// order; whoever started the test may have chosen among the machine's already.
 std::string visible_gpus(std::initializer_list<int> order);
 
-/// What this process has of all that a round of sharing takes. A test that asks
-/// is `alone`.
-struct Holdings {
-  size_t descriptors;  ///< open file descriptors
-  size_t addresses;    ///< bytes of address space
-  size_t names;        ///< of files in /dev/shm
-  size_t free;         ///< bytes that nobody has on the current device
+/// Whether a part in judging leaks has the memory of the device, too: only in a
+/// test that is `alone`.
+enum class Judge { kProcess, kProcessAndDevice };
 
-  /// What it has at this moment.
-  static Holdings now();
-};
-
-/// Nothing has grown since `before` by more than a driver takes for itself.
-void expect_no_growth(const Holdings& before);
+/// Does `round` a few times, so that what is made once is made, and then
+/// `rounds` times more, of which nothing is left: no descriptor, no addresses,
+/// no name in /dev/shm, no device memory. A leak grows in every quarter of the
+/// rounds, by half a page a round or more; a driver's own store does not. The
+/// rounds are numbered from 0; the first that fails is the last.
+void leaves_nothing(int rounds, const std::function<void(int)>& round,
+                    Judge judge = Judge::kProcessAndDevice);
 
 /// `bytes` of device memory, taken when `free_before` was left, have come back
 /// within some seconds. `bytes` is far above what else changes.

@@ -31,15 +31,19 @@ cudaMemPoolProps pool_properties(cudaMemAllocationHandleType types,
 }
 
 Pool::Pool(const cudaMemPoolProps& wanted) {
-  CALL(cudaMemPoolCreate(&pool_, &wanted));
+  Sentinel<cudaMemPool_t> pool;
+  CALL(cudaMemPoolCreate(pool.out(), &wanted));
+  pool_ = pool.result();
 }
 
 Pool::Pool(const Descriptor& exported) {
   // The descriptor itself travels in the pointer.
   void* const handle =
       reinterpret_cast<void*>(static_cast<intptr_t>(exported.get()));
+  Sentinel<cudaMemPool_t> pool;
   CALL(cudaMemPoolImportFromShareableHandle(
-      &pool_, handle, cudaMemHandleTypePosixFileDescriptor, 0));
+      pool.out(), handle, cudaMemHandleTypePosixFileDescriptor, 0));
+  pool_ = pool.result();
 }
 
 Pool::~Pool() {
@@ -49,10 +53,10 @@ Pool::~Pool() {
 }
 
 Descriptor Pool::exported() const {
-  int descriptor = -1;
+  Sentinel<int> descriptor;
   CALL(cudaMemPoolExportToShareableHandle(
-      &descriptor, pool_, cudaMemHandleTypePosixFileDescriptor, 0));
-  return Descriptor(descriptor);
+      descriptor.out(), pool_, cudaMemHandleTypePosixFileDescriptor, 0));
+  return Descriptor(descriptor.result());
 }
 
 void Pool::destroy() {
@@ -61,12 +65,12 @@ void Pool::destroy() {
 }
 
 uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
-  int narrow = 0;
-  uint64_t wide = 0;
-  CALL(cudaMemPoolGetAttribute(
-      pool, which,
-      is_int(which) ? static_cast<void*>(&narrow) : static_cast<void*>(&wide)));
-  return is_int(which) ? static_cast<uint64_t>(narrow) : wide;
+  Sentinel<int> narrow;
+  Sentinel<uint64_t> wide;
+  CALL(cudaMemPoolGetAttribute(pool, which,
+                               is_int(which) ? static_cast<void*>(narrow.out())
+                                             : static_cast<void*>(wide.out())));
+  return is_int(which) ? static_cast<uint64_t>(narrow.result()) : wide.result();
 }
 
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
@@ -78,9 +82,9 @@ void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
 
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool) {
   cudaMemLocation location{cudaMemLocationTypeDevice, device};
-  cudaMemAccessFlags flags{};
-  CALL(cudaMemPoolGetAccess(&flags, pool, &location));
-  return flags;
+  Sentinel<cudaMemAccessFlags> flags;
+  CALL(cudaMemPoolGetAccess(flags.out(), pool, &location));
+  return flags.result();
 }
 
 cudaError_t give_access(int device, cudaMemPool_t pool,
@@ -92,23 +96,23 @@ cudaError_t give_access(int device, cudaMemPool_t pool,
 }
 
 AsyncBuffer::AsyncBuffer(size_t bytes, cudaStream_t stream) {
-  void* memory = nullptr;
-  CALL(cudaMallocAsync(&memory, bytes, stream));
-  static_cast<Words&>(*this) = Words(memory, bytes);
+  Sentinel<void*> memory;
+  CALL(cudaMallocAsync(memory.out(), bytes, stream));
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
 }
 
 AsyncBuffer::AsyncBuffer(cudaMemPool_t pool, size_t bytes,
                          cudaStream_t stream) {
-  void* memory = nullptr;
-  CALL(cudaMallocFromPoolAsync(&memory, bytes, pool, stream));
-  static_cast<Words&>(*this) = Words(memory, bytes);
+  Sentinel<void*> memory;
+  CALL(cudaMallocFromPoolAsync(memory.out(), bytes, pool, stream));
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
 }
 
 AsyncBuffer::AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data,
                          size_t bytes) {
-  void* memory = nullptr;
-  CALL(cudaMemPoolImportPointer(&memory, pool, &data));
-  static_cast<Words&>(*this) = Words(memory, bytes);
+  Sentinel<void*> memory;
+  CALL(cudaMemPoolImportPointer(memory.out(), pool, &data));
+  static_cast<Words&>(*this) = Words(memory.result(), bytes);
 }
 
 AsyncBuffer::AsyncBuffer(AsyncBuffer&& other) noexcept
@@ -119,9 +123,9 @@ AsyncBuffer::~AsyncBuffer() {
 }
 
 cudaMemPoolPtrExportData AsyncBuffer::exported() const {
-  cudaMemPoolPtrExportData exported;
-  CALL(cudaMemPoolExportPointer(&exported, data));
-  return exported;
+  Sentinel<cudaMemPoolPtrExportData> exported;
+  CALL(cudaMemPoolExportPointer(exported.out(), data));
+  return exported.result();
 }
 
 void AsyncBuffer::free_async(cudaStream_t stream) {
@@ -156,11 +160,11 @@ unsigned WrongWords::so_far() const {
 }
 
 cudaMemPool_t pool_of(const Words& words) {
-  CUmemoryPool pool = nullptr;
-  CALL(
-      DRIVER(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
-                                    reinterpret_cast<CUdeviceptr>(words.data)));
-  return pool;
+  Sentinel<CUmemoryPool> pool;
+  CALL(DRIVER(cuPointerGetAttribute)(
+      pool.out(), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+      reinterpret_cast<CUdeviceptr>(words.data)));
+  return pool.result();
 }
 
 std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,

@@ -262,6 +262,9 @@ void Referee::take(Player& player, Frame frame) {
     case Frame::kLifted:
       Record::current().outcome(Record::kLifted, frame.data);
       break;
+    case Frame::kNothing:
+      not_applicable(frame.data);
+      break;
     case Frame::kBroken:
       player.failed = true;
       fail(&player, Record::kBroken, frame.data);

@@ -174,6 +174,10 @@ void Role::tabulate(const std::string& table, const std::string& input,
 
 void Role::lifted(const std::string& what) { post(Frame::kLifted, what); }
 
+void Role::not_applicable(const std::string& why) {
+  post(Frame::kNothing, why);
+}
+
 void Role::broken(const std::string& why) {
   post(Frame::kBroken, why);
   std::_Exit(EXIT_FAILURE);

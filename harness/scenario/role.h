@@ -106,6 +106,9 @@ class Role {
   void observe(const std::string& what);
   /// A documented limit was not there.
   void lifted(const std::string& what);
+  /// This machine leaves nothing to judge, because of `why`: the verdict is
+  /// `not applicable`, unless some check of this test fails.
+  void not_applicable(const std::string& why);
   /// Adds a line to a table of the report: which input had which outcome.
   /// Judges nothing.
   void tabulate(const std::string& table, const std::string& input,

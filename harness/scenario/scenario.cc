@@ -41,6 +41,8 @@ void lifted(const std::string& what) {
   Record::current().outcome(Record::kLifted, what);
 }
 
+void not_applicable(const std::string& why) { skip(why); }
+
 void needs(const std::vector<Need>& wanted) {
   Record& record = Record::current();
   for (const Need& need : wanted)

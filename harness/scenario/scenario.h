@@ -43,6 +43,9 @@ void tabulate(const std::string& table, const std::string& input,
 /// A documented limit was not there: the verdict is `lifted`.
 void lifted(const std::string& what);
 
+/// This machine leaves nothing to judge; see Role::not_applicable().
+void not_applicable(const std::string& why);
+
 /// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
 /// of a capability of capabilities.h.
 struct Need {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <deque>
+
 #include "harness/scenario/vmm.h"
 
 namespace ipclab {
@@ -12,11 +14,11 @@ CUmemAllocationProp chunk_of(int device, CUmemAllocationHandleType types) {
 }
 
 size_t granule(const CUmemAllocationProp& wanted) {
-  size_t bytes = 0;
+  Sentinel<size_t> bytes;
   CALL(cudaFree(nullptr));  // the driver API wants a context
-  CALL(DRIVER(cuMemGetAllocationGranularity)(&bytes, &wanted,
+  CALL(DRIVER(cuMemGetAllocationGranularity)(bytes.out(), &wanted,
                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-  return bytes;
+  return bytes.result();
 }
 
 Chunk::~Chunk() {
@@ -24,19 +26,19 @@ Chunk::~Chunk() {
 }
 
 Chunk Chunk::create(size_t bytes, const CUmemAllocationProp& wanted) {
-  Chunk chunk;
+  Sentinel<CUmemGenericAllocationHandle> handle;
   CALL(cudaFree(nullptr));
-  CALL(DRIVER(cuMemCreate)(&chunk.handle_, bytes, &wanted, 0));
-  return chunk;
+  CALL(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0));
+  return Chunk(handle.result());
 }
 
 Chunk Chunk::import(const Descriptor& descriptor) {
-  Chunk chunk;
+  Sentinel<CUmemGenericAllocationHandle> handle;
   CALL(cudaFree(nullptr));
   CALL(DRIVER(cuMemImportFromShareableHandle)(
-      &chunk.handle_, by_value(descriptor.get()),
+      handle.out(), by_value(descriptor.get()),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-  return chunk;
+  return Chunk(handle.result());
 }
 
 Chunk Chunk::import(const CUmemFabricHandle& handle) {
@@ -49,23 +51,23 @@ Chunk Chunk::import(const CUmemFabricHandle& handle) {
 }
 
 Descriptor Chunk::descriptor() const {
-  int descriptor = -1;
+  Sentinel<int> descriptor;
   CALL(DRIVER(cuMemExportToShareableHandle)(
-      &descriptor, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  return Descriptor(descriptor);
+      descriptor.out(), handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  return Descriptor(descriptor.result());
 }
 
 CUmemFabricHandle Chunk::fabric_handle() const {
-  CUmemFabricHandle handle;
-  CALL(DRIVER(cuMemExportToShareableHandle)(&handle, handle_,
+  Sentinel<CUmemFabricHandle> handle;
+  CALL(DRIVER(cuMemExportToShareableHandle)(handle.out(), handle_,
                                             CU_MEM_HANDLE_TYPE_FABRIC, 0));
-  return handle;
+  return handle.result();
 }
 
 CUmemAllocationProp Chunk::properties() const {
-  CUmemAllocationProp found{};
-  CALL(DRIVER(cuMemGetAllocationPropertiesFromHandle)(&found, handle_));
-  return found;
+  Sentinel<CUmemAllocationProp> found;
+  CALL(DRIVER(cuMemGetAllocationPropertiesFromHandle)(found.out(), handle_));
+  return found.result();
 }
 
 void Chunk::release() {
@@ -74,8 +76,10 @@ void Chunk::release() {
 }
 
 Reservation::Reservation(size_t bytes) : bytes_(bytes) {
+  Sentinel<CUdeviceptr> address;
   CALL(cudaFree(nullptr));
-  CALL(DRIVER(cuMemAddressReserve)(&address_, bytes, 0, 0, 0));
+  CALL(DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, 0, 0));
+  address_ = address.result();
 }
 
 Reservation::~Reservation() {
@@ -97,8 +101,9 @@ void Reservation::free() {
 
 Mapping::Mapping(const Chunk& chunk, size_t bytes, CUmemAccess_flags access,
                  int device) {
-  CUdeviceptr address = 0;
-  CALL(DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0));
+  Sentinel<CUdeviceptr> reserved;
+  CALL(DRIVER(cuMemAddressReserve)(reserved.out(), bytes, 0, 0, 0));
+  const CUdeviceptr address = reserved.result();
   CALL(DRIVER(cuMemMap)(address, bytes, 0, chunk.handle(), 0));
   static_cast<Words&>(*this) = words_at(address, bytes);
   const CUmemAccessDesc wanted = access_for(device, access);
@@ -117,6 +122,46 @@ void Mapping::unmap() {
   data = nullptr;
 }
 
+namespace {
+
+__global__ void stamp(uint32_t* data, size_t step, size_t count) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) data[i * step] = ~data[i * step];
+}
+
+// One word of each granule: physical memory is handed out in whole ones.
+void stamp_granules(const Words& words, size_t bytes) {
+  const size_t count = words.bytes() / bytes;
+  note_call("stamp<<<>>>");
+  stamp<<<static_cast<unsigned>((count + 255) / 256), 256>>>(
+      words.data, bytes / sizeof(uint32_t), count);
+  CALL(cudaGetLastError());
+  CALL(cudaDeviceSynchronize());
+}
+
+}  // namespace
+
+void take_all_free_memory() {
+  const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+  const size_t least = granule(wanted);
+  std::deque<Mapping> taken;
+  taken.emplace_back(Chunk::create(least, wanted), least);
+  stamp_granules(taken.back(), least);  // loads the kernel while there is room
+  // In pieces that get smaller as the room does.
+  for (size_t bytes = free_memory() / least * least; bytes >= least;) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult code =
+        NOTED(DRIVER(cuMemCreate)(&handle, bytes, &wanted, 0));
+    if (code == CUDA_ERROR_OUT_OF_MEMORY) {
+      bytes = bytes / 2 / least * least;
+      continue;
+    }
+    CALL(code);
+    taken.emplace_back(Chunk(handle), bytes);
+    stamp_granules(taken.back(), least);
+  }
+}
+
 CUmemAccessDesc access_for(int device, CUmemAccess_flags flags) {
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -126,9 +171,9 @@ CUmemAccessDesc access_for(int device, CUmemAccess_flags flags) {
 
 unsigned long long access_at(CUdeviceptr address, int device) {
   const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
-  unsigned long long flags = ~0ull;
-  CALL(DRIVER(cuMemGetAccess)(&flags, &location, address));
-  return flags;
+  Sentinel<unsigned long long> flags;
+  CALL(DRIVER(cuMemGetAccess)(flags.out(), &location, address));
+  return flags.result();
 }
 
 std::function<void(Role&)> lends_chunk(Pattern written, int importers) {

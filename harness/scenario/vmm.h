@@ -101,6 +101,11 @@ class Mapping : public Words {
   void unmap();
 };
 
+/// Takes all memory that GPU 0 has left, writes into every granule of it, and
+/// gives it back: what was freed too early then holds somebody else's bytes. A
+/// test that does so is `alone`.
+void take_all_free_memory();
+
 /// What cuMemSetAccess is told about a GPU.
 CUmemAccessDesc access_for(
     int device, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE);

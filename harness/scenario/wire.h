@@ -50,6 +50,7 @@ struct Frame {
     kNote,        // role: observed, not judged
     kOutcome,     // role: what became of one input (fields separated by NUL)
     kLifted,      // role: a documented limit was not there
+    kNothing,     // role: this machine leaves nothing to judge
     kBroken,      // role: I cannot judge
     kLeft,        // role: something that I leave open
     kDie,         // role: the signal that I am about to raise

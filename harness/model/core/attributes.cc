@@ -4,7 +4,6 @@
 #include <map>
 
 #include "core/device.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -89,7 +88,7 @@ CUuuid gpu_uuid(int gpu) {
 CUresult device_attribute(int* value, int attribute, int gpu) {
   if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
     *value = 0;
-    return mutant("unknown-attr-ok") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
@@ -99,18 +98,15 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
       *value = profile().integrated;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-      *value = profile().ipc_events != mutant("ipc-attr-lies");
+      *value = profile().ipc_events;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-      *value = profile().pools != mutant("pool-attr-lies");
-      return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
       *value = profile().pools;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
       *value = profile().pool_handles;
-      if (mutant("pool-attr-lies")) *value |= CU_MEM_HANDLE_TYPE_WIN32;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -123,8 +119,7 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-      *value = (profile().chunk_handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0 &&
-               !mutant("fabric-attr-lies");
+      *value = (profile().chunk_handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
       return CUDA_SUCCESS;
     default: {
       const auto found = fixed_attributes().find(attribute);

@@ -18,7 +18,6 @@
 #include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/log.h"
 #include "core/pool_file.h"
@@ -34,7 +33,6 @@ struct Trailer {
   uint64_t id;
   uint64_t size;
   uint64_t gpu;
-  uint64_t counter;
   Label label;
   uint64_t occupants[kSlots];
 };
@@ -134,21 +132,6 @@ std::shared_ptr<Block> Block::create(int gpu, uint64_t size,
   return block;
 }
 
-std::shared_ptr<Block> Block::detached(const Block& original, bool copy) {
-  std::shared_ptr<Block> block =
-      create(original.gpu(), original.size(), original.label());
-  if (block == nullptr || !copy) return block;
-  std::vector<char> bytes(1 << 20);
-  for (uint64_t at = 0; at < original.size(); at += bytes.size()) {
-    const auto offset = static_cast<off_t>(at);
-    if (pread(original.descriptor(), bytes.data(), bytes.size(), offset) < 0 ||
-        pwrite(block->descriptor(), bytes.data(), bytes.size(), offset) < 0) {
-      return nullptr;
-    }
-  }
-  return block;
-}
-
 std::shared_ptr<Block> Block::adopt(int descriptor) {
   auto block = std::shared_ptr<Block>(new Block);
   block->descriptor_ = descriptor;
@@ -194,39 +177,12 @@ void Block::set_occupant(uint64_t offset, uint64_t export_id) {
   }
 }
 
-uint64_t Block::counter() const {
-  uint64_t value = 0;
-  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, counter));
-  return pread(descriptor_, &value, sizeof value, position) == sizeof value
-             ? value
-             : 0;
-}
-
-void Block::set_counter(uint64_t value) {
-  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, counter));
-  if (pwrite(descriptor_, &value, sizeof value, position) != sizeof value) {
-    say(std::string("cannot mark device memory: ") + std::strerror(errno));
-  }
-}
-
 Label Block::label() const {
   Label label{};
   const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, label));
   return pread(descriptor_, &label, sizeof label, position) == sizeof label
              ? label
              : Label{};
-}
-
-void Block::abandon() {
-  Label label = this->label();
-  label.abandoned = 1;
-  const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, label));
-  if (pwrite(descriptor_, &label, sizeof label, position) != sizeof label ||
-      fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                static_cast<off_t>(size_)) != 0) {
-    say(std::string("cannot abandon device memory: ") + std::strerror(errno));
-  }
-  lock_range(descriptor_, F_UNLCK, gpu_, size_);
 }
 
 uint64_t bytes_in_use(int gpu) {

@@ -28,7 +28,6 @@ struct Label {
   int32_t location_type;  ///< a CUmemLocationType
   int32_t location_id;    ///< GPU of the profile, or NUMA node
   uint32_t rdma;          ///< gpuDirectRDMACapable
-  uint32_t abandoned;     ///< for mutants: the creator has let go of it
   Handle creator;         ///< sealed: names the process
 };
 
@@ -44,9 +43,6 @@ class Block {
   /// Takes over a descriptor of another process's block; null if it is none.
   static std::shared_ptr<Block> adopt(int descriptor);
 
-  /// A block with bytes of its own, for mutants that hand out a copy.
-  static std::shared_ptr<Block> detached(const Block& original, bool copy);
-
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -61,12 +57,6 @@ class Block {
   /// block, so that an importer can tell that a handle is stale.
   uint64_t occupant(uint64_t offset) const;
   void set_occupant(uint64_t offset, uint64_t export_id);
-
-  /// A counter in the block, for mutants that need to know of other importers.
-  uint64_t counter() const;
-  void set_counter(uint64_t value);
-  /// For mutants: frees the memory although somebody may still use it.
-  void abandon();
 
  private:
   Block() = default;

@@ -13,8 +13,6 @@
 #include "core/device.h"
 #include "core/fabric.h"
 #include "core/memory.h"
-#include "core/mutant.h"
-#include "core/pool_file.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -53,16 +51,12 @@ CUresult check_location(const CUmemAllocationProp& wanted) {
                  : CUDA_ERROR_INVALID_DEVICE;
     }
     case CU_MEM_LOCATION_TYPE_HOST:
-      return wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
-                     mutant("host-ipc-ok")
+      return wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
                  ? CUDA_SUCCESS
                  : CUDA_ERROR_INVALID_VALUE;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
       return is_numa_node(wanted.location.id) ? CUDA_SUCCESS
                                               : CUDA_ERROR_INVALID_VALUE;
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-      return mutant("numa-current-ok") ? CUDA_SUCCESS
-                                       : CUDA_ERROR_INVALID_VALUE;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -84,9 +78,6 @@ CUresult check_handle_types(int types) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if ((types & ~profile().chunk_handles) != 0) return CUDA_ERROR_NOT_SUPPORTED;
-  if ((types & kPosix) != 0 && mutant("fd-attr-lies")) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   return (types & kFabric) != 0 && !has_imex_channel()
              ? CUDA_ERROR_NOT_PERMITTED
              : CUDA_SUCCESS;
@@ -105,10 +96,7 @@ bool is_reachable(int gpu) {
 CUmemLocation location_of(const Label& label) {
   CUmemLocation location{static_cast<CUmemLocationType>(label.location_type),
                          label.location_id};
-  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      mutant("import-props-wrong")) {
-    return location;
-  }
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return location;
   const int ordinal = ordinal_of_gpu(label.location_id);
   const CUcontext current = current_context();
   location.id = ordinal >= 0         ? ordinal
@@ -121,62 +109,20 @@ CUmemLocation location_of(const Label& label) {
 // is not possible.
 int descriptor_of(void* shareable) {
   const auto value = reinterpret_cast<uintptr_t>(shareable);
-  int descriptor = static_cast<int>(value);
-  if (mutant("import-by-address")) {
-    constexpr uintptr_t kFirstPage = 4096;
-    descriptor = value < kFirstPage ? -1 : *static_cast<int*>(shareable);
-  }
-  return fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-}
-
-// Memory of no chunk that only a mutant takes for one.
-bool is_taken_for_chunk(int descriptor) {
-  return mutant("import-accepts-any-fd") ||
-         (mutant("fd-kind-confused") &&
-          PoolFile::adopt(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) != nullptr);
+  return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
 }
 
 // Takes over the descriptor; null if it is not that of a chunk.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
   if (descriptor < 0) return nullptr;
-  const bool anyway = is_taken_for_chunk(descriptor);
   std::shared_ptr<Block> block = Block::adopt(descriptor);
-  if (block != nullptr && block->label().is_chunk != 0) return block;
-  if (!anyway) return nullptr;
-  Label label{};
-  label.is_chunk = 1;
-  label.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-  return Block::create(0, kPage, label);
-}
-
-// What the mutants of lifetime take away: memory that its creator has let go
-// of, or that has lost it.
-bool is_lost(const Block& block, const Label& label) {
-  const bool orphaned =
-      label.abandoned != 0 || !exporter_is_alive(label.creator);
-  return orphaned && mutant("fd-does-not-pin") && block.counter() == 0;
+  return block != nullptr && block->label().is_chunk != 0 ? block : nullptr;
 }
 
 CUresult import(std::shared_ptr<Block> block,
                 CUmemGenericAllocationHandle* handle) {
   const Label label = block->label();
-  if (is_lost(*block, label)) return CUDA_ERROR_INVALID_VALUE;
   if (!is_reachable(block->gpu())) return CUDA_ERROR_NOT_SUPPORTED;
-  if (mutant("ok-same-handle-value")) {
-    for (const auto& [known, chunk] : chunks()) {
-      if (!chunk->imported || chunk->block->id() != block->id()) continue;
-      ++chunk->references;
-      *handle = known;
-      return CUDA_SUCCESS;
-    }
-  }
-  block->set_counter(block->counter() + 1);
-  if (mutant("vmm-import-fresh")) block = Block::detached(*block, false);
-  if (mutant("vmm-snapshot-copy") ||
-      (mutant("self-import-copy") && is_own(label.creator))) {
-    block = Block::detached(*block, true);
-  }
-  if (block == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto chunk = std::make_shared<Chunk>();
   chunk->imported = true;
   chunk->block = std::move(block);
@@ -192,10 +138,6 @@ CUresult import(std::shared_ptr<Block> block,
 
 Chunk::~Chunk() {
   if (imported || block == nullptr) return;
-  if (mutant("vmm-owner-frees") ||
-      (mutant("fd-does-not-pin") && block->counter() == 0)) {
-    block->abandon();
-  }
   if (!on_host()) give_back_bytes(block->gpu(), block->size());
 }
 
@@ -212,18 +154,16 @@ CUresult chunk_granularity(const CUmemAllocationProp& wanted,
       which != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *bytes = mutant("granularity-zero") ? 0 : kPage;
+  *bytes = kPage;
   return CUDA_SUCCESS;
 }
 
 CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
                       CUmemGenericAllocationHandle* handle) {
-  if (mutant("vmm-attr-lies")) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult error = check(wanted)) return error;
   if (CUresult error = check_handle_types(wanted.requestedHandleTypes)) {
     return error;
   }
-  if (mutant("create-any-size")) size = (size | 1) / kPage * kPage + kPage;
   if (size == 0 || size % kPage != 0) return CUDA_ERROR_INVALID_VALUE;
 
   const std::lock_guard lock(state_mutex());
@@ -231,9 +171,6 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
   chunk->properties = wanted;
   // A hint that this GPU does not follow.
   chunk->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;
-  if (mutant("rdma-flag-lost")) {
-    chunk->properties.allocFlags.gpuDirectRDMACapable = 0;
-  }
   const bool on_device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   const int gpu = on_device ? devices()[wanted.location.id].gpu : -1;
   if (on_device && !take_bytes(gpu, size)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -258,22 +195,6 @@ CUresult chunk_release(CUmemGenericAllocationHandle handle) {
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (--chunk->references > 0) return CUDA_SUCCESS;
   chunks().erase(handle);
-  if (mutant("vmm-leak")) new std::shared_ptr<Chunk>(chunk);
-  if (mutant("import-release-miscount") && chunk->imported) {
-    for (auto other = chunks().begin(); other != chunks().end();) {
-      const bool same = other->second->imported &&
-                        other->second->block->id() == chunk->block->id();
-      other = same ? chunks().erase(other) : std::next(other);
-    }
-  }
-  if (mutant("release-frees-mapped")) {
-    for (const auto& [address, mapping] : allocations()) {
-      if (mapping.chunk != chunk) continue;
-      for (size_t i = 0; i < devices().size(); ++i) {
-        set_access(static_cast<int>(i), address, mapping.size, kNone);
-      }
-    }
-  }
   return CUDA_SUCCESS;
 }
 
@@ -293,10 +214,6 @@ CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::shared_ptr<Chunk>& chunk = mapping->chunk;
-  if (mutant("retain-wrong-handle")) {
-    *handle = chunk->handle + 1;
-    return CUDA_SUCCESS;
-  }
   // The program may have released all references to it before.
   ++chunk->references;
   chunks()[chunk->handle] = chunk;
@@ -309,8 +226,7 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
   const std::lock_guard lock(state_mutex());
   const std::shared_ptr<Chunk> chunk = find_chunk(handle);
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const bool requested = (chunk->properties.requestedHandleTypes & type) != 0 ||
-                         mutant("export-unrequested");
+  const bool requested = (chunk->properties.requestedHandleTypes & type) != 0;
   if (!requested || (type != kPosix && type != kFabric)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -319,13 +235,9 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
     fabric_export(block->id(), block->descriptor(), block, shareable);
     return CUDA_SUCCESS;
   }
-  int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);
+  const int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);
   // The documented list has no code for a process that has too many.
   if (descriptor < 0) return CUDA_ERROR_NOT_PERMITTED;
-  if (mutant("export-bad-fd")) {
-    close(descriptor);
-    descriptor = 1 << 30;
-  }
   std::memcpy(shareable, &descriptor, sizeof descriptor);
   return CUDA_SUCCESS;
 }
@@ -347,11 +259,7 @@ CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
   if (block == nullptr) {
     return profile().driver_580 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = import(std::move(block), handle);
-  if (mutant("import-consumes-fd")) {
-    close(static_cast<int>(reinterpret_cast<uintptr_t>(shareable)));
-  }
-  return result;
+  return import(std::move(block), handle);
 }
 
 }  // namespace ipclab::model

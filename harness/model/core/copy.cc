@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "core/device.h"
-#include "core/ipc.h"
 #include "core/memory.h"
-#include "core/mutant.h"
 #include "core/pool.h"
 #include "core/vmm.h"
 
@@ -21,8 +19,8 @@ struct Place {
   char* bytes = nullptr;
   bool pageable = true;
   bool on_device = false;  // neither host nor managed
-  bool imported = false;
   bool sync_memops = false;
+  Pin pin;
 };
 
 uint64_t length(const Region& region, const Extent& extent) {
@@ -40,11 +38,6 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
                 Access needed, Place* place) {
   const std::lock_guard lock(state_mutex());
   const Allocation* found = find_allocation(region.address);
-  if (found != nullptr && found->kind == Kind::kImported &&
-      mutant("thread-local-map") &&
-      found->opener != std::this_thread::get_id()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
   if (found == nullptr) {
     // Host memory, or an address that faults like one.
     place->bytes = reinterpret_cast<char*>(region.address);
@@ -62,8 +55,8 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   }
   place->pageable = false;
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
-  place->imported = found->kind == Kind::kImported;
   place->sync_memops = found->sync_memops;
+  if (in_window(region.address)) place->pin = pin(region.address, bytes);
   place->bytes = static_cast<char*>(
       in_window(region.address) ? alias(region.address)
                                 : reinterpret_cast<void*>(region.address));
@@ -93,7 +86,6 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous) {
   if (is_empty(extent)) return CUDA_SUCCESS;
-  revoke_lost_imports();
   Place target;
   Place source;
   const Contexts contexts{stream->context(), current};
@@ -102,9 +94,6 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
   }
   if (CUresult error = locate(from, extent, contexts, kRead, &source)) {
     return error;
-  }
-  if (mutant("import-copy-broken") && (target.imported || source.imported)) {
-    return CUDA_SUCCESS;
   }
   std::function<void()> work = [=] {
     copy_rows(target.bytes, to, source.bytes, from, extent);

@@ -5,13 +5,12 @@
 #include <pthread.h>
 
 #include <cstring>
-#include <iterator>
 
 #include "core/event.h"
+#include "core/hooks.h"
 #include "core/ipc.h"
 #include "core/memory.h"
 #include "core/module.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 #include "core/stream.h"
 #include "core/visible.h"
@@ -80,7 +79,7 @@ CUresult initialise() {
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
   const std::lock_guard lock(state_mutex());
   if (initialised) return CUDA_SUCCESS;
-  check_mutant();
+  check_hook();
   const std::vector<int> visible = visible_gpus(profile().gpus);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   if (CUresult error = reserve_addresses(static_cast<int>(visible.size()))) {
@@ -111,6 +110,13 @@ CUresult enter(CUcontext* context) {
   if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!(*context)->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return static_cast<CUresult>((*context)->sticky.load());
+}
+
+CUresult enter_without_context() {
+  if (CUresult error = enter()) return error;
+  const CUcontext context = current_context();
+  return context == nullptr ? CUDA_SUCCESS
+                            : static_cast<CUresult>(context->sticky.load());
 }
 
 int ordinal_of_gpu(int gpu) {
@@ -182,14 +188,6 @@ CUresult primary_reset(int device) {
     context->retained = 0;
   }
   deactivate(context);
-  if (mutant("reset-orphans-async")) {
-    const std::lock_guard lock(state_mutex());
-    auto& all = allocations();
-    for (auto entry = all.begin(); entry != all.end();) {
-      const bool pooled = entry->second.pool != nullptr;
-      entry = pooled ? all.erase(entry) : std::next(entry);
-    }
-  }
   context->sticky = 0;
   return CUDA_SUCCESS;
 }
@@ -211,10 +209,6 @@ CUresult add_peer(CUcontext context, int gpu, bool lazy) {
 }
 
 void remove_lazy_peer(CUcontext context, int gpu) {
-  if (mutant("peer-resource-leak")) {
-    // Each import keeps a resource of its own.
-    context->lazy_peers[-1 - static_cast<int>(context->lazy_peers.size())] = 1;
-  }
   const auto peer = context->lazy_peers.find(gpu);
   if (peer == context->lazy_peers.end()) return;
   if (--peer->second == 0) context->lazy_peers.erase(peer);

@@ -57,7 +57,7 @@ namespace ipclab::model {
 /// GPU work.
 std::mutex& state_mutex();
 
-/// cuInit: reads profile, mutant and CUDA_VISIBLE_DEVICES, reserves addresses.
+/// cuInit: reads profile, hook and CUDA_VISIBLE_DEVICES, reserves addresses.
 /// CUDA_ERROR_NO_DEVICE if no GPU is visible.
 CUresult initialise();
 
@@ -70,6 +70,10 @@ CUresult enter();
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED if it is gone, its sticky error if it has
 /// one.
 CUresult enter(CUcontext* context);
+
+/// enter() for calls that need no context: a current one that has a sticky
+/// error loses them, too.
+CUresult enter_without_context();
 
 /// Set while a stream runs a host function on this thread.
 extern thread_local bool inside_host_function;

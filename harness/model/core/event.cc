@@ -2,12 +2,9 @@
 // Events.
 #include "core/event.h"
 
-#include <signal.h>
-
 #include <utility>
 
 #include "core/device.h"
-#include "core/mutant.h"
 #include "core/pool.h"
 #include "core/registry.h"
 
@@ -26,10 +23,6 @@ Order order_behind(CUevent_st* event, uint32_t record) {
   return event->record == record ? event->behind : Order{};
 }
 
-bool interprocess(const CUevent_st& event) {
-  return (event.flags & CU_EVENT_INTERPROCESS) != 0;
-}
-
 }  // namespace
 
 std::shared_ptr<CUevent_st> find_event(CUevent event) {
@@ -41,26 +34,14 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event) {
       CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
-  if (shared) {
-    if ((flags & CU_EVENT_DISABLE_TIMING) == 0 &&
-        !mutant("timing-ipc-event-ok")) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (mutant("ipc-event-refused")) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CU_EVENT_BLOCKING_SYNC) != 0 &&
-        mutant("blocking-ipc-refused")) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  if (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   auto made = std::make_shared<CUevent_st>();
   made->context = context;
   made->flags = flags;
-  made->state = shared || mutant("export-any-event") ? EventState::shared()
-                                                     : EventState::local();
-  if (made->state == nullptr) {
-    if (mutant("event-exhaustion-crash")) raise(SIGSEGV);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  made->state = shared ? EventState::shared() : EventState::local();
+  if (made->state == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   *event = handles().add(std::move(made));
   return CUDA_SUCCESS;
 }
@@ -75,36 +56,18 @@ CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state) {
 }
 
 CUresult event_destroy(CUevent event) {
-  const std::shared_ptr<CUevent_st> removed = handles().remove(event);
-  if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (removed->imported &&
-      (mutant("import-destroy-leaks") || mutant("event-destroy-global"))) {
-    static auto& leaked = *new Registry<CUevent_st>;
-    leaked.add(removed);
-  }
-  if (removed->imported && mutant("event-destroy-global")) {
-    // A record that nobody ever completes, for everybody.
-    removed->state->begin_record();
-  }
-  return CUDA_SUCCESS;
+  return handles().remove(event) != nullptr ? CUDA_SUCCESS
+                                            : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->context != stream->context() &&
-      !(event->imported && mutant("record-foreign-device-ok"))) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  if (event->imported && mutant("import-record-noop")) return CUDA_SUCCESS;
+  if (event->context != stream->context()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
   if (stream->capturing()) {  // each launch of the graph is a record
     stream->submit([state] { state->complete(state->begin_record()); });
     return CUDA_SUCCESS;
-  }
-  if (interprocess(*event)) {
-    if (state->latest() >= 1 && mutant("record-once")) return CUDA_SUCCESS;
-    if (state->latest() >= 32 && mutant("event-ring-32")) return CUDA_SUCCESS;
   }
   const Order behind = stream->order_from_now();
   const uint32_t record = state->begin_record();
@@ -113,10 +76,6 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     event->record = record;
     event->behind = behind;
   }
-  if (interprocess(*event) && mutant("ipc-record-early")) {
-    state->complete(record);
-    return CUDA_SUCCESS;
-  }
   stream->submit([state, record] { state->complete(record); }, true);
   return CUDA_SUCCESS;
 }
@@ -124,9 +83,6 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
 CUresult event_query(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (interprocess(*event) && mutant("ipc-query-always-ready")) {
-    return CUDA_SUCCESS;
-  }
   return event->state->is_complete(event->state->latest())
              ? static_cast<CUresult>(event->context->sticky.load())
              : CUDA_ERROR_NOT_READY;
@@ -135,7 +91,6 @@ CUresult event_query(CUevent handle) {
 CUresult event_synchronize(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->imported && mutant("ipc-sync-early")) return CUDA_SUCCESS;
   const uint32_t record = event->state->latest();
   event->state->wait(record);
   after_synchronize(order_behind(event.get(), record));
@@ -148,7 +103,7 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end) {
   if (first == nullptr || last == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const bool timed = ((first->flags | last->flags) &
                       static_cast<unsigned>(CU_EVENT_DISABLE_TIMING)) == 0;
-  if (!timed && !mutant("ipc-elapsed-ok")) return CUDA_ERROR_INVALID_HANDLE;
+  if (!timed) return CUDA_ERROR_INVALID_HANDLE;
   const uint32_t first_record = first->state->latest();
   const uint32_t last_record = last->state->latest();
   if (first_record == 0 || last_record == 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -167,14 +122,8 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
-  if (event->imported && mutant("ipc-wait-noop")) return CUDA_SUCCESS;
-  if (event->context->gpu != stream->context()->gpu &&
-      mutant("cross-device-wait-noop")) {
-    return CUDA_SUCCESS;
-  }
-  if (!event->imported && mutant("wait-noop-local")) return CUDA_SUCCESS;
   const uint32_t captured = state->latest();
-  if (stream->capturing() || mutant("wait-tracks-latest")) {
+  if (stream->capturing()) {
     stream->submit([state] { state->wait(state->latest()); });
   } else {
     stream->submit([state, captured] { state->wait(captured); });

@@ -15,7 +15,6 @@
 
 #include "core/block.h"
 #include "core/log.h"
-#include "core/mutant.h"
 
 namespace ipclab::model {
 namespace {
@@ -140,14 +139,12 @@ void EventState::complete(uint32_t record) {
 uint32_t EventState::latest() const { return page_->recorded; }
 
 bool EventState::is_complete(uint32_t record) const {
-  if (record == 0) return !mutant("unrecorded-blocks");
+  if (record == 0) return true;
   const Slot& made = slot(record);
   if (at_least(made.completed.load(std::memory_order_acquire), record)) {
     return true;
   }
-  if (recorder_is_alive(made.recorder) || mutant("exporter-death-wedges")) {
-    return false;
-  }
+  if (recorder_is_alive(made.recorder)) return false;
   // It may have completed the record and ended in between.
   if (!at_least(made.completed, record)) {
     say("the process that recorded an event has ended before the work was "
@@ -157,22 +154,16 @@ bool EventState::is_complete(uint32_t record) const {
 }
 
 void EventState::wait(uint32_t record) const {
-  if (record == 0 && !mutant("unrecorded-blocks")) return;
+  if (record == 0) return;
   const Slot& made = slot(record);
   for (;;) {
     const uint32_t seen = page_->changes;
-    if (at_least(made.completed.load(std::memory_order_acquire), record) &&
-        record != 0 && may_pass(record)) {
+    if (at_least(made.completed.load(std::memory_order_acquire), record)) {
       return;
     }
     futex_wait(&page_->changes, seen);
-    if (is_complete(record) && may_pass(record)) return;
+    if (is_complete(record)) return;
   }
-}
-
-bool EventState::may_pass(uint32_t record) const {
-  if (descriptor_ < 0 || !mutant("event-single-waiter")) return true;
-  return page_->passed.exchange(record) != record;
 }
 
 }  // namespace ipclab::model

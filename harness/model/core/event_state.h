@@ -55,7 +55,6 @@ class EventState {
     std::atomic<uint32_t> begun;     ///< records that have a number
     std::atomic<uint32_t> recorded;  ///< the newest record that waits see
     std::atomic<uint32_t> changes;   ///< futex
-    std::atomic<uint32_t> passed;    ///< for the mutant event-single-waiter
     std::atomic<uint64_t> completed_ns;
     Slot ring[kRing];
   };
@@ -63,7 +62,6 @@ class EventState {
   EventState() = default;
   bool map(int descriptor, bool fresh);
   bool join();
-  bool may_pass(uint32_t record) const;
   bool recorder_is_alive(uint32_t recorder) const;
   Slot& slot(uint32_t record) const { return page_->ring[record % kRing]; }
 

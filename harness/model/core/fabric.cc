@@ -20,8 +20,7 @@
 #include <utility>
 
 #include "core/block.h"
-#include "core/ipc_refusal.h"
-#include "core/mutant.h"
+#include "core/handle.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -78,7 +77,7 @@ std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
     std::shared_ptr<const void> owner = entry->second.owner.lock();
     if (owner == nullptr) {
       entry = own.offers.erase(entry);
-    } else if (entry->first == id || mutant("fabric-stale-maps")) {
+    } else if (entry->first == id) {
       return {std::move(owner), entry->second.descriptor};
     } else {
       ++entry;
@@ -165,9 +164,7 @@ void open_endpoint() {
 
 }  // namespace
 
-bool has_imex_channel() {
-  return imex_channel() || mutant("fabric-no-imex-ok");
-}
+bool has_imex_channel() { return imex_channel().has_value(); }
 
 void fabric_export(uint64_t id, int descriptor,
                    const std::shared_ptr<const void>& owner, void* out) {
@@ -180,16 +177,14 @@ void fabric_export(uint64_t id, int descriptor,
   handle.occupant = own.name;
   handle.offset = imex_channel().value_or(0);
   seal(HandleKind::kFabric, &handle);
-  write_handle(handle, out);
+  std::memcpy(out, &handle, sizeof handle);
 }
 
 CUresult fabric_import(const void* bytes, int* descriptor) {
   Handle handle;
   std::memcpy(&handle, bytes, sizeof handle);
   if (!is_sealed(HandleKind::kFabric, handle)) return CUDA_ERROR_INVALID_VALUE;
-  if (imex_channel() != handle.offset && !mutant("imex-check-missing")) {
-    return CUDA_ERROR_NOT_PERMITTED;
-  }
+  if (imex_channel() != handle.offset) return CUDA_ERROR_NOT_PERMITTED;
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
   sockaddr_un address;

@@ -4,7 +4,6 @@
 
 #include "core/device.h"
 #include "core/memory.h"
-#include "core/mutant.h"
 #include "core/pool.h"
 #include "core/registry.h"
 
@@ -37,8 +36,7 @@ CUresult graph_add_allocation(CUgraph handle,
   if (graph == nullptr || wanted->bytesize == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
-      !mutant("graph-mem-ipc-ok")) {
+  if (wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::lock_guard lock(state_mutex());
@@ -60,7 +58,6 @@ CUresult graph_from_capture(Stream* stream, CUgraph* graph) {
   const bool spoilt = stream->capture_is_spoilt();
   stream->end_capture(&made->work);
   if (spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (mutant("captured-work-lost")) made->work.clear();
   *graph = graphs().add(std::move(made));
   return CUDA_SUCCESS;
 }

@@ -9,10 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
-
-#include "core/mutant.h"
 
 namespace ipclab::model {
 namespace {
@@ -40,11 +37,11 @@ uint64_t own_start_time() {
   return started;
 }
 
-uint32_t checksum_of(const Handle& handle) {
-  uint32_t hash = 2166136261u;  // FNV-1a
+uint64_t checksum_of(const Handle& handle) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
   const auto* bytes = reinterpret_cast<const unsigned char*>(&handle);
-  for (size_t i = 0; i < offsetof(Handle, mark); ++i) {
-    hash = (hash ^ bytes[i]) * 16777619u;
+  for (size_t i = 0; i < offsetof(Handle, checksum); ++i) {
+    hash = (hash ^ bytes[i]) * 1099511628211ull;
   }
   return hash;
 }
@@ -61,20 +58,6 @@ int open_memory(uint32_t pid, int descriptor) {
     return -1;  // the number belongs to something else by now
   }
   return open(path.c_str(), O_RDWR | O_CLOEXEC);
-}
-
-// For the mutant stale-handle-resolves: what now has the number of the memory
-// in a process with the same parent.
-int open_in_a_sibling(const Handle& handle) {
-  const std::string parent = std::to_string(getppid());
-  std::ifstream children("/proc/" + parent + "/task/" + parent + "/children");
-  int opened = -1;
-  for (uint32_t pid = 0; opened < 0 && children >> pid;) {
-    if (pid != static_cast<uint32_t>(getpid())) {
-      opened = open_memory(pid, handle.descriptor);
-    }
-  }
-  return opened;
 }
 
 }  // namespace
@@ -100,21 +83,9 @@ bool exporter_is_alive(const Handle& handle) {
   return start_time(handle.pid) == handle.started;
 }
 
-void wedge_at_exit(const Handle& handle) {
-  struct Wedge {
-    Handle handle;
-    ~Wedge() {
-      while (!exporter_is_alive(handle)) pause();
-    }
-  };
-  static const Wedge wedge{handle};
-}
-
 int open_remote(const Handle& handle) {
   errno = 0;
-  if (!exporter_is_alive(handle)) {
-    return mutant("stale-handle-resolves") ? open_in_a_sibling(handle) : -1;
-  }
+  if (!exporter_is_alive(handle)) return -1;
   return open_memory(handle.pid, handle.descriptor);
 }
 

@@ -26,8 +26,7 @@ struct Handle {
   uint64_t size;
   int32_t descriptor;
   uint32_t gpu;
-  uint32_t mark;      ///< for mutants
-  uint32_t checksum;  ///< over everything above
+  uint64_t checksum;  ///< over everything above
 };
 static_assert(sizeof(Handle) == CU_IPC_HANDLE_SIZE);
 
@@ -39,9 +38,6 @@ bool is_sealed(HandleKind kind, const Handle& handle);
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
-/// For the mutant exporter-death-wedges: this process cannot end once the one
-/// that made the handle has.
-void wedge_at_exit(const Handle& handle);
 /// Opens the exporter's descriptor; -1 if that is not possible (it ended, it
 /// closed the object, or it belongs to another user).
 int open_remote(const Handle& handle);

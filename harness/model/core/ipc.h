@@ -8,12 +8,10 @@
 
 #include <cstdint>
 
-#include "core/block.h"
-
 namespace ipclab::model {
 
 /// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
-CUresult ipc_get_memory(CUcontext context, void* handle, uint64_t address);
+CUresult ipc_get_memory(void* handle, uint64_t address);
 /// Codes, observed on an H200 unless the documentation is named:
 /// CUDA_ERROR_INVALID_VALUE for bytes that are no handle, for other flags than
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and for memory that was freed;
@@ -27,17 +25,13 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* handle, unsigned flags);
 /// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return
 /// or that has no open left.
-CUresult ipc_close_memory(CUcontext context, uint64_t address);
+CUresult ipc_close_memory(uint64_t address);
 /// Unmaps what a context has open. The caller holds state_mutex().
 void close_imports(CUcontext context);
-/// For mutants: somebody had the block open and ended without closing it.
-bool lost_its_importer(const Block& block);
-/// For mutants: takes the access of imports that their rule says are lost.
-void revoke_lost_imports();
 
 /// CUDA_ERROR_INVALID_HANDLE for an event without CU_EVENT_INTERPROCESS and for
 /// an imported one.
-CUresult ipc_get_event(CUcontext context, void* handle, CUevent event);
+CUresult ipc_get_event(void* handle, CUevent event);
 /// CUDA_ERROR_MAP_FAILED for bytes that are no handle and when the event is
 /// gone; CUDA_ERROR_INVALID_CONTEXT in the process that exported it.
 CUresult ipc_open_event(CUcontext context, CUevent* event, const void* handle);

@@ -8,8 +8,6 @@
 #include "core/event.h"
 #include "core/handle.h"
 #include "core/ipc.h"
-#include "core/ipc_refusal.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -24,59 +22,41 @@ uint64_t shared_memory_filesystem() {
 
 }  // namespace
 
-CUresult ipc_get_event(CUcontext context, void* out, CUevent handle) {
+CUresult ipc_get_event(void* out, CUevent handle) {
   if (!profile().ipc_events) {
-    return mutant("unsupported-silent")
-               ? CUDA_SUCCESS
-               : refuse(context, CUDA_ERROR_NOT_SUPPORTED);
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
   const std::shared_ptr<CUevent_st> event = find_event(handle);
-  if (event == nullptr) return refuse(context, CUDA_ERROR_INVALID_HANDLE);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const bool exportable =
       (event->flags & CU_EVENT_INTERPROCESS) != 0 && !event->imported;
-  if (!exportable && !mutant("export-any-event")) {
-    return refuse(context, CUDA_ERROR_INVALID_HANDLE);
-  }
+  if (!exportable) return CUDA_ERROR_INVALID_HANDLE;
   Handle made{};
   made.object = event->state->id();
   made.descriptor = event->state->descriptor();
   made.gpu = static_cast<uint32_t>(event->context->gpu);
   made.occupant = shared_memory_filesystem();
   seal(HandleKind::kEvent, &made);
-  write_handle(made, out);
+  std::memcpy(out, &made, sizeof made);
   return CUDA_SUCCESS;
 }
 
 CUresult ipc_open_event(CUcontext context, CUevent* event, const void* bytes) {
   if (!profile().ipc_events) {
-    return mutant("unsupported-silent")
-               ? CUDA_SUCCESS
-               : refuse(context, CUDA_ERROR_NOT_SUPPORTED);
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
   Handle handle;
   std::memcpy(&handle, bytes, sizeof handle);
-  if (!is_sealed(HandleKind::kEvent, handle) || !is_bound_here(handle, bytes)) {
-    if (mutant("open-event-garbage-ok")) {
-      *event = adopt_event(context, EventState::shared());
-      return CUDA_SUCCESS;
-    }
-    return refuse(context, CUDA_ERROR_MAP_FAILED);
-  }
-  if (is_own(handle)) {
-    if (mutant("self-open-event")) {
-      *event = adopt_event(context, EventState::shared());
-      return CUDA_SUCCESS;
-    }
-    return refuse(context, CUDA_ERROR_INVALID_CONTEXT);
-  }
+  if (!is_sealed(HandleKind::kEvent, handle)) return CUDA_ERROR_MAP_FAILED;
+  if (is_own(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle.occupant != shared_memory_filesystem()) {
-    return refuse(context, CUDA_ERROR_MAP_FAILED);
+    return CUDA_ERROR_MAP_FAILED;
   }
   const int descriptor = open_remote(handle);
-  if (descriptor < 0) return refuse(context, CUDA_ERROR_MAP_FAILED);
+  if (descriptor < 0) return CUDA_ERROR_MAP_FAILED;
   std::shared_ptr<EventState> state = EventState::adopt(descriptor);
   if (state == nullptr || state->id() != handle.object) {
-    return refuse(context, CUDA_ERROR_MAP_FAILED);
+    return CUDA_ERROR_MAP_FAILED;
   }
   *event = adopt_event(context, std::move(state));
   return CUDA_SUCCESS;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "core/device.h"
-#include "core/ipc.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/module.h"
@@ -81,7 +80,6 @@ CUresult launch(CUfunction function, const LaunchShape& shape,
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
   }
-  revoke_lost_imports();
 
   std::vector<unsigned char> arguments(kernel.parameter_bytes());
   if (packed != nullptr) {

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "core/device.h"
-#include "core/ipc.h"
 #include "core/log.h"
-#include "core/mutant.h"
 #include "core/pool.h"
 #include "core/profile.h"
 #include "core/stream.h"
@@ -21,8 +19,6 @@ namespace {
 
 // A request up to this size shares a block; observed on an H200.
 constexpr uint64_t kLargestShared = 1 << 20;
-// The block of the mutant that lets aligned allocations share.
-constexpr uint64_t kWideBlock = 32 << 20;
 // From this size on an allocation counts what other processes hold.
 constexpr uint64_t kCountOthers = 256 << 20;
 
@@ -47,11 +43,7 @@ std::map<int, uint64_t>& bytes_of_gpu() {  // of this process
 
 // The size of the block that an allocation shares, 0 if it gets its own.
 uint64_t shared_block_size(uint64_t size) {
-  if (mutant("ok-no-suballoc")) return 0;
   if (size <= kLargestShared) return kPage;
-  if (mutant("aligned-still-leaks") && size <= kWideBlock / 2) {
-    return kWideBlock;
-  }
   return 0;
 }
 
@@ -67,7 +59,7 @@ Allocation& insert(CUcontext context, uint64_t address, uint64_t size,
   allocation.gpu = context->gpu;
   allocation.mapping = address;
   allocation.mapping_size = size;
-  allocation.buffer_id = next_buffer_id(address);
+  allocation.buffer_id = next_buffer_id();
   return allocations()[address] = allocation;
 }
 
@@ -87,8 +79,7 @@ uint64_t new_block(CUcontext context, Area area, uint64_t size,
 }
 
 void drop_block(uint64_t address, const Block& block) {
-  unmap(address, block.size());
-  give_back_addresses(address, block.size());
+  retire(address, block.size());
   give_back_bytes(block.gpu(), block.size());
 }
 
@@ -153,10 +144,6 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
     case Kind::kDevice:
     case Kind::kVariable:
       allocation.block->set_occupant(allocation.offset(), 0);
-      if (mutant("importer-death-leaks") &&
-          lost_its_importer(*allocation.block)) {
-        new std::shared_ptr<Block>(allocation.block);
-      }
       if (shared_blocks().count(allocation.mapping) > 0) {
         give_back_shared(allocation);
       } else {
@@ -165,8 +152,7 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
       break;
     case Kind::kManaged:
     case Kind::kHost:
-      unmap(allocation.mapping, allocation.mapping_size);
-      give_back_addresses(allocation.mapping, allocation.mapping_size);
+      retire(allocation.mapping, allocation.mapping_size);
       break;
     case Kind::kImported:    // closed by ipc.cc
     case Kind::kMapped:      // unmapped by vmm.cc
@@ -196,8 +182,7 @@ bool take_bytes(int gpu, uint64_t size) {
 
 void give_back_bytes(int gpu, uint64_t size) { bytes_of_gpu()[gpu] -= size; }
 
-uint64_t next_buffer_id(uint64_t address) {
-  if (mutant("buffer-id-reused")) return address / kGranule;
+uint64_t next_buffer_id() {
   static uint64_t next = 1;
   return next++;
 }
@@ -326,9 +311,6 @@ CUresult memory_free(uint64_t address) {
     allocation = entry->second;
   }
   if (allocation.pool != nullptr) return pool_free(address, nullptr);
-  if (allocation.kind == Kind::kImported && mutant("import-cudafree-ok")) {
-    return CUDA_SUCCESS;
-  }
   if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -373,8 +355,7 @@ CUresult memory_free_async(uint64_t address,
     const auto entry = allocations().find(address);
     if (entry == allocations().end()) return CUDA_ERROR_INVALID_VALUE;
     const bool pooled = entry->second.pool != nullptr;
-    if (!pooled && (entry->second.kind != Kind::kDevice ||
-                    mutant("freeasync-malloc-refused"))) {
+    if (!pooled && entry->second.kind != Kind::kDevice) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!pooled) id = entry->second.buffer_id;

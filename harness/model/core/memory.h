@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "core/block.h"
@@ -53,7 +52,6 @@ struct Allocation {
   uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
   unsigned flags = 0;      ///< of cuMemHostAlloc and the like
   bool sync_memops = false;
-  std::thread::id opener;  ///< of an import
   /// What it was allocated or imported from; null for all other memory. Host
   /// and managed pools have memory of kind kHost and kManaged.
   CUmemoryPool pool = nullptr;
@@ -72,6 +70,10 @@ struct Allocation {
 /// may not have that many addresses.
 CUresult reserve_addresses(int gpus);
 
+/// Keeps the bytes of a range where they are while queued work needs them. Let
+/// go of it without state_mutex() and without the lock of a stream.
+using Pin = std::shared_ptr<const void>;
+
 // The functions below expect the caller to hold state_mutex().
 
 /// Parts of the window. What was freed or closed is not covered at once by the
@@ -88,7 +90,12 @@ bool map_block(uint64_t address, const Block& block, uint64_t size,
 /// The same for a part of any memfd; `offset` is a multiple of the host's page.
 bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
                     uint64_t size, bool for_host);
+/// Nobody may use the range any more; its addresses stay taken.
 void unmap(uint64_t address, uint64_t size);
+/// unmap(), and the addresses are free. What a pin keeps goes with the last
+/// pin.
+void retire(uint64_t address, uint64_t size);
+Pin pin(uint64_t address, uint64_t size);
 /// What the host may do with a mapped block at the address itself.
 void set_host_access(uint64_t address, const Block& block, uint64_t size,
                      Access access);
@@ -106,7 +113,7 @@ bool take_bytes(int gpu, uint64_t size);
 void give_back_bytes(int gpu, uint64_t size);
 
 /// A number for CU_POINTER_ATTRIBUTE_BUFFER_ID.
-uint64_t next_buffer_id(uint64_t address);
+uint64_t next_buffer_id();
 
 /// All allocations by address.
 std::map<uint64_t, Allocation>& allocations();

@@ -9,7 +9,6 @@
 
 #include "core/device.h"
 #include "core/fabric.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -54,16 +53,11 @@ Pool make_pool(const CUmemPoolProps& properties) {
   pool->properties = properties;
   CUmemLocation location = properties.location;
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    if (!exists(location)) location.id = 0;  // only a mutant comes here
     location.id = devices()[static_cast<size_t>(location.id)].gpu;
     pool->gpu = location.id;
   }
   pool->file = PoolFile::create(location, properties.handleTypes);
-  if (pool->file == nullptr) return nullptr;
-  for (std::atomic<int>& policy : pool->file->page().policies) {
-    policy = !mutant("policy-default-off");
-  }
-  return pool;
+  return pool->file == nullptr ? nullptr : pool;
 }
 
 CUresult find_place(CUmemLocation location, CUmemAllocationType type,
@@ -73,8 +67,7 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
                        location.type == CU_MEM_LOCATION_TYPE_NONE;
   const bool known = type == CU_MEM_ALLOCATION_TYPE_PINNED ||
                      type == CU_MEM_ALLOCATION_TYPE_MANAGED;
-  if ((!known || (!exists(location) && !nowhere)) &&
-      !mutant("location-pool-unchecked")) {
+  if (!known || (!exists(location) && !nowhere)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *place = &places()[name_of(location, type)];
@@ -94,8 +87,7 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
 
 bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
   const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
-  return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu) ||
-         mutant("setaccess-any-device");
+  return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu);
 }
 
 }  // namespace
@@ -103,17 +95,7 @@ bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal) {
   const Device& device = devices()[static_cast<size_t>(ordinal)];
   const auto set = pool.access.find(ordinal);
-  const bool revoked =
-      set != pool.access.end() && mutant("resident-access-revoked");
-  const bool inherited =
-      pool.imported && mutant("import-inherits-access") &&
-      (pool.file->page().gpus & (1u << static_cast<unsigned>(device.gpu))) != 0;
-  const bool peer =
-      mutant("pool-follows-peer") && device.primary->peers.count(pool.gpu) > 0;
-  if (is_managed(pool.properties) || (pool.gpu == device.gpu && !revoked) ||
-      inherited || peer) {
-    return kReadWrite;
-  }
+  if (is_managed(pool.properties) || pool.gpu == device.gpu) return kReadWrite;
   return set == pool.access.end() ? kNone : set->second;
 }
 
@@ -147,7 +129,6 @@ void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease) {
 
 CUresult check_pool_properties(const CUmemPoolProps& wanted) {
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
-  if (mutant("pool-props-unchecked")) return CUDA_SUCCESS;
   const unsigned handles = wanted.handleTypes;
   const bool shared = handles != CU_MEM_HANDLE_TYPE_NONE;
   if (wanted.win32SecurityAttributes != nullptr ||
@@ -163,9 +144,7 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
     case CU_MEM_ALLOCATION_TYPE_PINNED:
       break;
     case CU_MEM_ALLOCATION_TYPE_MANAGED:
-      if (shared && !mutant("managed-pool-ipc-ok")) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
+      if (shared) return CUDA_ERROR_INVALID_VALUE;
       if (wanted.location.type == CU_MEM_LOCATION_TYPE_NONE) {
         return CUDA_SUCCESS;
       }
@@ -173,12 +152,8 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
-  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST && shared &&
-      !mutant("host-ipc-ok")) {
+  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST && shared) {
     return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (wanted.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) {
-    return mutant("numa-current-ok") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (!exists(wanted.location)) return CUDA_ERROR_INVALID_VALUE;
   return (handles & CU_MEM_HANDLE_TYPE_FABRIC) != 0 && !has_imex_channel()
@@ -201,15 +176,9 @@ CUresult pool_destroy(CUmemoryPool handle) {
   if (pool == nullptr || (refuses_attributes(*pool) && !pool->leases.empty())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (pool->is_default) {
-    return mutant("default-pool-destroyed") ? CUDA_SUCCESS
-                                            : CUDA_ERROR_INVALID_VALUE;
-  }
+  if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
   for (auto& [name, place] : places()) {
     if (place.current == pool) place.current = place.preset;
-  }
-  if (pool->imported && mutant("import-destroy-global")) {
-    pool->file->page().dead = true;
   }
   pool->destroyed = true;
   bury(pool);
@@ -240,19 +209,12 @@ CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
   Place* place = nullptr;
   if (CUresult error = find_place(location, type, &place)) return error;
   const Pool pool = find_pool(handle);
-  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (pool->imported && !mutant("import-pool-current")) {
+  if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  const CUmemPoolProps& own = pool->properties;
+  if (name_of(own.location, own.allocType) != name_of(location, type)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUmemPoolProps& own = pool->properties;
-  const bool same_kind =
-      own.allocType == type && own.location.type == location.type;
-  const bool matches =
-      name_of(own.location, own.allocType) == name_of(location, type) ||
-      (same_kind && mutant("foreign-pool-current")) ||
-      mutant("location-pool-unchecked");
-  if (!matches) return CUDA_ERROR_INVALID_VALUE;
-  if (!mutant("setpool-ignored")) place->current = pool;
+  place->current = pool;
   return CUDA_SUCCESS;
 }
 
@@ -270,22 +232,15 @@ CUresult pool_set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
       std::memcpy(&number, value, sizeof number);
-      if (pool->imported && !mutant("policy-leaks-to-exporter")) {
-        pool->policies[attribute - 1] = number != 0;
-      } else {
-        pool->file->page().policies[attribute - 1] = number != 0;
-      }
+      pool->policies[attribute - 1] = number != 0;
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      if (mutant("threshold-not-kept")) return CUDA_SUCCESS;
       std::memcpy(&pool->release_threshold, value, sizeof bytes);
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
       std::memcpy(&bytes, value, sizeof bytes);
-      if (bytes != 0 && !mutant("watermark-any-value")) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
+      if (bytes != 0) return CUDA_ERROR_INVALID_VALUE;
       Gauge& gauge = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH
                          ? pool->used
                          : pool->reserved;
@@ -304,8 +259,6 @@ CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
   if (pool == nullptr || refuses_attributes(*pool)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const PoolPage& page = pool->file->page();
-  const bool all = pool->imported && mutant("import-stats-global");
   const auto put = [value](auto number) {
     std::memcpy(value, &number, sizeof number);
     return CUDA_SUCCESS;
@@ -314,16 +267,15 @@ CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      return put(pool->imported ? pool->policies[attribute - 1]
-                                : page.policies[attribute - 1].load());
+      return put(pool->policies[attribute - 1]);
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
       return put(pool->release_threshold);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      return put(all ? page.reserved.load() : pool->reserved.now);
+      return put(pool->reserved.now);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       return put(pool->reserved.high);
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      return put(all ? page.used.load() : pool->used.now);
+      return put(pool->used.now);
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       return put(pool->used.high);
     default:
@@ -344,27 +296,19 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
     if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || !known) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!exists(location)) {
-      if (mutant("setaccess-any-device")) return CUDA_SUCCESS;
+    if (!exists(location) || !reaches(*pool, location.id)) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    if (!reaches(*pool, location.id)) return CUDA_ERROR_INVALID_DEVICE;
     // "Access cannot be revoked from the GPU where the memory resides."
     const bool resident =
         devices()[static_cast<size_t>(location.id)].gpu == pool->gpu;
-    if (resident && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
-        !mutant("resident-access-revoked")) {
+    if (resident && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
   }
   for (size_t i = 0; i < count; ++i) {
-    const int ordinal = list[i].location.id;
-    pool->access[ordinal] = static_cast<Access>(list[i].flags);
-    const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
-    const unsigned bit = 1u << static_cast<unsigned>(gpu);
-    if (!pool->imported) pool->file->page().gpus |= bit;
+    pool->access[list[i].location.id] = static_cast<Access>(list[i].flags);
   }
-  if (mutant("setaccess-future-only")) return CUDA_SUCCESS;
   for (const auto& [address, lease] : pool->leases) {
     if (lease->ready) grant_lease(*pool, *lease);
   }

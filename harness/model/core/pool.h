@@ -33,7 +33,6 @@ struct Lease {
   uint64_t mapping = 0;  ///< first address of the pages it lies in
   uint64_t bytes = 0;    ///< of those pages
   uint64_t offset = 0;   ///< of the first byte in the pool's file
-  uint64_t serial = 0;   ///< of an own allocation
   bool ready = false;    ///< its stream has reached the allocation
   bool ended = false;    ///< freed without a stream
   bool exported = false;
@@ -56,13 +55,9 @@ struct CUmemPoolHandle_st {
   int unfinished_frees = 0;
   std::map<int, ipclab::model::Access> access;  ///< as set, by ordinal
   uint64_t release_threshold = 0;
-  int policies[3] = {1, 1, 1};  ///< of an imported pool; else in its page
+  int policies[3] = {1, 1, 1};  ///< in the order of CUmemPool_attribute
   ipclab::model::Gauge reserved;
   ipclab::model::Gauge used;
-  // Of an imported pool, for mutants.
-  int descriptor = -1;  ///< the one that was imported
-  uint64_t serial = 0;  ///< the newest allocation at the import
-  unsigned frees_seen = 0;
 };
 
 namespace ipclab::model {

@@ -20,14 +20,6 @@ struct PoolPage {
   CUmemLocation location;  ///< a device's number is that of the profile
   unsigned handle_types;
   std::atomic<uint64_t> reserved;  ///< bytes of physical memory
-  std::atomic<uint64_t> used;
-  std::atomic<uint64_t> serial;  ///< of the newest allocation
-  std::atomic<int> policies[3];  ///< in the order of CUmemPool_attribute
-  // What only mutants let another process see.
-  std::atomic<unsigned> gpus;       ///< bit n: GPU n was given access
-  std::atomic<unsigned> importers;  ///< that there ever were
-  std::atomic<unsigned> frees;      ///< by importers
-  std::atomic<bool> dead;
 };
 
 class PoolFile {

@@ -20,15 +20,12 @@ CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* pool);
 /// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a
 /// pool that was exported before.
-CUresult pool_export_pointer(CUcontext context, CUmemPoolPtrExportData* data,
-                             uint64_t address);
+CUresult pool_export_pointer(CUmemPoolPtrExportData* data, uint64_t address);
 /// CUDA_ERROR_INVALID_VALUE for bytes that pool_export_pointer did not make for
 /// this pool. A second import gives the same address, and as on an H200 the
 /// first free ends both.
-CUresult pool_import_pointer(CUcontext context, CUmemoryPool pool,
+CUresult pool_import_pointer(CUmemoryPool pool,
                              const CUmemPoolPtrExportData* data,
                              uint64_t* address);
-/// For the mutant close-breaks-siblings. The caller holds state_mutex().
-void revoke_lost_pool_imports();
 
 }  // namespace ipclab::model

@@ -13,7 +13,6 @@
 
 #include "core/device.h"
 #include "core/log.h"
-#include "core/mutant.h"
 #include "core/registry.h"
 
 namespace ipclab::model {
@@ -99,7 +98,8 @@ std::vector<Ticket> Stream::predecessors() {
   return after;
 }
 
-void Stream::execute(const Operation& operation) {
+// What the operation holds goes here, where no lock is held.
+void Stream::execute(Operation operation) {
   for (const Ticket& ticket : operation.after) {
     ticket.stream->wait(ticket.number);
   }
@@ -118,11 +118,11 @@ void Stream::work_loop() {
 }
 
 void Stream::execute_next(std::unique_lock<std::mutex>* lock) {
-  const Operation operation = std::move(queue_.front());
+  Operation operation = std::move(queue_.front());
   queue_.pop_front();
   busy_ = true;
   lock->unlock();
-  execute(operation);
+  execute(std::move(operation));
   lock->lock();
   busy_ = false;
   ++completed_;
@@ -185,7 +185,7 @@ void Stream::run(const std::function<void()>& work) {
     wait(queued);
     return;
   }
-  execute(operation);
+  execute(std::move(operation));
   const std::lock_guard lock(mutex_);
   busy_ = false;
   ++completed_;

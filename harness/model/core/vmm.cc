@@ -10,7 +10,6 @@
 
 #include "core/chunk.h"
 #include "core/device.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -25,21 +24,18 @@ std::map<uint64_t, Range>& ranges() {  // by address
 
 // The mappings that make up [address, address + size), in order; none if that
 // begins or ends inside one or has a hole.
-std::vector<Allocation*> whole_mappings(uint64_t address, uint64_t size,
-                                        bool holes_ok = false) {
+std::vector<Allocation*> whole_mappings(uint64_t address, uint64_t size) {
   std::vector<Allocation*> found;
   const uint64_t end = address + size;
   uint64_t next = address;
   for (auto entry = allocations().lower_bound(address);
        entry != allocations().end() && entry->first < end; ++entry) {
     Allocation& mapping = entry->second;
-    const bool hole = mapping.address != next && !holes_ok;
-    if (mapping.kind != Kind::kMapped || hole) return {};
+    if (mapping.kind != Kind::kMapped || mapping.address != next) return {};
     found.push_back(&mapping);
     next = mapping.address + mapping.size;
   }
-  return next == end || (holes_ok && next < end) ? found
-                                                 : std::vector<Allocation*>{};
+  return next == end ? found : std::vector<Allocation*>{};
 }
 
 bool is_unmapped(uint64_t address, uint64_t size) {
@@ -53,48 +49,9 @@ bool is_reserved(uint64_t address, uint64_t size) {
   return range != nullptr && size <= range->address + range->size - address;
 }
 
-bool is_mapped_somewhere(const std::shared_ptr<Chunk>& chunk) {
-  return std::any_of(
-      allocations().begin(), allocations().end(),
-      [&](const auto& entry) { return entry.second.chunk == chunk; });
-}
-
-// For the mutant remap-keeps-access.
-std::map<uint64_t, std::vector<Access>>& former_access() {
-  static auto& map = *new std::map<uint64_t, std::vector<Access>>;
-  return map;
-}
-
 void unmap_one(uint64_t address) {
-  const Allocation mapping = allocations()[address];
-  if (mutant("remap-keeps-access")) {
-    std::vector<Access>& kept = former_access()[address];
-    kept.clear();
-    for (size_t i = 0; i < devices().size(); ++i) {
-      kept.push_back(get_access(static_cast<int>(i), address));
-    }
-  }
-  unmap(address, mapping.size);
+  unmap(address, allocations()[address].size);
   allocations().erase(address);
-}
-
-void set_everywhere(const Allocation& mapping, Access access) {
-  for (size_t i = 0; i < devices().size(); ++i) {
-    set_access(static_cast<int>(i), mapping.address, mapping.size, access);
-  }
-}
-
-void grant_unasked(const Allocation& mapping) {
-  if (mutant("map-grants-access") ||
-      (mutant("access-inherited") && mapping.chunk->imported)) {
-    set_everywhere(mapping, kReadWrite);
-  }
-  const auto kept = former_access().find(mapping.address);
-  if (kept == former_access().end()) return;
-  for (size_t i = 0; i < kept->second.size(); ++i) {
-    set_access(static_cast<int>(i), mapping.address, mapping.size,
-               kept->second[i]);
-  }
 }
 
 bool is_host(CUmemLocationType type) {
@@ -118,25 +75,18 @@ CUresult check_access(const CUmemAccessDesc& wanted,
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (mutant("setaccess-any-device")) return CUDA_SUCCESS;
   if (location.id < 0 || location.id >= static_cast<int>(devices().size())) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
   const Device& device = devices()[location.id];
   const bool own = mapping.gpu < 0 || device.gpu == mapping.gpu;
-  if (!own && mutant("vmm-needs-enablepeer") &&
-      device.primary->peers.count(mapping.gpu) == 0) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
   return own || can_access_peer(device.gpu, mapping.gpu)
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_DEVICE;
 }
 
 void apply_access(const CUmemAccessDesc& wanted, Allocation* mapping) {
-  if (mutant("setaccess-noop")) return;
   auto access = static_cast<Access>(wanted.flags);
-  if (mutant("readonly-ignored") && access == kRead) access = kReadWrite;
   if (is_host(wanted.location.type)) {
     set_host_access(mapping->address, *mapping->block, mapping->size, access);
     mapping->host_access = access;
@@ -193,7 +143,7 @@ CUresult range_free(uint64_t address, uint64_t size) {
   const auto entry = ranges().find(address);
   if (entry == ranges().end() || entry->second.size != size ||
       !is_unmapped(address, size)) {
-    return mutant("addressfree-any") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   give_back_addresses(entry->second.taken, entry->second.taken_bytes);
   ranges().erase(entry);
@@ -210,26 +160,14 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
   }
   const uint64_t bytes = chunk->size();
   const bool inside = offset <= bytes && size <= bytes - offset;
-  if (!inside && !mutant("vmm-shares-neighbour")) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!inside) return CUDA_ERROR_INVALID_VALUE;
   if (size != bytes && profile().driver_580) return CUDA_ERROR_NOT_SUPPORTED;
   if (offset != 0) return CUDA_ERROR_INVALID_VALUE;  // "must be zero"
-  if (size == bytes && mutant("full-size-map-refused")) {
+  if (!is_unmapped(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!is_unmapped(address, size)) {
-    if (!mutant("map-over-map")) return CUDA_ERROR_INVALID_VALUE;
-    for (const Allocation* old : whole_mappings(address, size)) {
-      unmap_one(old->address);
-    }
-  }
-  std::shared_ptr<Block> block = chunk->block;
-  if (mutant("alias-incoherent") && is_mapped_somewhere(chunk)) {
-    block = Block::detached(*chunk->block, true);
-  }
-  if (block == nullptr ||
-      !map_block(address, *block, std::min(size, bytes), false)) {
+  const std::shared_ptr<Block> block = chunk->block;
+  if (!map_block(address, *block, size, false)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Allocation mapping;
@@ -237,12 +175,12 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
   mapping.size = size;
   mapping.kind = Kind::kMapped;
   mapping.gpu = block->gpu();
-  mapping.block = std::move(block);
+  mapping.block = block;
   mapping.mapping = address;
   mapping.mapping_size = size;
-  mapping.buffer_id = next_buffer_id(address);
+  mapping.buffer_id = next_buffer_id();
   mapping.chunk = chunk;
-  grant_unasked(allocations()[address] = std::move(mapping));
+  allocations()[address] = std::move(mapping);
   return CUDA_SUCCESS;
 }
 
@@ -251,15 +189,7 @@ CUresult range_unmap(uint64_t address, uint64_t size) {
   {
     const std::lock_guard lock(state_mutex());
     const std::vector<Allocation*> mappings = whole_mappings(address, size);
-    if (mappings.empty()) {
-      const Allocation* part = find_allocation(address);
-      if (part == nullptr || part->chunk == nullptr ||
-          !mutant("partial-unmap-ok")) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
-      unmap(address, size);
-      return CUDA_SUCCESS;
-    }
+    if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
     users = users_of(mappings);
   }
   for (const int device : users) device_drain(device);
@@ -273,8 +203,7 @@ CUresult range_unmap(uint64_t address, uint64_t size) {
 CUresult range_set_access(uint64_t address, uint64_t size,
                           const CUmemAccessDesc* list, size_t count) {
   const std::lock_guard lock(state_mutex());
-  const std::vector<Allocation*> mappings =
-      whole_mappings(address, size, mutant("setaccess-hole-ok"));
+  const std::vector<Allocation*> mappings = whole_mappings(address, size);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     for (const Allocation* mapping : mappings) {
@@ -284,7 +213,6 @@ CUresult range_set_access(uint64_t address, uint64_t size,
   for (size_t i = 0; i < count; ++i) {
     for (Allocation* mapping : mappings) {
       apply_access(list[i], mapping);
-      if (mutant("only-first-chunk")) break;
     }
   }
   return CUDA_SUCCESS;
@@ -325,15 +253,6 @@ bool may_copy(CUcontext context, uint64_t address, uint64_t size,
     address = mapping->address + mapping->size;
   }
   return true;
-}
-
-void lose_orphaned_chunks() {
-  if (!mutant("vmm-owner-frees")) return;
-  for (const auto& [address, mapping] : allocations()) {
-    if (mapping.chunk == nullptr || !mapping.chunk->imported) continue;
-    if (exporter_is_alive(mapping.block->label().creator)) continue;
-    mapping.block->abandon();
-  }
 }
 
 }  // namespace ipclab::model

@@ -49,7 +49,5 @@ const Range* find_range(uint64_t address);
 /// where the bytes are must have the access.
 bool may_copy(CUcontext context, uint64_t address, uint64_t size,
               Access needed);
-/// For mutants: takes the bytes of imported memory whose creator has died.
-void lose_orphaned_chunks();
 
 }  // namespace ipclab::model

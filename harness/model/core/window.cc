@@ -4,13 +4,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
 #include <string>
 #include <utility>
 
 #include "core/device.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutant.h"
 
 namespace ipclab::model {
 namespace {
@@ -18,12 +20,23 @@ namespace {
 constexpr uint64_t kLargestWindow = 256ull << 30;
 constexpr uint64_t kSmallestWindow = 1ull << 30;
 
+struct Piece {
+  uint64_t address;
+  uint64_t size;
+};
+
+bool overlap(const Piece& a, const Piece& b) {
+  return a.address < b.address + b.size && b.address < a.address + a.size;
+}
+
 struct Window {
   uint64_t begin = 0;
   uint64_t size = 0;
   uint64_t alias = 0;
   std::map<uint64_t, uint64_t> free[4];  // by area: address -> bytes
   std::vector<uint8_t*> access;          // for each visible GPU
+  std::list<Piece> pinned;
+  std::vector<Piece> retired;  // that a pin keeps
 };
 
 Window& window() {
@@ -41,6 +54,13 @@ uint64_t reserve(uint64_t size) {
 
 void release(uint64_t address, uint64_t size) {
   munmap(reinterpret_cast<void*>(address), size);
+}
+
+// Memory that stays mapped after its end would be used by mistake for ever.
+void must_map(const void* place) {
+  if (place != MAP_FAILED) return;
+  die(std::string("cannot change the mapping of device memory: ") +
+      std::strerror(errno) + " (raise 'sysctl vm.max_map_count')");
 }
 
 // Each block costs a descriptor.
@@ -108,6 +128,44 @@ Area area_of(uint64_t address) {
 }
 }  // namespace
 
+namespace {
+bool is_pinned(const Piece& piece) {
+  const auto& pinned = window().pinned;
+  return std::any_of(pinned.begin(), pinned.end(),
+                     [&](const Piece& pin) { return overlap(pin, piece); });
+}
+
+// What a kernel still reads or writes that began before the bytes went: pages
+// of nobody, so that it is lost and ends nobody.
+void take_bytes_away(const Piece& piece) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  void* place = alias(piece.address);
+  if (mmap(place, piece.size, PROT_READ | PROT_WRITE, flags, -1, 0) ==
+      MAP_FAILED) {  // no memory may be promised any more
+    must_map(mmap(place, piece.size, PROT_NONE, flags, -1, 0));
+  }
+}
+
+void unpin(std::list<Piece>::iterator pin) {
+  const std::lock_guard lock(state_mutex());
+  Window& w = window();
+  w.pinned.erase(pin);
+  const auto kept =
+      std::stable_partition(w.retired.begin(), w.retired.end(), is_pinned);
+  for (auto piece = kept; piece != w.retired.end(); ++piece) {
+    take_bytes_away(*piece);
+    give_back_addresses(piece->address, piece->size);
+  }
+  w.retired.erase(kept, w.retired.end());
+}
+}  // namespace
+
+Pin pin(uint64_t address, uint64_t size) {
+  auto& pinned = window().pinned;
+  const auto entry = pinned.insert(pinned.end(), {address, size});
+  return Pin(&*entry, [entry](const void*) { unpin(entry); });
+}
+
 uint64_t take_addresses(Area area, uint64_t size) {
   auto& free = window().free[static_cast<int>(area)];
   size = (size + kPage - 1) & ~(kPage - 1);
@@ -166,21 +224,39 @@ bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
                            flags, descriptor, from) != MAP_FAILED;
 }
 
-void unmap(uint64_t address, uint64_t size) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  mmap(alias(address), size, PROT_NONE, flags, -1, 0);
-  mmap(reinterpret_cast<void*>(address), size, PROT_NONE, flags, -1, 0);
+namespace {
+void close_range(const Piece& piece) {
   for (size_t i = 0; i < window().access.size(); ++i) {
-    set_access(static_cast<int>(i), address, size, kNone);
+    set_access(static_cast<int>(i), piece.address, piece.size, kNone);
   }
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  must_map(mmap(reinterpret_cast<void*>(piece.address), piece.size, PROT_NONE,
+                flags, -1, 0));
+}
+}  // namespace
+
+void unmap(uint64_t address, uint64_t size) {
+  close_range({address, size});
+  take_bytes_away({address, size});
+}
+
+void retire(uint64_t address, uint64_t size) {
+  const Piece piece{address, size};
+  close_range(piece);
+  if (is_pinned(piece)) {
+    window().retired.push_back(piece);
+    return;
+  }
+  take_bytes_away(piece);
+  give_back_addresses(address, size);
 }
 
 void set_host_access(uint64_t address, const Block& block, uint64_t size,
                      Access access) {
   const int protection = (access & kRead ? PROT_READ : PROT_NONE) |
                          (access == kReadWrite ? PROT_WRITE : PROT_NONE);
-  mmap(reinterpret_cast<void*>(address), size, protection,
-       MAP_SHARED | MAP_FIXED, block.descriptor(), 0);
+  must_map(mmap(reinterpret_cast<void*>(address), size, protection,
+                MAP_SHARED | MAP_FIXED, block.descriptor(), 0));
 }
 
 void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
@@ -188,15 +264,16 @@ void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
   const uint64_t end = (address + size - window().begin + kPage - 1) / kPage;
   uint8_t* table = window().access[ordinal];
   for (uint64_t page = first; page < end; ++page) {
-    // A kernel may read the entry of a page that small allocations share.
-    if (table[page] != access) table[page] = access;
+    // Kernels read the entry while they run.
+    __atomic_store_n(&table[page], access, __ATOMIC_RELAXED);
   }
 }
 
 Access get_access(int ordinal, uint64_t address) {
   if (!in_window(address)) return kNone;
-  return static_cast<Access>(
-      window().access[ordinal][(address - window().begin) / kPage]);
+  const uint8_t* entry =
+      &window().access[ordinal][(address - window().begin) / kPage];
+  return static_cast<Access>(__atomic_load_n(entry, __ATOMIC_RELAXED));
 }
 
 ptx::AddressSpace address_space(int ordinal) {

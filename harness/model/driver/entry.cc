@@ -7,7 +7,6 @@
 #include <string>
 
 #include "core/log.h"
-#include "core/mutant.h"
 #include "core/profile.h"
 #include "driver/driver.h"
 
@@ -132,10 +131,4 @@ IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
         "and without an RPATH to the toolkit, so that it finds the model's");
   }
   return CUDA_ERROR_NOT_FOUND;
-}
-
-/// For libcudart.so.13 of the model: is this mutant active?
-extern "C" __attribute__((visibility("default"))) bool ipclab_model_mutant(
-    const char* name) {
-  return mutant(name);
 }

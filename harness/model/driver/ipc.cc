@@ -2,7 +2,6 @@
 // The driver API: legacy interprocess communication.
 #include "core/ipc.h"
 
-#include "core/mutant.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -11,10 +10,8 @@ IPCLAB_DRIVER_API CUresult cuIpcGetMemHandle(CUipcMemHandle* handle,
                                              CUdeviceptr address) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  if (handle == nullptr) {
-    return mutant("null-out-success") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
-  return ipc_get_memory(context, handle, address);
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return ipc_get_memory(handle, address);
 }
 
 IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
@@ -22,9 +19,7 @@ IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
                                                  unsigned flags) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  if (address == nullptr) {
-    return mutant("null-out-success") ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t place = 0;
   if (CUresult error = ipc_open_memory(context, &place, &handle, flags)) {
     return error;
@@ -45,7 +40,7 @@ IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle(CUdeviceptr* address,
 IPCLAB_DRIVER_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  return ipc_close_memory(context, address);
+  return ipc_close_memory(address);
 }
 
 IPCLAB_DRIVER_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle,
@@ -53,7 +48,7 @@ IPCLAB_DRIVER_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return ipc_get_event(context, handle, event);
+  return ipc_get_event(handle, event);
 }
 
 IPCLAB_DRIVER_API CUresult cuIpcOpenEventHandle(CUevent* event,

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "core/event.h"
-#include "core/mutant.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -67,14 +66,12 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
     }
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       // "The event supplied must not be an interprocess or interop event."
-      if (is_interprocess(attribute.value.programmaticEvent.event) &&
-          !mutant("launch-attr-ipc-event-ok")) {
+      if (is_interprocess(attribute.value.programmaticEvent.event)) {
         return CUDA_ERROR_NOT_SUPPORTED;  // no code is documented
       }
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-      if (is_interprocess(attribute.value.launchCompletionEvent.event) &&
-          !mutant("launch-attr-ipc-event-ok")) {
+      if (is_interprocess(attribute.value.launchCompletionEvent.event)) {
         return CUDA_ERROR_NOT_SUPPORTED;  // no code is documented
       }
       return CUDA_SUCCESS;

@@ -4,7 +4,6 @@
 
 #include "core/chunk.h"
 #include "core/memory.h"
-#include "core/mutant.h"
 #include "core/pool.h"
 #include "core/vmm.h"
 #include "driver/driver.h"
@@ -53,7 +52,6 @@ size_t width_of(CUpointer_attribute attribute) {
 // Device memory of a GPU that is hidden from this process counts as the
 // importing context's.
 int ordinal_of(const Allocation& memory) {
-  if (memory.kind == Kind::kImported && mutant("import-attr-wrong")) return 0;
   const int ordinal = ordinal_of_gpu(memory.gpu);
   const CUcontext user =
       memory.context != nullptr ? memory.context : current_context();
@@ -68,8 +66,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // Memory of pools and mappings belong to no context.
-      return put(data, mutant("context-attr-not-null") ? current_context()
-                                                       : memory.context);
+      return put(data, memory.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(
           data, memory.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
@@ -90,8 +87,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(data, ordinal_of(memory));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put<unsigned>(
-          data, memory.kind == Kind::kDevice || mutant("legacy-capable-lies"));
+      return put<unsigned>(data, memory.kind == Kind::kDevice);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       // Of a mapping: the whole reservation.
       return put(data, range != nullptr ? range->address : memory.address);
@@ -100,7 +96,6 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<unsigned>(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      if (mutant("allowed-types-lies")) return put<uint64_t>(data, 1);
       return put<uint64_t>(data,
                            memory.chunk == nullptr
                                ? 0
@@ -124,10 +119,6 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
                                   : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     }
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      if (memory.pool != nullptr && memory.pool->imported &&
-          mutant("mempool-attr-foreign")) {
-        return put(data, memory.pool->file->page().id);
-      }
       return put(data, memory.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return put(data, memory.mapping_size);
@@ -199,9 +190,6 @@ cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
     if (memory != nullptr) {
       read_attribute(data[i], attributes[i], *memory, address);
     }
-  }
-  if (memory == nullptr && mutant("ptrattrs-error")) {
-    return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }

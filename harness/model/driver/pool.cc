@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "core/log.h"
-#include "core/mutant.h"
 #include "core/pool_ipc.h"
 #include "core/profile.h"
 #include "driver/driver.h"
@@ -40,8 +39,7 @@ CUresult allocate(CUdeviceptr* address, size_t size, CUmemoryPool pool,
 
 // The current pool of the device that a stream belongs to.
 CUresult pool_of(const Stream& stream, CUmemoryPool* pool) {
-  CUcontext context =
-      mutant("async-current-device") ? current_context() : stream.context();
+  CUcontext context = stream.context();
   return pool_current(on_device(context->device), CU_MEM_ALLOCATION_TYPE_PINNED,
                       pool);
 }
@@ -65,9 +63,6 @@ IPCLAB_DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address,
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_pool_stream(handle, &stream)) return error;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (mutant("frompool-ignored")) {
-    if (CUresult error = pool_of(*stream, &pool)) return error;
-  }
   return allocate(address, size, pool, stream);
 }
 
@@ -194,19 +189,17 @@ IPCLAB_DRIVER_API CUresult cuMemPoolImportFromShareableHandle(
 
 IPCLAB_DRIVER_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data,
                                                   CUdeviceptr address) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
+  if (CUresult error = enter_without_context()) return error;
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return pool_export_pointer(context, data, address);
+  return pool_export_pointer(data, address);
 }
 
 IPCLAB_DRIVER_API CUresult cuMemPoolImportPointer(
     CUdeviceptr* address, CUmemoryPool pool, CUmemPoolPtrExportData* data) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
+  if (CUresult error = enter_without_context()) return error;
   if (address == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   uint64_t place = 0;
-  if (CUresult error = pool_import_pointer(context, pool, data, &place)) {
+  if (CUresult error = pool_import_pointer(pool, data, &place)) {
     return error;
   }
   *address = place;

@@ -2,12 +2,12 @@
 // The driver API: streams, host functions and events.
 #include "core/stream.h"
 
-#include <atomic>
-#include <ctime>
+#include <vector>
 
 #include "core/event.h"
 #include "core/memory.h"
 #include "core/pool.h"
+#include "core/stream_memory.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -20,61 +20,50 @@ void run_on_host(const std::function<void()>& function) {
   inside_host_function = false;
 }
 
-// Where a stream memory operation reads or writes; null if it must not.
-void* word_at(CUdeviceptr address, size_t size) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* memory = find_allocation(address);
-  if (memory == nullptr || address % size != 0 ||
-      address + size > memory->address + memory->size) {
-    return nullptr;
+StreamMemoryOperation write_of(CUdeviceptr address, uint64_t value,
+                               unsigned bytes, unsigned flags) {
+  return {StreamMemoryOperation::kWrite, address, value, bytes, flags};
+}
+
+StreamMemoryOperation wait_of(CUdeviceptr address, uint64_t value,
+                              unsigned bytes, unsigned flags) {
+  return {StreamMemoryOperation::kWait, address, value, bytes, flags};
+}
+
+CUresult converted(const CUstreamBatchMemOpParams& wanted,
+                   std::vector<StreamMemoryOperation>* operations) {
+  const auto& wait = wanted.waitValue;
+  const auto& write = wanted.writeValue;
+  switch (wanted.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      operations->push_back(wait_of(wait.address, wait.value, 4, wait.flags));
+      return CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      operations->push_back(wait_of(wait.address, wait.value64, 8, wait.flags));
+      return CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      operations->push_back(
+          write_of(write.address, write.value, 4, write.flags));
+      return CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      operations->push_back(
+          write_of(write.address, write.value64, 8, write.flags));
+      return CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_BARRIER:  // each operation is one
+      return wanted.memoryBarrier.flags <= CU_STREAM_MEMORY_BARRIER_TYPE_GPU
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+      return CUDA_ERROR_NOT_SUPPORTED;  // as the device's attribute says
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
-  return in_window(address) ? alias(address) : reinterpret_cast<void*>(address);
 }
 
-template <typename T>
-CUresult write_value(CUstream handle, CUdeviceptr address, T value) {
+CUresult submit_one(CUstream handle, const StreamMemoryOperation& operation) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_live_stream(handle, &stream)) return error;
-  void* place = word_at(address, sizeof(T));
-  if (place == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  stream->submit([place, value] {
-    __atomic_store_n(static_cast<T*>(place), value, __ATOMIC_SEQ_CST);
-  });
-  return CUDA_SUCCESS;
-}
-
-template <typename T>
-bool holds(T seen, T value, unsigned condition) {
-  switch (condition) {
-    case CU_STREAM_WAIT_VALUE_EQ:
-      return seen == value;
-    case CU_STREAM_WAIT_VALUE_AND:
-      return (seen & value) != 0;
-    case CU_STREAM_WAIT_VALUE_NOR:
-      return static_cast<T>(~(seen | value)) != 0;
-    default:  // CU_STREAM_WAIT_VALUE_GEQ, cyclic
-      return static_cast<std::make_signed_t<T>>(seen - value) >= 0;
-  }
-}
-
-template <typename T>
-CUresult wait_value(CUstream handle, CUdeviceptr address, T value,
-                    unsigned flags) {
-  std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_live_stream(handle, &stream)) return error;
-  const unsigned condition =
-      flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH);
-  if (condition > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
-  void* place = word_at(address, sizeof(T));
-  if (place == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  stream->submit([place, value, condition] {
-    const timespec pause{0, 20000};
-    while (!holds(__atomic_load_n(static_cast<T*>(place), __ATOMIC_SEQ_CST),
-                  value, condition)) {
-      nanosleep(&pause, nullptr);
-    }
-  });
-  return CUDA_SUCCESS;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  return stream_memory(stream, {operation});
 }
 
 // The model has no events inside a graph: a capture takes external ones only.
@@ -236,25 +225,43 @@ IPCLAB_DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
 
 IPCLAB_DRIVER_API CUresult cuStreamWriteValue32_v2(CUstream stream,
                                                    CUdeviceptr address,
-                                                   cuuint32_t value, unsigned) {
-  return write_value<uint32_t>(stream, address, value);
+                                                   cuuint32_t value,
+                                                   unsigned flags) {
+  return submit_one(stream, write_of(address, value, 4, flags));
 }
 IPCLAB_DRIVER_API CUresult cuStreamWriteValue64_v2(CUstream stream,
                                                    CUdeviceptr address,
-                                                   cuuint64_t value, unsigned) {
-  return write_value<uint64_t>(stream, address, value);
+                                                   cuuint64_t value,
+                                                   unsigned flags) {
+  return submit_one(stream, write_of(address, value, 8, flags));
 }
 IPCLAB_DRIVER_API CUresult cuStreamWaitValue32_v2(CUstream stream,
                                                   CUdeviceptr address,
                                                   cuuint32_t value,
                                                   unsigned flags) {
-  return wait_value<uint32_t>(stream, address, value, flags);
+  return submit_one(stream, wait_of(address, value, 4, flags));
 }
 IPCLAB_DRIVER_API CUresult cuStreamWaitValue64_v2(CUstream stream,
                                                   CUdeviceptr address,
                                                   cuuint64_t value,
                                                   unsigned flags) {
-  return wait_value<uint64_t>(stream, address, value, flags);
+  return submit_one(stream, wait_of(address, value, 8, flags));
+}
+
+IPCLAB_DRIVER_API CUresult
+cuStreamBatchMemOp_v2(CUstream handle, unsigned count,
+                      CUstreamBatchMemOpParams* wanted, unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
+  constexpr unsigned kEnd = 256;  // "must be less than 256"
+  if (count >= kEnd || flags != 0 || (wanted == nullptr && count > 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::vector<StreamMemoryOperation> operations;
+  for (unsigned i = 0; i < count; ++i) {
+    if (CUresult error = converted(wanted[i], &operations)) return error;
+  }
+  return stream_memory(stream, operations);
 }
 
 IPCLAB_DRIVER_API CUresult cuEventCreate(CUevent* event, unsigned flags) {

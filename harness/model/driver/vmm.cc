@@ -3,7 +3,6 @@
 #include "core/vmm.h"
 
 #include "core/chunk.h"
-#include "core/mutant.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -12,17 +11,7 @@ namespace {
 
 constexpr size_t kHostPage = 4096;
 
-// These calls need no context, but a context that is lost loses them, too.
-CUresult enter_without_context() {
-  if (CUresult error = enter()) return error;
-  const CUcontext context = current_context();
-  return context == nullptr ? CUDA_SUCCESS
-                            : static_cast<CUresult>(context->sticky.load());
-}
-
-bool is_reserved_bit_set(unsigned long long flags) {
-  return flags != 0 && !mutant("flags-ignored");
-}
+bool is_reserved_bit_set(unsigned long long flags) { return flags != 0; }
 
 }  // namespace
 
@@ -141,8 +130,7 @@ cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t size,
     return CUDA_ERROR_INVALID_VALUE;
   }
   if ((address | size) % kHostPage != 0) {
-    return mutant("dmabuf-unaligned-ok") ? CUDA_SUCCESS
-                                         : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_ERROR_NOT_SUPPORTED;  // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: 0
 }

@@ -15,7 +15,9 @@ inline char* global_bytes(const AddressSpace& space, uint64_t address,
                           uint64_t size, bool write) {
   const uint64_t offset = address - space.window_begin;
   if (offset < space.window_size) {
-    const uint8_t access = space.page_access[offset >> kPageShift];
+    // The host may change it at any time.
+    const uint8_t access = __atomic_load_n(
+        &space.page_access[offset >> kPageShift], __ATOMIC_RELAXED);
     if ((access & kAsk) == 0)
       return (access & (write ? kMayWrite : kMayRead)) != 0
                  ? reinterpret_cast<char*>(address +

@@ -32,8 +32,6 @@ const Error* find_error(cudaError_t code) {
 }  // namespace
 
 IPCLAB_RUNTIME_API const char* cudaGetErrorName(cudaError_t code) {
-  if (ipclab_model_mutant("error-names-shifted") && code > 1)
-    code = static_cast<cudaError_t>(code - 1);
   const Error* error = find_error(code);
   return error == nullptr ? "unrecognized error code" : error->name;
 }

@@ -166,25 +166,10 @@ IPCLAB_RUNTIME_API cudaError_t cudaPointerGetAttributes(
                                                   : cudaMemoryTypeDevice;
   attributes->devicePointer = reinterpret_cast<void*>(device);
   attributes->hostPointer = host;
-  const bool hidden =
-      type == CU_MEMORYTYPE_DEVICE && managed == 0 &&
-      ipclab_model_mutant("import-attr-wrong") && [&] {
-        unsigned capable = 1;
-        cuPointerGetAttribute(&capable,
-                              CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                              number(pointer));
-        return capable == 0;
-      }();
-  if (hidden) attributes->type = cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
 
 namespace {
-// For the mutants that keep the handles of the two APIs apart.
-void mark_as_runtime(void* handle, const char* name) {
-  if (ipclab_model_mutant(name)) static_cast<char*>(handle)[0] ^= 0x5a;
-}
-
 // As on an H200: a null place for a handle is not refused, it ends the process.
 void* unchecked(void* handle) {
   return handle != nullptr ? handle : reinterpret_cast<void*>(sizeof(void*));
@@ -194,10 +179,8 @@ void* unchecked(void* handle) {
 IPCLAB_RUNTIME_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle,
                                                    void* pointer) {
   IPCLAB_BIND();
-  const CUresult error = cuIpcGetMemHandle(
-      static_cast<CUipcMemHandle*>(unchecked(handle)), number(pointer));
-  if (error == CUDA_SUCCESS) mark_as_runtime(handle, "rt-drv-mismatch");
-  return remember(error);
+  return remember(cuIpcGetMemHandle(
+      static_cast<CUipcMemHandle*>(unchecked(handle)), number(pointer)));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaIpcOpenMemHandle(void** pointer,
@@ -206,7 +189,6 @@ IPCLAB_RUNTIME_API cudaError_t cudaIpcOpenMemHandle(void** pointer,
   IPCLAB_BIND();
   CUipcMemHandle converted;
   std::memcpy(&converted, &handle, sizeof converted);
-  mark_as_runtime(&converted, "rt-drv-mismatch");
   return remember(cuIpcOpenMemHandle(as_number(pointer), converted, flags));
 }
 
@@ -219,10 +201,8 @@ IPCLAB_RUNTIME_API cudaError_t
 cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   IPCLAB_BIND();
   if (event == nullptr) return remember(CUDA_ERROR_INVALID_VALUE);
-  const CUresult error = cuIpcGetEventHandle(
-      static_cast<CUipcEventHandle*>(unchecked(handle)), event);
-  if (error == CUDA_SUCCESS) mark_as_runtime(handle, "rt-drv-event-mismatch");
-  return remember(error);
+  return remember(cuIpcGetEventHandle(
+      static_cast<CUipcEventHandle*>(unchecked(handle)), event));
 }
 
 IPCLAB_RUNTIME_API cudaError_t
@@ -230,6 +210,5 @@ cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
   IPCLAB_BIND();
   CUipcEventHandle converted;
   std::memcpy(&converted, &handle, sizeof converted);
-  mark_as_runtime(&converted, "rt-drv-event-mismatch");
   return remember(cuIpcOpenEventHandle(event, converted));
 }

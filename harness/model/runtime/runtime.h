@@ -8,7 +8,6 @@
 
 #define IPCLAB_RUNTIME_API extern "C" __attribute__((visibility("default")))
 
-extern "C" bool ipclab_model_mutant(const char* name);
 
 namespace ipclab::runtime {
 

@@ -105,6 +105,43 @@ ROLE(importer) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
+ROLE(frees_while_a_copy_waits) {
+  cudaMemPool_t pool = import_pool(test);
+  int* data = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
+  int* own = allocate<int>(kCount);
+  fill(own, 700);
+  cudaStream_t copies = stream_with(kNonBlocking);
+  cudaStream_t frees = stream_with(kNonBlocking);
+  {
+    Latch latch(copies);
+    EXPECT_EQ(
+        cudaMemcpyAsync(data, own, kBytes, cudaMemcpyDeviceToDevice, copies),
+        cudaSuccess);
+    EXPECT_EQ(cudaFreeAsync(data, frees), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(frees), cudaSuccess);
+    // The addresses are not anybody's before the copy is over.
+    int* other = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
+    EXPECT_NE(other, data);
+    EXPECT_EQ(cudaFree(other), cudaSuccess);
+  }
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+TEST(PoolIpc, ACopyKeepsTheMappingThatAnotherStreamFrees) {
+  Exported exported;
+  int* data = exported.filled(100);
+  int* other = exported.filled(200);
+  Peer peer("frees_while_a_copy_waits");
+  peer.channel().send_descriptor(exported.descriptor);
+  peer.channel().send(export_pointer(data));
+  peer.channel().send(export_pointer(other));
+  EXPECT_EQ(peer.wait(), "exit 0");
+  EXPECT_EQ(wrong_elements(data, kCount, 700), 0);
+  EXPECT_EQ(wrong_elements(other, kCount, 200), 0);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+  EXPECT_EQ(cudaFree(other), cudaSuccess);
+}
+
 TEST(PoolIpc, SharesMemoryMadeBeforeAndAfterTheExport) {
   Exported exported;
   Peer peer("importer");

@@ -125,6 +125,19 @@ TEST(Event, OrdersStreamsAndReportsItsState) {
   EXPECT_EQ(cudaFreeHost(flag), cudaSuccess);
 }
 
+TEST(Event, IsRecordedInItsOwnContextOnly) {
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuCtxCreate(&other, nullptr, 0, 0), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuStreamWaitEvent(stream, event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxDestroy(other), CUDA_SUCCESS);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
 TEST(Stream, ACallThatCannotBeCapturedSpoilsTheCapture) {
   cudaStream_t stream = stream_with(cudaStreamNonBlocking);
   cudaEvent_t event = nullptr;

@@ -264,6 +264,22 @@ TEST(Planted, Lifted) {
   scenario.run(10s);
 }
 
+TEST(Planted, NotApplicable) {
+  Scenario scenario;
+  scenario.role("importer",
+                [](Role& me) { me.not_applicable("GPU 1 reaches GPU 0"); });
+  scenario.run(10s);
+}
+
+TEST(Planted, NotApplicableAndWrong) {
+  Scenario scenario;
+  scenario.role("importer", [](Role& me) {
+    me.not_applicable("GPU 1 reaches GPU 0");
+    EXPECT_TRUE(false) << "planted";
+  });
+  scenario.run(10s);
+}
+
 TEST(Planted, Observed) {
   observe("from the referee");
   Scenario scenario;

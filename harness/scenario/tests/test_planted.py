@@ -261,6 +261,17 @@ def test_lifted_and_observed_pass(run: Any, tmp_path: Path) -> None:
     assert seen.record["notes"] == ["from the referee", "exporter: code 1"]
 
 
+def test_a_role_may_find_nothing_to_judge(run: Any) -> None:
+    seen = run("NotApplicable")
+    assert (seen.code, seen.outcome) == (0, "not applicable")
+    assert seen.reason.strip() == "GPU 1 reaches GPU 0"
+
+
+def test_nothing_to_judge_hides_no_failure(run: Any) -> None:
+    seen = run("NotApplicableAndWrong")
+    assert (seen.code, seen.outcome) == (1, "violates")
+
+
 def test_tables_of_outcomes(run: Any) -> None:
     seen = run("Tabulated")
     assert (seen.code, seen.outcome) == (0, "conforms"), "a table judges nothing"

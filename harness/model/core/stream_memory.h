@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that write a word of memory or wait for one (Driver API, stream
+// memory operations): the word may be device memory, also another process's,
+// or pinned host memory.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/stream.h"
+
+namespace ipclab::model {
+
+struct StreamMemoryOperation {
+  enum Kind { kWrite, kWait };
+  Kind kind;
+  uint64_t address;
+  uint64_t value;
+  unsigned bytes;  ///< of the word: 4 or 8
+  unsigned flags;  ///< CUstreamWriteValue_flags or CUstreamWaitValue_flags
+};
+
+/// Gives the operations to the stream, in their order; all of them or none.
+/// CUDA_ERROR_INVALID_VALUE for unknown flags, and for an address that is not
+/// aligned, not known, managed ("cannot be used with managed memory") or not
+/// accessible to the stream's device; CUDA_ERROR_NOT_SUPPORTED for
+/// CU_STREAM_WAIT_VALUE_FLUSH (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES is
+/// 0) and CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ("not supported in the v2
+/// API").
+CUresult stream_memory(const std::shared_ptr<Stream>& stream,
+                       const std::vector<StreamMemoryOperation>& operations);
+
+}  // namespace ipclab::model
