@@ -86,7 +86,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         parts[name] = diagrams.figure(trace, references)
     pages = {
         "lessons.dox": chapters.page(known),
-        "results.dox": verdicts.page(evidence.runs, evidence.deviations),
+        "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),

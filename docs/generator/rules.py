@@ -112,6 +112,7 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     rows = [
         ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
         ("Source", plain(spelled(row["source"]))),
+        ("Follows from", ", ".join(link_to(x) for x in row.get("follows_from", []))),
         ("Scenario", plain(row.get("scenario", ""))),
         ("Check", plain(row.get("check", ""))),
         ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
@@ -122,9 +123,12 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         ),
         *((run.machine, verdict(run, name)) for run in evidence.runs),
         *(
-            ("Known departure", departure(entry))
-            for entry in evidence.deviations
-            if entry["requirement"] == name
+            ("Known departure", text)
+            for text in dict.fromkeys(
+                departure(entry)
+                for entry in evidence.deviations
+                if entry["requirement"] == name
+            )
         ),
     ]
     sentence = plain(spelled(row["statement"]))
@@ -146,5 +150,10 @@ def verdict(run: Run, row: str) -> str:
 def departure(entry: Row) -> str:
     """An entry of deviations.json in words."""
     driver = entry["driver"]
-    where = f"drivers {driver['from']} to {driver['to']}" if driver else "any driver"
+    if not driver:
+        where = "any driver"
+    elif driver["from"] == driver["to"]:
+        where = f"driver {driver['from']}"
+    else:
+        where = f"drivers {driver['from']} to {driver['to']}"
     return f"{plain(entry['evidence'])} ({where}, until {entry['expires']})"

@@ -6,7 +6,6 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
@@ -18,8 +17,8 @@ TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
 LONGEST = 240  # characters of a reason; the record has the rest
 
 
-def page(runs: list[Run], deviations: list[dict[str, Any]]) -> str:
-    """The page; `runs` are those of drivers, `deviations` is deviations.json."""
+def page(runs: list[Run]) -> str:
+    """The page; `runs` are those of drivers."""
     text = (
         "/**\n@page results Results\n"
         "@brief What recorded machines answered, verdict by verdict.\n\n"
@@ -30,10 +29,10 @@ def page(runs: list[Run], deviations: list[dict[str, Any]]) -> str:
         text += (
             "No machine is recorded yet. @ref contributing says how to record one.\n"
         )
-    return text + "".join(section(run, deviations) for run in runs) + "*/\n"
+    return text + "".join(section(run) for run in runs) + "*/\n"
 
 
-def section(run: Run, deviations: list[dict[str, Any]]) -> str:
+def section(run: Run) -> str:
     """One machine: counts by chapter, and each test that a reader should know of."""
     found = [x for x in records.rows(run.records) if x.record["suite"] != "sample"]
     used = records.counts(found)
@@ -50,7 +49,7 @@ def section(run: Run, deviations: list[dict[str, Any]]) -> str:
         [
             link_to(test.record["requirement"]),
             test.shown,
-            lines([_seen(test, deviations), _test(test)]),
+            lines([_seen(test), _test(test)]),
         ]
         for test in found
         if test.verdict in TOLD
@@ -83,11 +82,9 @@ def _test(test: records.Row) -> str:
     return f"`{name}` of @ref {page_of(test.record['lesson'])}"
 
 
-def _seen(test: records.Row, deviations: list[dict[str, Any]]) -> str:
-    """In the words of deviations.json, or else of the record."""
+def _seen(test: records.Row) -> str:
+    """In the words of deviations.json as it was then, or else of the record."""
     if test.verdict == "deviates":
-        for entry in deviations:
-            if entry["requirement"] == test.record["requirement"]:
-                return departure(entry)
+        return departure(test.record["deviation"])
     reason = " ".join(test.reason.split())
     return plain(reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + "…")

@@ -38,6 +38,7 @@ def run(*found: tuple[str, str]) -> recorded.Run:
             "test": f"A.B{i}",
             "verdict": verdict,
             "reason": reason,
+            "deviation": DEVIATION if verdict == "deviates" else None,
         }
         for i, (verdict, reason) in enumerate(found)
     ]
@@ -59,6 +60,21 @@ def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None)
         list(runs),
     )
     return rules.section(ROW, {"MUST": "documented guarantee"}, evidence)
+
+
+def test_a_departure_of_two_tests_is_told_once() -> None:
+    entries = [{**DEVIATION, "test": test} for test in ("A.B", "A.C")]
+    one = [{**DEVIATION, "driver": {"from": "580.1", "to": "580.1"}}]
+    assert section(deviations=entries).count("Measured on one H200.") == 1
+    assert "(driver 580.1, until 2027-11-30)" in section(deviations=one)
+
+
+def test_a_rule_names_the_rules_that_it_follows_from() -> None:
+    evidence = rules.Evidence(set(), {}, [], [], [])
+    row = {**ROW, "kind": "DERIVED", "follows_from": ["LMEM-06"]}
+    text = rules.section(row, {"DERIVED": "judged"}, evidence)
+    assert '| **Follows from** | @ref rule_LMEM_06 "LMEM-06" |' in text
+    assert "Follows from" not in section()
 
 
 def test_a_rule_shows_all_that_is_known_of_it() -> None:
@@ -94,8 +110,7 @@ def test_verdicts_that_differ_are_counted(
 
 def test_results_tell_what_a_reader_should_know() -> None:
     page = verdicts.page(
-        [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))],
-        [DEVIATION],
+        [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))]
     )
     assert "| chapter | conforms | violates | deviates |" in page
     assert "| **all** | **1** | **1** | **1** |" in page
@@ -107,7 +122,7 @@ def test_results_tell_what_a_reader_should_know() -> None:
 
 def test_results_tell_what_could_not_be_judged() -> None:
     needs = ("not applicable", "needs 2 GPUs")
-    page = verdicts.page([run(needs, ("conforms", ""), needs)], [])
+    page = verdicts.page([run(needs, ("conforms", ""), needs)])
     assert '| needs 2 GPUs | @ref rule_LMEM_01 "LMEM-01" |' in page
 
 
@@ -119,7 +134,7 @@ def test_costs_are_told_with_their_ratio() -> None:
 
 
 def test_no_machine_is_no_result() -> None:
-    assert "No machine is recorded yet." in verdicts.page([], [])
+    assert "No machine is recorded yet." in verdicts.page([])
 
 
 def test_links_of_documents_lead_to_pages_or_name_files() -> None:

@@ -41,8 +41,20 @@ LINE: dict[str, Any] = {
     "seed": 1,
 }
 
+FAILURE: dict[str, Any] = {  # `violates()` in a program writes it
+    "role": "importer",
+    "step": None,
+    "call": "cudaIpcOpenMemHandle(&data, handle, 0)",
+    "expected": "cudaErrorInvalidValue",
+    "seen": "cudaSuccess",
+    "message": "Value of: refused\n",
+    "file": "a_test.cu",
+    "line": 7,
+}
+
 PROBE: dict[str, Any] = {
     "backend": "cuda",
+    "driver": "580.1",
     "driver_version": 13000,
     "runtime_version": 13000,
     "gpus": [
@@ -95,6 +107,11 @@ def record(**changes):
     data = json.dumps({{**LINE, **changes}}) + "\\n"
     with open(os.environ["IPCLAB_RECORD"], "ab", buffering=0) as stream:
         stream.write(data.encode())
+FAILURE = json.loads({failure!r})
+def violates(**changes):
+    reason = changes.pop("reason", "")
+    record(outcome="violates", reason=reason, failures=[{{**FAILURE, **changes}}])
+    sys.exit(1)
 """
 
 
@@ -129,12 +146,14 @@ class Build:
         path.write_text(json.dumps({"rows": rows}))
 
     def deviation(self, **changes: Any) -> None:
-        """Write deviations.json with one entry, by default for any driver."""
+        """Write deviations.json with one entry, by default for what FAILURE says."""
         entry = {
             "requirement": "LMEM-01",
+            "test": "Suite.Name",
+            "failures": [{"check": FAILURE["call"], "seen": [FAILURE["seen"]]}],
             "vendor": "nvidia",
-            "driver": None,
-            "gpu": "H200",
+            "driver": {"from": "580.0", "to": "580.9"},
+            "gpus": ["H200"],
             "evidence": "seen on two machines",
             "owner": "platform",
             "expires": "2999-12-31",
@@ -170,7 +189,8 @@ class Build:
         ]
         self.add(
             f"conformance.01_legacy_memory.{name}",
-            PRELUDE.format(line=line) + textwrap.dedent(program),
+            PRELUDE.format(line=line, failure=json.dumps(FAILURE))
+            + textwrap.dedent(program),
             *labels,
             timeout=timeout,
         )

@@ -304,7 +304,7 @@ def test_sample_by_each_of_its_names(build: Build, name: str) -> None:
     assert done.returncode == 0
     assert done.stdout == (
         "01_legacy_memory\n\nLesson 01: lend memory.\n\n  a picture\n\n"
-        "on: 2 x NVIDIA H200, driver of unknown version (CUDA 13.0)\n\n"
+        "on: 2 x NVIDIA H200, driver 580.1 (CUDA 13.0)\n\n"
         "the lesson speaks\n\n"
         "Exit code 0: it did what the lesson says, and the data proves it.\n"
     )

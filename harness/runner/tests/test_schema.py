@@ -46,15 +46,17 @@ RECEIVE = {
 }
 DEVIATION = {
     "requirement": "LMEM-01",
+    "test": "Suite.Name",
+    "failures": [{"check": "cudaFree(data)", "seen": ["cudaSuccess"], "steps": ["a"]}],
     "vendor": "nvidia",
     "driver": {"from": "580.0", "to": "580.999"},
-    "gpu": None,
+    "gpus": ["H200"],
     "evidence": "seen",
     "owner": "platform",
     "expires": "2027-06-30",
 }
 FULL: dict[str, Any] = {
-    "version": 1,
+    "version": 2,
     "ctest": "conformance.01_legacy_memory.Suite.Name",
     "suite": "conformance",
     "lesson": "01_legacy_memory",
@@ -104,7 +106,7 @@ def test_each_field_is_needed_and_has_a_type(field: str) -> None:
         (["outcomes", 0, "outcome"], "refused", "record.outcomes[0].outcome"),
         (["outcomes", 0, "input"], "", "record.outcomes[0].input: is empty"),
         (["outcomes", 0, "code"], 1, "record.outcomes[0].code"),
-        (["version"], 2, "record.version: 2 is none of 1"),
+        (["version"], 3, "record.version: 3 is none of 1, 2"),
         (["version"], True, "record.version"),
         (["attempt"], 0, "record.attempt: 0 is below 1"),
         (["attempt"], 1.5, "record.attempt"),

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import PROBE, Build
-from ipclab.deviations import Deviations
+from conftest import FAILURE, PROBE, Build
+from ipclab import ctest, deviations, failures, results
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,9 @@ def test_nothing_of_a_run_stays_in_tmp(build: Build, tmp_path: Path) -> None:
 
 # --- deviations ---------------------------------------------------------------
 
-VIOLATES = "record(outcome='violates', reason='zeros'); sys.exit(1)"
-
 
 def test_deviation_is_shown_and_fails_only_if_strict(build: Build) -> None:
-    build.conformance(VIOLATES)
+    build.conformance("violates()")
     build.deviation()
     outcome = build.run()
     assert (outcome.only["verdict"], outcome.code) == ("deviates", 0)
@@ -212,20 +210,77 @@ def test_deviation_is_shown_and_fails_only_if_strict(build: Build) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"gpu": "B200"},
+        {"gpus": ["B200"]},
         {"vendor": "model"},
         {"driver": {"from": "1.0", "to": "2.0"}},
         {"requirement": "LMEM-02"},
+        {"test": "Suite.Other"},
         {"expires": "2020-01-01"},
     ],
 )
 def test_deviation_of_something_else_excuses_nothing(
     build: Build, changes: dict[str, object]
 ) -> None:
-    build.conformance(VIOLATES)
+    build.conformance("violates()")
     build.deviation(**changes)
     outcome = build.run()
     assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
+
+
+@pytest.mark.parametrize(
+    ("program", "unknown"),
+    [
+        ("violates(seen='cudaErrorUnknown')", "cudaErrorUnknown"),
+        ("violates(call='cudaFree(data)')", "cudaFree(data)"),
+        ("violates(step='a pipe')", "a pipe"),
+        (
+            "record(outcome='violates', failures=[FAILURE, {**FAILURE, 'seen': None, "
+            "'message': 'Expected: (a) < (b), actual: 2 vs 1'}]); sys.exit(1)",
+            "(a) < (b): 2 vs 1",
+        ),
+    ],
+    ids=["code", "call", "step", "second failure"],
+)
+def test_a_deviation_excuses_what_was_measured_only(
+    build: Build, program: str, unknown: str
+) -> None:
+    build.conformance(program)
+    build.deviation()
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
+    assert "deviations.json does not know: " in outcome.only["reason"]
+    assert unknown in outcome.only["reason"]
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "hung", "broken"])
+def test_a_deviation_excuses_no_crash(build: Build, outcome: str) -> None:
+    build.conformance(f"record(outcome='{outcome}', failures=[FAILURE]); sys.exit(1)")
+    build.deviation()
+    done = build.run()
+    assert (done.only["verdict"], done.code) == (outcome, 1)
+
+
+def test_a_violation_without_a_failure_is_none_that_was_measured(build: Build) -> None:
+    build.conformance("record(outcome='violates', reason='?'); sys.exit(1)")
+    build.deviation()
+    assert build.run().only["verdict"] == "violates"
+
+
+def test_a_deviation_may_list_several_checks_and_steps(build: Build) -> None:
+    build.conformance(
+        """
+        other = {**FAILURE, "seen": None, "step": "a pipe",
+                 "message": "Value of: usable\\n  Actual: false\\nExpected: true\\n"}
+        record(outcome="violates", failures=[FAILURE, other]); sys.exit(1)
+        """
+    )
+    build.deviation(
+        failures=[
+            {"check": FAILURE["call"], "seen": ["cudaErrorUnknown", "cudaSuccess"]},
+            {"check": "usable", "seen": ["false"], "steps": ["a socket", "a pipe"]},
+        ]
+    )
+    assert build.run().only["verdict"] == "deviates"
 
 
 @pytest.mark.parametrize("other", ["not applicable", "conforms"])
@@ -239,21 +294,24 @@ def test_a_deviation_may_be_of_a_test_that_cannot_run_here(
     assert outcome.code == (1 if other == "conforms" else 0), outcome.text
 
 
-def test_a_deviation_holds_for_a_row_not_for_each_of_its_tests(build: Build) -> None:
-    build.conformance(VIOLATES)
-    build.conformance("record()", name="Suite.Other")
+def test_a_deviation_holds_for_its_test_not_for_others_of_the_row(build: Build) -> None:
+    build.conformance("violates()")
+    build.conformance("violates()", name="Suite.Other")
     build.deviation()
     outcome = build.run()
-    assert outcome.code == 0
-    assert sorted(x["verdict"] for x in outcome.records) == ["conforms", "deviates"]
+    assert outcome.code == 1
+    verdicts = {x["test"]: x["verdict"] for x in outcome.records}
+    assert verdicts == {"Suite.Name": "deviates", "Suite.Other": "violates"}
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({}, "LMEM-01 conforms after all"),
+        ({}, "LMEM-01 conforms after all (Suite.Name)"),
         ({"requirement": "GONE-01"}, "GONE-01 is no row of requirements.json"),
         ({"expires": "2020-01-01"}, "LMEM-01 expired on 2020-01-01; ask platform"),
+        ({"test": "Suite.Gone"}, "LMEM-01: CTest's list has no test Suite.Gone"),
+        ({"requirement": "LMEM-02"}, "LMEM-02: Suite.Name is a test of LMEM-01"),
     ],
 )
 def test_stale_deviation_fails_the_run(
@@ -267,6 +325,36 @@ def test_stale_deviation_fails_the_run(
     assert any(problem in x for x in outcome.json["problems"])
 
 
+@pytest.mark.parametrize("row", ["OBS-01", "UND-01"])
+def test_what_is_never_judged_has_no_deviation(build: Build, row: str) -> None:
+    build.conformance("violates()", row=row)
+    build.deviation(requirement=row)
+    outcome = build.run()
+    assert outcome.code == 1
+    assert f"{row} is of kind " in outcome.text
+    assert "which no driver can depart from" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"gpus": []}, "LMEM-01: name the drivers and GPUs that were measured"),
+        ({"driver": None}, "LMEM-01: name the drivers and GPUs that were measured"),
+        ({"failures": []}, "LMEM-01: name the checks that failed and what they saw"),
+        ({"failures": [{"check": "x"}]}, "deviations[0].failures[0].seen: is missing"),
+        ({"gpu": "H200"}, "deviations[0].gpu: is no field of it"),
+    ],
+)
+def test_an_entry_says_what_was_measured(
+    build: Build, changes: dict[str, object], wrong: str
+) -> None:
+    build.conformance("record()")
+    build.deviation(**changes)
+    outcome = build.run()
+    assert outcome.code == 3
+    assert wrong in outcome.text
+
+
 @pytest.mark.parametrize(
     ("driver", "applies"),
     [
@@ -278,20 +366,83 @@ def test_stale_deviation_fails_the_run(
         (None, False),
     ],
 )
-def test_deviation_of_a_range_of_drivers(driver: str | None, applies: bool) -> None:
-    entry = {
-        "requirement": "LMEM-01",
-        "vendor": "nvidia",
-        "driver": {"from": "580.0", "to": "580.999"},
-        "gpu": None,
-        "evidence": "seen",
-        "owner": "platform",
-        "expires": "2026-06-30",
-    }
+def test_deviation_of_a_range_of_drivers(
+    build: Build, driver: str | None, applies: bool
+) -> None:
+    build.conformance("violates()")
+    build.deviation(driver={"from": "580.0", "to": "580.999"}, expires="2026-06-30")
+    path = build.source / "conformance" / "deviations.json"
+    [entry] = deviations.read_deviations(path)
+    cases = ctest.read(build.folder)
+    [case] = [x for x in cases if x.suite == "conformance"]
     last_day = datetime.date(2026, 6, 30)
-    here = Deviations([entry], "cuda", driver, ["NVIDIA H200"], last_day)
-    assert here.entry_for("LMEM-01") == (entry if applies else None)
-    assert here.problems({"LMEM-01"}) == []
+    here = deviations.Deviations([entry], "cuda", driver, ["NVIDIA H200 NVL"], last_day)
+    assert here.entry_for(case) == (entry if applies else None)
+    assert here.problems({"LMEM-01": "MUST"}, cases) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "check", "seen"),
+    [
+        (
+            "Expected equality of these values:\n  used(pool)\n    Which is: 8\n"
+            "  kNone\n    Which is: 0\nafter the free\n",
+            "used(pool) == kNone",
+            "8 vs 0",
+        ),
+        (
+            "Expected equality of these values:\n  count\n    Which is: 8\n  3\n",
+            "count == 3",
+            "8 vs 3",
+        ),
+        ("Value of: a(b)\n  Actual: false\nExpected: true\n", "a(b)", "false"),
+        ("Expected: (a) >= (b), actual: 0 vs 33", "(a) >= (b)", "0 vs 33"),
+        ('Expected: (a) != (b), actual: "\\x1" vs "\\x1"', "(a) != (b)", failures.SAME),
+        ("Failed\nthe importer died\n", "the importer died", failures.FAILED),
+        ("no message of GoogleTest\nmore", "no message of GoogleTest", failures.FAILED),
+    ],
+)
+def test_the_signature_of_a_failure(message: str, check: str, seen: str) -> None:
+    failure = {**FAILURE, "expected": None, "seen": None, "message": message}
+    found = failures.signature(failure)
+    assert (found.check, found.seen, found.step) == (check, seen, None)
+
+
+def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
+    """The entries were made from these records; nothing else is excused."""
+    top = Path(__file__).resolve().parents[3]
+    entries = deviations.read_deviations(top / "conformance/deviations.json")
+    by_test = {entry["test"]: entry for entry in entries}
+    used = set()
+    for folder in sorted((top / "docs/results").glob("*/")):
+        for record in results.read(folder)[1]:
+            if record["verdict"] == "deviates":
+                entry = by_test[record["test"]]
+                assert deviations.unknown_failure(entry, record) is None
+                used.add(record["test"])
+    assert used == by_test.keys()
+
+
+def test_a_derived_row_is_judged(build: Build) -> None:
+    rows = build.source / "conformance" / "requirements.json"
+    build.rows({"LMEM-01": "MUST", "DER-01": "DERIVED"})
+    build.conformance("violates()", row="DER-01")
+    outcome = build.run()
+    assert outcome.code == 3
+    assert "DER-01: a row of kind DERIVED, and no other, names" in outcome.text
+    document = json.loads(rows.read_text())
+    document["rows"][1]["follows_from"] = ["LMEM-09"]
+    rows.write_text(json.dumps(document))
+    assert "DER-01 follows from LMEM-09: no such row" in build.run().text
+    document["rows"][1]["follows_from"] = ["LMEM-01"]
+    rows.write_text(json.dumps(document))
+    outcome = build.run()
+    assert (outcome.only["verdict"], outcome.code) == ("violates", 1)
+    assert outcome.only["kind"] == "DERIVED"
+    assert outcome.json["requirements"]["DER-01"]["follows_from"] == ["LMEM-01"]
+    assert "DER-01 DERIVED" in outcome.text
+    page = (outcome.folder / "report.html").read_text()
+    assert "Follows from LMEM-01." in page
 
 
 # --- repetition and requirement lists -------------------------------------------
@@ -376,7 +527,7 @@ def test_selection_of_nothing_is_not_green(
 
 def test_junit_says_row_and_verdict(build: Build) -> None:
     build.conformance("record()", "Suite.One", "LMEM-01")
-    build.conformance(VIOLATES, "Suite.Two", "LMEM-02")
+    build.conformance("violates()", "Suite.Two", "LMEM-02")
     build.sample("print('SKIP: no'); sys.exit(77)")
     tree = xml.parse(build.run().folder / "junit.xml")
     found = {}

@@ -19,6 +19,7 @@ from ipclab import (
     compare,
     doctor,
     explain,
+    faults,
     matrix,
     mutants,
     report,
@@ -95,20 +96,35 @@ def _command(options: argparse.Namespace) -> int:
 
 
 def _mutants(options: argparse.Namespace) -> int:
-    if options.names and options.changed is not None:
-        raise UsageError("name mutants or say --changed, not both")
+    asked = [
+        name
+        for name in ("faults", "functions", "kind", "shard", "results")
+        if getattr(options, name)
+    ]
+    if options.resume and asked:
+        raise UsageError(
+            f"--resume goes on with what was asked for then: leave out --{asked[0]}"
+        )
+    folder = options.resume or options.results
     code = mutants.run(
         terminal.console(),
         mutants.Request(
             build=options.build,
-            names=tuple(options.names),
+            backend=options.backend,
             jobs=options.jobs,
-            results=options.results,
-            changed=options.changed,
+            results=folder,
+            resume=options.resume is not None,
+            names=tuple(options.faults),
+            functions=tuple(options.functions),
+            kind=options.kind,
+            shard=options.shard,
+            lessons=options.lessons,
+            seconds=options.limit,
+            baseline=options.baseline,
         ),
     )
-    if options.results and (options.results / "run.json").exists():
-        results.write(options.results / "report.html", _page(options.results))
+    if folder and (folder / "run.json").exists():
+        results.write(folder / "report.html", _page(folder))
     return code
 
 
@@ -343,11 +359,53 @@ def _parser() -> argparse.ArgumentParser:
         )
     kill = commands.add_parser(
         "mutants",
-        help="break the reference model on purpose: does the suite notice?",
-        epilog="exit code: 0 every mutant is noticed by its rows and every ok-* "
-        "passes (of those that ran), 1 one is not, 2 usage, 3 the harness is broken",
+        help="break the driver on purpose: does the suite notice?",
+        description="A library in front of the driver, the reference model's or "
+        "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
+        "then each fault meets the tests that it concerns. What was found is kept "
+        "test by test: a command that was stopped goes on with --resume.",
+        epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
+        "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or the "
+        "command was stopped before its end",
     )
-    kill.add_argument("names", metavar="MUTANT", nargs="*", help="these alone")
+    kill.add_argument(
+        "--faults", metavar="NAME", nargs="+", default=[], help="these alone"
+    )
+    kill.add_argument(
+        "--function",
+        dest="functions",
+        metavar="F",
+        nargs="+",
+        default=[],
+        help="only faults of these functions, such as cudaIpcOpenMemHandle",
+    )
+    only = kill.add_mutually_exclusive_group()
+    only.add_argument(
+        "--operators",
+        dest="kind",
+        action="store_const",
+        const=faults.OPERATOR,
+        help="only the systematic faults",
+    )
+    only.add_argument(
+        "--named",
+        dest="kind",
+        action="store_const",
+        const=faults.NAMED,
+        help="only the others",
+    )
+    kill.add_argument(
+        "--shard",
+        metavar="K/N",
+        type=_shard,
+        default=None,
+        help="only the Kth of N equal parts",
+    )
+    kill.add_argument(
+        "--lessons",
+        action="store_true",
+        help="which faults does each lesson notice by its own check?",
+    )
     kill.add_argument(
         "-j",
         dest="jobs",
@@ -357,21 +415,39 @@ def _parser() -> argparse.ArgumentParser:
         help="tests at once (default: as many as there are cores)",
     )
     kill.add_argument(
+        "--limit",
+        metavar="SECONDS",
+        type=_positive,
+        default=None,
+        help="stop after so long, and say what is left",
+    )
+    kill.add_argument(
         "--results",
         metavar="DIR",
         type=Path,
         default=None,
-        help="write mutants.json and mutants.html there; in the folder of a run its "
-        "page gets the matrix (default: results/<UTC time>-mutants)",
+        help="where to write; in the folder of a run its page gets the matrix "
+        "(default: results/<UTC time>-mutants)",
     )
     kill.add_argument(
-        "--changed",
-        metavar="BASE",
-        nargs="?",
-        const="HEAD",
+        "--resume",
+        metavar="DIR",
+        type=Path,
         default=None,
-        help="only mutants that the changes since BASE, a branch or commit, concern "
-        "(default: HEAD, what is not committed); never the whole matrix",
+        help="go on with what lies there, with the same build",
+    )
+    kill.add_argument(
+        "--baseline",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="a run without the library: without a fault the verdicts must be equal",
+    )
+    kill.add_argument(
+        "--backend",
+        choices=("model", "cuda"),
+        default="model",
+        help="the reference model or a GPU (default: model)",
     )
     what = commands.add_parser("explain", help="what an error code of CUDA means here")
     what.add_argument(
@@ -380,7 +456,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101; without it all",
     )
-    law = commands.add_parser("rules", help="the rows, their tests and mutants")
+    law = commands.add_parser("rules", help="the rows, their tests and faults")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
     law.add_argument(
         "--results",
@@ -440,6 +516,13 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, count = text.partition("/")
+    if not (part.isdigit() and count.isdigit() and 1 <= int(part) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not K/N with K from 1 to N")
+    return int(part), int(count)
 
 
 def _positive(text: str) -> int:

@@ -271,11 +271,6 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
     the driver has lifted: the model keeps to the documentation. Nothing
     explains a verdict that fails a run.
     """
-    entries = {
-        entry["requirement"]: entry
-        for run in (driver, model)
-        for entry in run.get("deviations", [])
-    }
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
         if here is None or there is None:
@@ -295,8 +290,10 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
         if "not applicable" in verdicts:
             lacking = there if there.verdict == "not applicable" else here
             return _as_change(NOT_HERE, there, here, lacking.reason)
-        if row in entries:
-            return _as_change(EXPLAINED, there, here, entries[row]["evidence"])
+        for side in (there, here):
+            if side.verdict == "deviates":
+                evidence = side.record["deviation"]["evidence"]
+                return _as_change(EXPLAINED, there, here, evidence)
         if (there.verdict, here.verdict) == ("lifted", "conforms"):
             return _as_change(EXPLAINED, there, here, there.reason)
         return _as_change(UNEXPLAINED, there, here, _both(there, here))

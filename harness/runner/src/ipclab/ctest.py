@@ -13,6 +13,7 @@ from typing import Any
 
 from ipclab.errors import HarnessError, UsageError
 
+LISTING = 300  # seconds
 SUITES = ("sample", "conformance", "probe", "harness", "docs")
 REQUIREMENT = re.compile(r"[A-Z][A-Z0-9]*-[0-9]+")
 
@@ -54,14 +55,20 @@ def read(build: Path) -> list[Case]:
         )
     if shutil.which("ctest") is None:
         raise UsageError("ctest is not in PATH; install CMake 3.25 or newer")
-    listing = subprocess.run(
-        ["ctest", "--show-only=json-v1"],
-        cwd=build,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=300,
-    )
+    try:
+        listing = subprocess.run(
+            ["ctest", "--show-only=json-v1"],
+            cwd=build,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LISTING,
+        )
+    except subprocess.TimeoutExpired:
+        raise HarnessError(
+            f"{build}: ctest --show-only does not end within {LISTING} s; a program "
+            "that lists its tests hangs"
+        ) from None
     try:
         tests = json.loads(listing.stdout)["tests"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,9 @@
-"""Where a named driver departs from the catalogue (conformance/deviations.json)."""
+"""Where a named driver departs from the catalogue (conformance/deviations.json).
+
+An entry excuses what was measured and nothing else: it names the test, each check
+that failed, what that check saw, and the drivers and GPUs on which it was measured.
+Any other failure of the same test violates.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -6,14 +11,18 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import schema
+from ipclab import failures, schema
+from ipclab.ctest import Case
 from ipclab.errors import HarnessError
 
 Entry = dict[str, Any]
+UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
+DERIVED = "DERIVED"  # follows from documented sentences: judged like them
 VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
 
 
@@ -24,7 +33,18 @@ def read_requirements(path: Path) -> dict[str, Entry]:
         for field in ("id", "statement", "kind"):
             if not isinstance(row, dict) or not isinstance(row.get(field), str):
                 raise HarnessError(f"{path}: a row has no '{field}'")
-    return {row["id"]: row for row in rows}
+    known = {row["id"]: row for row in rows}
+    for name, row in known.items():
+        origins = row.get("follows_from", [])
+        if (row["kind"] == DERIVED) != bool(origins):
+            raise HarnessError(
+                f"{path}: {name}: a row of kind {DERIVED}, and no other, names in "
+                "'follows_from' the rows that it follows from"
+            )
+        for origin in origins:
+            if origin not in known or origin == name:
+                raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
+    return known
 
 
 def read_deviations(path: Path) -> list[Entry]:
@@ -33,15 +53,44 @@ def read_deviations(path: Path) -> list[Entry]:
         return []
     entries = _read(path, "deviations")
     for index, entry in enumerate(entries):
-        if wrong := schema.error(entry, schema.DEVIATION, f"deviations[{index}]"):
+        where = f"deviations[{index}]"
+        if wrong := schema.error(entry, schema.DEVIATION, where) or _unmeasured(entry):
             raise HarnessError(f"{path}: {wrong}")
         try:
             datetime.date.fromisoformat(entry["expires"])
         except ValueError:
             raise HarnessError(
-                f"{path}: deviations[{index}].expires: {entry['expires']} is no date"
+                f"{path}: {where}.expires: {entry['expires']} is no date"
             ) from None
+    tests = [entry["test"] for entry in entries]
+    for test in tests:
+        if tests.count(test) > 1:
+            raise HarnessError(f"{path}: {test} has two entries; make them one")
     return entries
+
+
+def excuses(entry: Entry, line: dict[str, Any]) -> bool:
+    """Whether an entry knows every failure of a test's line.
+
+    An entry of a record of version 1 speaks of its whole row.
+    """
+    if "failures" not in entry:
+        return True
+    return bool(line["failures"]) and unknown_failure(entry, line) is None
+
+
+def unknown_failure(entry: Entry, line: dict[str, Any]) -> failures.Signature | None:
+    """The first failure of a test's line that an entry does not know."""
+    for failure in line["failures"]:
+        found = failures.signature(failure)
+        if not any(
+            known["check"] == found.check
+            and found.seen in known["seen"]
+            and found.step in known.get("steps", [None])
+            for known in entry["failures"]
+        ):
+            return found
+    return None
 
 
 @dataclass(frozen=True)
@@ -54,10 +103,10 @@ class Deviations:
     gpus: list[str]  # names
     today: datetime.date
 
-    def entry_for(self, requirement: str | None) -> Entry | None:
-        """The entry that applies to a row here, unless it has expired."""
+    def entry_for(self, case: Case) -> Entry | None:
+        """The entry that applies to a test here, unless it has expired."""
         for entry in self.applicable:
-            if entry["requirement"] == requirement:
+            if (entry["test"], entry["requirement"]) == (case.test, case.requirement):
                 return entry
         return None
 
@@ -70,24 +119,39 @@ class Deviations:
             if self._applies(x) and not expired(x, str(self.today))
         ]
 
-    def problems(self, known: set[str]) -> list[str]:
-        """Unknown names and expired entries: each fails the run."""
-        found = []
-        for entry in self.entries:
-            name = entry["requirement"]
-            if name not in known:
-                found.append(f"deviations.json: {name} is no row of requirements.json")
-            elif expired(entry, str(self.today)):
-                found.append(
-                    f"deviations.json: {name} expired on {entry['expires']}; "
-                    f"ask {entry['owner']}"
-                )
-        return found
+    def problems(self, kinds: dict[str, str], cases: Sequence[Case]) -> list[str]:
+        """What is wrong with the entries, one line each: each fails the run.
+
+        `kinds` are the kinds of the catalogue's rows, `cases` the whole list of
+        tests.
+        """
+        rows = {x.test: x.requirement for x in cases if x.suite == "conformance"}
+        return [
+            f"deviations.json: {wrong}"
+            for entry in self.entries
+            if (wrong := self._wrong(entry, kinds, rows))
+        ]
+
+    def _wrong(
+        self, entry: Entry, kinds: dict[str, str], rows: dict[str, str | None]
+    ) -> str | None:
+        row, test = entry["requirement"], entry["test"]
+        if row not in kinds:
+            return f"{row} is no row of requirements.json"
+        if kinds[row] in UNJUDGED_KINDS:
+            return f"{row} is of kind {kinds[row]}, which no driver can depart from"
+        if test not in rows:
+            return f"{row}: CTest's list has no test {test}"
+        if rows[test] != row:
+            return f"{row}: {test} is a test of {rows[test]}"
+        if expired(entry, str(self.today)):
+            return f"{row} expired on {entry['expires']}; ask {entry['owner']}"
+        return None
 
     def _applies(self, entry: Entry) -> bool:
         if VENDORS.get(self.backend) != entry["vendor"]:
             return False
-        if entry["gpu"] is not None and not any(entry["gpu"] in x for x in self.gpus):
+        if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in self.gpus):
             return False
         span = entry["driver"]
         if span is None:
@@ -100,6 +164,15 @@ class Deviations:
 def expired(entry: Entry, day: str) -> bool:
     """Whether an entry no longer held on that day, such as 2027-06-30."""
     return bool(entry["expires"] < day)
+
+
+def _unmeasured(entry: Entry) -> str | None:
+    """What an entry leaves open that only a measurement can say."""
+    if entry["vendor"] == "nvidia" and (entry["driver"] is None or not entry["gpus"]):
+        return f"{entry['requirement']}: name the drivers and GPUs that were measured"
+    if not entry["failures"]:
+        return f"{entry['requirement']}: name the checks that failed and what they saw"
+    return None
 
 
 def _version(text: str) -> tuple[int, ...]:

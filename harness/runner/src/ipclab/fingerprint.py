@@ -12,6 +12,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+PLANTED = ("IPCLAB_FAULT", "IPCLAB_MUTANT")  # a fault, on purpose
 VARIABLES = (  # those that change what CUDA does; no others are recorded
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -23,7 +24,8 @@ VARIABLES = (  # those that change what CUDA does; no others are recorded
     "CUDA_FORCE_PTX_JIT",
     "NVIDIA_VISIBLE_DEVICES",
     "IPCLAB_PROFILE",
-    "IPCLAB_MUTANT",
+    "LD_PRELOAD",
+    *PLANTED,
 )
 IMEX = Path("/dev/nvidia-caps-imex-channels")
 

@@ -1,4 +1,4 @@
-"""The kill matrix: which row notices which mutant, as a document and a picture."""
+"""The kill matrix: what notices which fault, as a document, a table, a picture."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -14,32 +14,30 @@ from markupsafe import Markup
 
 from ipclab import pages, schema
 from ipclab.errors import UsageError
-
-KILLED, SURVIVED, PASSED, FLAGGED, OPEN, SEEN, ELSEWHERE, UNJUDGED, NOT_RUN = (
-    "killed",
-    "survived",
-    "passed",
-    "flagged",
-    "open",
-    "observed",
-    "not applicable",
-    "broken",
-    "not run",
+from ipclab.faults import OPERATOR
+from ipclab.trials import (  # the words of the results
+    DENIED,
+    ELSEWHERE,
+    EQUIVALENT,
+    FLAGGED,
+    KILLED,
+    MEANING,
+    NOT_EQUIVALENT,
+    NOT_RUN,
+    NOTICED,
+    OPEN,
+    PASSED,
+    SEEN,
+    SURVIVED,
+    UNFIRED,
+    UNJUDGED,
+    UNNOTICED,
 )
-MEANING = {  # in the order in which they are counted
-    KILLED: "the row failed: the mutant was noticed",
-    PASSED: "a conforming variant (ok-…) passed the row, as it must",
-    SURVIVED: "the row passed although its behaviour is gone",
-    FLAGGED: "a conforming variant failed the row",
-    OPEN: "the row has no test yet",
-    SEEN: "the row is only written down: nothing could fail",
-    ELSEWHERE: "a test of the row cannot run on the model",
-    UNJUDGED: "the harness could not judge: that is no kill",
-    NOT_RUN: "left out this time: says nothing",
-}
-WRONG = (SURVIVED, FLAGGED, UNJUDGED)
 
-NAME, PAGE = "mutants.json", "mutants.html"  # in a results folder
+VERSION = 2
+NAMES = {"conformance": "mutants.json", "sample": "lessons.json"}  # in a results folder
+JOURNALS = {"conformance": "faults.jsonl", "sample": "lessons.jsonl"}
+NAME, PAGE = NAMES["conformance"], "mutants.html"
 SCHEMA: schema.Schema = json.loads(
     (Path(__file__).parent / "matrix.schema.json").read_text(encoding="utf-8")
 )
@@ -64,8 +62,9 @@ def read(folder: Path) -> Document | None:
 
 
 def page(document: Document) -> str:
-    """mutants.html as text."""
-    return pages.render("mutants.html.j2", on_model=pages.ON_MODEL, **view(document))
+    """mutants.html, or lessons.html, as text."""
+    on_model = pages.ON_MODEL if document["backend"] == "model" else None
+    return pages.render("mutants.html.j2", on_model=on_model, **view(document))
 
 
 def view(document: Document) -> dict[str, Any]:
@@ -73,26 +72,93 @@ def view(document: Document) -> dict[str, Any]:
     return {
         "matrix": document,
         "blocks": blocks(document),
+        "grid": Grid(document),
         "meaning": MEANING,
         "found": counts(document),
-        "wrong": WRONG,
+        "told": told(document),
         "mark": lambda result: Markup(_legend(result)),
     }
 
 
 def counts(document: Document) -> dict[str, int]:
-    """How many cells have each result that occurs, in the order of MEANING."""
-    found = Counter(x["result"] for m in document["mutants"] for x in m["results"])
+    """How many faults have each result that occurs, in the order of MEANING."""
+    found = Counter(x["result"] for x in document["faults"])
     return {result: found[result] for result in MEANING if found[result]}
+
+
+def failed(document: Document) -> bool:
+    """Whether something fails the command: a fault, a row, a test, a list."""
+    return bool(
+        document["problems"]
+        or document["unsound"]
+        or document["unproved"]
+        or any(fault["wrong"] for fault in document["faults"])
+    )
+
+
+def told(document: Document) -> list[tuple[str, str]]:
+    """The matrix in few lines, each with its style: counts, then names."""
+    found = counts(document)
+    number = len(document["faults"])
+    lines = [
+        (f"{number} faults: {', '.join(f'{n} {x}' for x, n in found.items())}", "bold")
+    ]
+    if document["suite"] == "sample":
+        lines += [(line, "") for line in _of_lessons(document)]
+    for result in found:
+        some = [x for x in document["faults"] if x["result"] == result and x["wrong"]]
+        lines += [
+            (f"{result}: {x['name']}: {x['what']}{_bracketed(x['note'])}", "red")
+            for x in some
+        ]
+    if document["unproved"]:
+        rows = ", ".join(document["unproved"])
+        lines.append((f"no fault is noticed by {rows}: never seen to fail", "red"))
+    lines += [
+        (
+            f"left out, as it fails without a fault: {x['ctest']}"
+            f"{_bracketed(x['profile'])}: {x['verdict']}: {x['reason']}",
+            "red",
+        )
+        for x in document["unsound"]
+    ]
+    lines += [(x, "red") for x in document["problems"]]
+    if document["partial"]:
+        lines.append((f"NOT the whole matrix: {document['partial']}", "yellow"))
+    return lines
+
+
+def _of_lessons(document: Document) -> list[str]:
+    """One line a lesson: what it notices of what took effect in it."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for fault in document["faults"]:
+        if not fault["name"].startswith("ok-"):
+            for cell in fault["cells"]:
+                cells.setdefault(cell["row"], []).append(cell)
+    lines = []
+    for lesson in sorted(cells):
+        took = [x for x in cells[lesson] if x["result"] in (*NOTICED, UNNOTICED)]
+        central = [x for x in cells[lesson] if x["central"]]
+        seen = sum(x["result"] in NOTICED for x in took)
+        main = sum(x["result"] in NOTICED for x in central)
+        lines.append(
+            f"{lesson}: notices {seen} of {len(took)} that take effect in it"
+            + (f", {main} of its {len(central)} central ones" if central else "")
+        )
+    return lines
+
+
+def _bracketed(text: str | None) -> str:
+    return f" ({text})" if text else ""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One chapter: its rows across, the mutants that concern them downwards."""
+    """One chapter: its rows across, the faults that concern them downwards."""
 
     title: str
     rows: list[dict[str, Any]]
-    lines: list[tuple[dict[str, Any], dict[str, str]]]  # mutant; row: result
+    lines: list[tuple[dict[str, Any], dict[str, str]]]  # fault; row: result
 
     @property
     def picture(self) -> Markup:
@@ -106,28 +172,47 @@ class Block:
         return {result: found[result] for result in MEANING if found[result]}
 
 
-def blocks(document: Document) -> list[Block]:
-    """The matrix by chapter, so that it is narrow and hardly empty.
+class Grid:
+    """The operators: each way to be wrong across, each function downwards."""
 
-    A mutant of two chapters is in both, each time with that chapter's rows.
+    def __init__(self, document: Document) -> None:
+        some = [x for x in document["faults"] if x["kind"] == OPERATOR]
+        self.lines: dict[str, dict[str, dict[str, Any]]] = {}
+        for fault in sorted(some, key=lambda x: x["name"]):
+            line = self.lines.setdefault(fault["function"], {})
+            line[fault["operator"]] = fault
+        number = Counter(x["operator"] for x in some)
+        self.operators = [name for name, _ in number.most_common()]
+
+    @property
+    def picture(self) -> Markup:
+        """The grid as an SVG element."""
+        return Markup(_grid_svg(self))
+
+
+def blocks(document: Document) -> list[Block]:
+    """The named faults by chapter, so that each picture is narrow and hardly empty.
+
+    A fault of two chapters is in both, each time with that chapter's rows.
     Sorted by its first row the picture is a staircase: what is missing is seen.
     """
-    named = {x["row"] for m in document["mutants"] for x in m["results"]}
+    some = [x for x in document["faults"] if x["kind"] != OPERATOR]
+    named = {cell["row"] for fault in some for cell in fault["cells"]}
     by_chapter = pages.grouped(
         (pages.chapter(row["lesson"]), row)
         for row in sorted(document["rows"], key=lambda row: row["lesson"] or "?")
         if row["id"] in named
     )
-    return [_block(title, rows, document) for title, rows in by_chapter.items()]
+    return [_block(title, rows, some) for title, rows in by_chapter.items()]
 
 
-def _block(title: str, rows: list[dict[str, Any]], document: Document) -> Block:
+def _block(title: str, rows: list[dict[str, Any]], some: list[dict[str, Any]]) -> Block:
     place = {row["id"]: index for index, row in enumerate(rows)}
     lines = []
-    for mutant in document["mutants"]:
-        cells = {x["row"]: x["result"] for x in mutant["results"] if x["row"] in place}
+    for fault in some:
+        cells = {x["row"]: x["result"] for x in fault["cells"] if x["row"] in place}
         if cells:
-            lines.append((mutant, cells))
+            lines.append((fault, cells))
     lines.sort(key=lambda line: min(place[row] for row in line[1]))
     return Block(title, rows, lines)
 
@@ -141,21 +226,27 @@ CHARACTER = 6.7  # width of one in the font of the labels
 _CIRCLE = "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"
 _SQUARE = "M-5 -5h10v10h-10z"
 _CROSS = "M-3 -3l6 6M3 -3l-6 6"
+_DASH = "M-5 0h10"
 SHAPES = {
     KILLED: _SQUARE,
+    DENIED: _SQUARE,
     PASSED: _CIRCLE,
+    EQUIVALENT: "M0 -5l5 5l-5 5l-5 -5z",
     SURVIVED: _SQUARE + _CROSS,
+    UNFIRED: _DASH + _CROSS,
+    UNJUDGED: "M0 -6l6 11h-12zM0 -2v3M0 3v1",
     FLAGGED: _CIRCLE + _CROSS,
+    NOT_EQUIVALENT: "M0 -5l5 5l-5 5l-5 -5z" + _CROSS,
     OPEN: _SQUARE,
     SEEN: _CIRCLE,
-    ELSEWHERE: "M-5 0h10",
-    UNJUDGED: "M0 -6l6 11h-12zM0 -2v3M0 3v1",
+    ELSEWHERE: _DASH,
+    UNNOTICED: _CIRCLE,
     NOT_RUN: "M-1 -1h2v2h-2z",
 }
 
 
 def _svg(block: Block) -> str:
-    left = 14 + CHARACTER * max(len(mutant["name"]) for mutant, _ in block.lines)
+    left = 14 + CHARACTER * max(len(fault["name"]) for fault, _ in block.lines)
     x = {row["id"]: left + CELL * i + CELL / 2 for i, row in enumerate(block.rows)}
     width = left + CELL * len(block.rows) + 34  # the last label leans over
     height = TOP + LINE * len(block.lines) + 4
@@ -171,19 +262,55 @@ def _svg(block: Block) -> str:
             + f'<text transform="translate({at + 3:g} {TOP - 6}) rotate(-60)">'
             f"<title>{escape(row['statement'])}</title>{escape(row['id'])}</text>"
         )
-    for index, (mutant, cells) in enumerate(block.lines):
+    for index, (fault, cells) in enumerate(block.lines):
         y = TOP + LINE * index + LINE / 2
-        parts.append(
-            _grid(left, y, width - 34, y)
-            + f'<a href="#mutant-{escape(mutant["name"])}">'
-            f'<text class="mutant" x="{left - 6:g}" y="{y + 4:g}">'
-            f"<title>{escape(mutant['what'])}</title>{escape(mutant['name'])}</text></a>"
-        )
+        parts.append(_grid(left, y, width - 34, y) + _name(fault, left - 6, y + 4))
         parts += [
-            _mark(result, x[row], y, f"{mutant['name']}, {row}: {result}")
+            _mark(result, x[row], y, f"{fault['name']}, {row}: {result}")
             for row, result in cells.items()
         ]
     return "".join([*parts, "</svg>"])
+
+
+def _grid_svg(grid: Grid) -> str:
+    top = 20 + CHARACTER * 0.9 * max(map(len, grid.operators), default=0)
+    left = 14 + CHARACTER * max(map(len, grid.lines), default=0)
+    x = {name: left + CELL * i + CELL / 2 for i, name in enumerate(grid.operators)}
+    width = left + CELL * len(x) + top * 0.6
+    height = top + LINE * len(grid.lines) + 4
+    parts = [
+        f'<svg class="matrix" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        "<title>Kill matrix, operators</title>"
+    ]
+    for name, at in x.items():
+        parts.append(
+            _grid(at, top, at, height - 4)
+            + f'<text transform="translate({at + 3:g} {top - 6:g}) rotate(-60)">'
+            f"{escape(name)}</text>"
+        )
+    for index, (function, line) in enumerate(grid.lines.items()):
+        y = top + LINE * index + LINE / 2
+        parts.append(
+            _grid(left, y, left + CELL * len(x), y)
+            + f'<text class="mutant" x="{left - 6:g}" y="{y + 4:g}">'
+            f"{escape(function)}</text>"
+        )
+        parts += [
+            f'<a href="#fault-{escape(fault["name"])}">'
+            + _mark(fault["result"], x[name], y, f"{fault['name']}: {fault['result']}")
+            + "</a>"
+            for name, fault in line.items()
+        ]
+    return "".join([*parts, "</svg>"])
+
+
+def _name(fault: dict[str, Any], x: float, y: float) -> str:
+    return (
+        f'<a href="#fault-{escape(fault["name"])}">'
+        f'<text class="mutant" x="{x:g}" y="{y:g}">'
+        f"<title>{escape(fault['what'])}</title>{escape(fault['name'])}</text></a>"
+    )
 
 
 def _grid(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -209,8 +336,8 @@ def _wrong(document: Any) -> str | None:
     if wrong := schema.error(document, SCHEMA, "matrix"):
         return wrong
     known = {row["id"] for row in document["rows"]}
-    for mutant in document["mutants"]:
-        for cell in mutant["results"]:
+    for fault in document["faults"]:
+        for cell in fault["cells"]:
             if cell["row"] not in known:
                 return f"matrix.rows: {cell['row']} is missing"
     return None

@@ -1,7 +1,8 @@
 """`ipclab mutants`: does the suite notice a driver that is wrong in one place?
 
-The reference model loses one documented behaviour at a time. Every row that
-speaks of it must fail; a conforming variant (`ok-...`) must not be flagged.
+One library in front of the driver, NVIDIA's or the model, breaks one behaviour at
+a time (harness/faults). A named fault must be noticed by each of its rows, an
+operator by any test that reaches its function, another legal answer (ok-…) by none.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -9,37 +10,43 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
-from ipclab import ctest, deviations, matrix, records, results
-from ipclab.changes import Changes
-from ipclab.ctest import Case
-from ipclab.errors import HarnessError, UsageError
-from ipclab.matrix import (
-    ELSEWHERE,
-    FLAGGED,
-    KILLED,
-    NOT_RUN,
-    OPEN,
-    PASSED,
-    SEEN,
-    SURVIVED,
-    UNJUDGED,
+from ipclab import (
+    ctest,
+    faults,
+    manifest,
+    matrix,
+    probe,
+    records,
+    results,
+    schedule,
+    trials,
 )
-from ipclab.run import Run, Settings
+from ipclab.ctest import Case
+from ipclab.deviations import UNJUDGED_KINDS
+from ipclab.errors import UsageError
+from ipclab.faults import HOOK, OPERATOR, Fault
+from ipclab.journal import Journal
+from ipclab.run import Planted, Run, Settings
+from ipclab.terminal import Counted
+from ipclab.trials import Baseline, Trial
 
-# Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
-JUDGED = ("MUST", "ERROR")
+CONFORMANCE, LESSONS = "conformance", "sample"
+# A row that no fault of its own has killed meets so many further operators.
+PROOFS = 60
+STOPPED = 3  # exit code
 
 
 @dataclass(frozen=True)
@@ -47,153 +54,616 @@ class Request:
     """What a person asked for."""
 
     build: Path
-    names: tuple[str, ...] = ()  # empty: all
+    backend: str = "model"
     jobs: int = 1
     results: Path | None = None  # None: a new folder under results/
-    changed: str | None = None  # only what differs from this commit concerns
+    resume: bool = False  # go on in `results`
+    names: tuple[str, ...] = ()  # empty: all
+    functions: tuple[str, ...] = ()  # only faults of these
+    kind: str | None = None  # only NAMED or OPERATOR
+    shard: tuple[int, int] | None = None  # only the Kth of N parts
+    lessons: bool = False  # the samples instead of the suite
+    seconds: float | None = None  # stop after so long
+    baseline: Path | None = None  # a run without the library, to compare with
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One entry of harness/model/mutants.json."""
+class Job:
+    """One test under one fault, or (None) under none."""
 
-    name: str
-    entry: str  # the function that is wrong
-    what: str
-    rows: tuple[str, ...]
+    fault: Fault | None
     profile: str | None
-
-    @property
-    def conforming(self) -> bool:
-        """Whether it is a variant that no row may flag."""
-        return self.name.startswith("ok-")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which mutants are run."""
-
-    everything: list[Mutant]
-    chosen: list[Mutant]
-    partial: str | None  # why the others were left out; None: there are none
+    case: Case
 
 
 def run(out: Console, request: Request) -> int:
-    """Run the mutants, print the matrix; 0 if each was told from a sound driver.
+    """Run the faults, keep and show the matrix.
 
-    What was chosen may be a part of them; then the last line says so.
+    0 if each was told from the sound driver, 1 if not, 3 if it was stopped before
+    its end: then `--resume` goes on. UsageError and HarnessError.
     """
-    source = ctest.source_folder(request.build)
-    choice = _choose(read(source), request, source)
-    folder = _folder(request.results)
     began = time.monotonic()
-    runs = {
-        profile: Run(Settings(build=request.build, backend="model", profile=profile))
-        for profile in dict.fromkeys([None, *(x.profile for x in choice.chosen)])
-    }
+    campaign = Campaign(out, request)
     try:
-        found = _matrix(out, choice.chosen, runs, request.jobs)
+        complete = campaign.work(began)
+        document = campaign.document()
     finally:
-        for each in runs.values():
-            each.close("finished")
-    unproved = [] if request.names else _unproved(runs[None], choice, found)
-    document = _document(choice, found, runs[None], unproved, time.monotonic() - began)
-    _show(out, choice.chosen, found)
-    if unproved:
-        out.print(
-            Text(f"no mutant is killed by {', '.join(unproved)}", style="bold red"),
-            soft_wrap=True,
-        )
-    results.write(folder / matrix.NAME, json.dumps(document, indent=1) + "\n")
-    results.write(folder / matrix.PAGE, matrix.page(document))
-    out.print(Text(str(folder / matrix.PAGE)), soft_wrap=True)
-    if choice.partial:
+        campaign.close()
+    name = matrix.NAMES[campaign.suite]
+    results.write(campaign.folder / name, json.dumps(document, indent=1) + "\n")
+    page = campaign.folder / name.replace(".json", ".html")
+    results.write(page, matrix.page(document))
+    _show(out, document)
+    out.print(Text(str(page)), soft_wrap=True)
+    if not complete:
+        left = sum(fault["result"] == trials.NOT_RUN for fault in document["faults"])
         out.print(
             Text(
-                f"NOT the whole matrix: {choice.partial}; {len(choice.chosen)} of "
-                f"{len(choice.everything)} mutants",
+                f"stopped: {left} of {len(document['faults'])} faults are left; go on "
+                f"with: ipclab mutants --resume {campaign.folder}",
                 style="yellow",
             ),
             soft_wrap=True,
         )
-    wrong = any(x in matrix.WRONG for row in found.values() for x in row.values())
-    return 1 if wrong or unproved else 0
+        return STOPPED
+    return 1 if matrix.failed(document) else 0
 
 
-def read(source: Path) -> list[Mutant]:
-    """The mutants of the source tree; HarnessError if the file is not good."""
-    path = source / "harness" / "model" / "mutants.json"
-    try:
-        return [
-            Mutant(x["name"], x["entry"], x["what"], tuple(x["rows"]), x.get("profile"))
-            for x in json.loads(path.read_text(encoding="utf-8"))
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"{path}: {error}") from None
+def choose(
+    catalogue: faults.Catalogue, backend: str, request: Request
+) -> tuple[list[Fault], str | None]:
+    """The faults that were asked for, and why the others were left out.
 
-
-def select(mutants: list[Mutant], names: Sequence[str]) -> list[Mutant]:
-    """Those of these names, or all; UsageError on an unknown name."""
-    known = {mutant.name: mutant for mutant in mutants}
-    for name in names:
+    UsageError on an unknown name or function, or if nothing is left.
+    """
+    there = [x for x in catalogue.faults if backend == "model" or x.kind != HOOK]
+    if request.lessons:
+        central = {name for names in catalogue.lessons.values() for name in names}
+        there = [x for x in there if x.kind != OPERATOR or x.name in central]
+    known = {x.name for x in catalogue.faults}
+    functions = {x.function for x in catalogue.faults}
+    for name in request.names:
         if name not in known:
-            raise UsageError(f"no mutant '{name}'; see harness/model/mutants.json")
-    return [known[name] for name in names] if names else mutants
-
-
-def cell(mutant: Mutant, verdicts: Sequence[str]) -> str:
-    """What the verdicts of a row's tests say of a mutant."""
-    if not verdicts:
-        return OPEN
-    failing = [verdict for verdict in verdicts if verdict in records.FAILING]
-    if any(verdict != "broken" for verdict in failing):
-        return FLAGGED if mutant.conforming else KILLED
-    if failing:
-        return UNJUDGED
-    if "not applicable" in verdicts:  # perhaps the one that would notice
-        return ELSEWHERE
-    if mutant.conforming:
-        return PASSED
-    return SEEN if "observed" in verdicts else SURVIVED
-
-
-def _choose(everything: list[Mutant], request: Request, source: Path) -> Choice:
+            raise UsageError(f"no fault '{name}'; `ipclab_faults` lists them")
+    for name in request.functions:
+        if name not in functions:
+            raise UsageError(f"no fault of '{name}'; `ipclab_faults` lists them")
+    chosen = [
+        x
+        for x in there
+        if (not request.names or x.name in request.names)
+        and (not request.functions or x.function in request.functions)
+        and (request.kind is None or (x.kind == OPERATOR) == (request.kind == OPERATOR))
+    ]
+    why = []
     if request.names:
-        chosen = select(everything, request.names)
-        partial = (
-            "only those that were named" if len(chosen) < len(everything) else None
-        )
-        return Choice(everything, chosen, partial)
-    if request.changed is None:
-        return Choice(everything, everything, None)
-    cases = ctest.read(request.build)
-    catalogue = deviations.read_requirements(
-        source / "conformance" / "requirements.json"
-    )
+        why.append("only those that were named")
+    if request.functions:
+        why.append(f"only those of {', '.join(request.functions)}")
+    if request.kind:
+        why.append("only the operators" if request.kind == OPERATOR else "no operators")
+    if request.shard:
+        part, count = request.shard
+        chosen = chosen[part - 1 :: count]
+        why.append(f"only part {part} of {count}")
+    if not chosen:
+        raise UsageError("no fault is left of those that were asked for")
+    return chosen, ", ".join(why) or None if len(chosen) < len(there) else None
 
-    def rows_of(lesson: str) -> set[str]:
-        tested = {x.requirement for x in cases if x.lesson == lesson and x.requirement}
-        return tested | {
-            name for name, row in catalogue.items() if lesson in row.get("lessons", [])
+
+class Campaign:
+    """The work of one command: what is done, what is left."""
+
+    def __init__(self, out: Console, request: Request) -> None:
+        self._out = out
+        self._request = request
+        self.catalogue = faults.read(request.build)
+        self._runs: dict[str | None, Run] = {}
+        self._temporary = tempfile.mkdtemp(prefix="ipclab-faults-")
+        try:
+            self._open(request)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, request: Request) -> None:
+        sound = self.machine(None, request.backend)
+        backend = str(sound.probe["backend"])
+        if backend == "none":
+            raise UsageError("no GPU here: leave out --backend cuda for the model")
+        digest = self._digest(sound)
+        if request.resume:
+            assert request.results is not None
+            self.folder = request.results
+            suite = LESSONS if request.lessons else CONFORMANCE
+            self._journal = Journal.resume(self.folder / matrix.JOURNALS[suite])
+            head = self._journal.head
+            if head["digest"] != digest:
+                raise UsageError(
+                    f"{self.folder}: was begun with another build (programs, faults or "
+                    "catalogue differ); begin anew, or build that one again"
+                )
+            if head["backend"] != backend:
+                raise UsageError(
+                    f"{self.folder}: was begun on {head['backend']}: --backend"
+                )
+        else:
+            suite = LESSONS if request.lessons else CONFORMANCE
+            chosen, partial = choose(self.catalogue, backend, request)
+            self.folder = _folder(request.results)
+            self._journal = Journal.begin(
+                self.folder / matrix.JOURNALS[suite],
+                {
+                    "made": _now(),
+                    "suite": suite,
+                    "backend": backend,
+                    "machine": probe.first_line(sound.probe),
+                    "digest": digest,
+                    "partial": partial,
+                    "faults": [x.name for x in chosen],
+                },
+            )
+        self.suite = str(self._journal.head["suite"])
+        self.backend = backend
+        by_name = {x.name: x for x in self.catalogue.faults}
+        self.chosen = [by_name[name] for name in self._journal.head["faults"]]
+        self.rows = sound.catalogue
+        self._done: dict[tuple[str, str], Trial] = {
+            (x.fault, x.ctest): x for x in self._journal.trials
+        }
+        self._sound: dict[str | None, dict[str, Baseline]] = defaultdict(dict)
+        for known in self._journal.baseline:
+            self._sound[known.profile][known.ctest] = known
+        self._noticed = {
+            x.fault for x in self._journal.trials if x.effect in trials.NOTICED
         }
 
-    changed = Changes(source, request.changed)
-    names = changed.concerned({x.name: set(x.rows) for x in everything}, rows_of)
-    chosen = [mutant for mutant in everything if mutant.name in names]
-    partial = (
-        f"only those that the {len(changed.files)} files changed since "
-        f"{request.changed} concern"
-    )
-    return Choice(
-        everything, chosen, partial if len(chosen) < len(everything) else None
-    )
+    def close(self) -> None:
+        """Leave nothing of it but its results."""
+        for each in self._runs.values():
+            each.close("finished")
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    # --- what is to be done --------------------------------------------------
+
+    def machine(self, profile: str | None, backend: str | None = None) -> Run:
+        """The sound driver, as the profile has it."""
+        if profile not in self._runs:
+            self._runs[profile] = Run(
+                Settings(
+                    build=self._request.build,
+                    backend=backend or self.backend,
+                    profile=profile,
+                )
+            )
+        return self._runs[profile]
+
+    def profile(self, fault: Fault) -> str | None:
+        """Which machine the model plays for a fault; a driver has one only."""
+        if self.backend != "model":
+            return None
+        return fault.profile or ("two-gpus" if fault.gpus > 1 else None)
+
+    def missing(self, fault: Fault) -> str:
+        """What this machine lacks for a fault; "" if nothing."""
+        there = len(self.machine(self.profile(fault)).probe["gpus"])
+        return f"needs {fault.gpus} GPUs" if there < fault.gpus else ""
+
+    def cases(self, profile: str | None) -> list[Case]:
+        """The tests of the suite that is asked."""
+        return [x for x in self.machine(profile).cases if x.suite == self.suite]
+
+    def concerned(self) -> list[Job]:
+        """The tests that may have to meet a chosen fault, each once a profile."""
+        wanted: dict[tuple[str | None, str], Job] = {}
+        for fault in self.chosen:
+            if self.missing(fault):
+                continue
+            profile = self.profile(fault)
+            for case in self.cases(profile):
+                if fault.kind == OPERATOR or self.suite == LESSONS:
+                    fits = case.gpus >= fault.gpus
+                else:
+                    fits = case.requirement in fault.rows
+                if fits:
+                    wanted.setdefault((profile, case.name), Job(None, profile, case))
+        return sorted(wanted.values(), key=lambda job: job.case.alone)
+
+    def planned(self, fault: Fault) -> list[Case]:
+        """The tests that a fault has to meet, in this order."""
+        if self.missing(fault):
+            return []
+        profile = self.profile(fault)
+        sound, cases = self._sound[profile], self.cases(profile)
+        if self.suite == LESSONS:
+            return [
+                case
+                for case in cases
+                if (known := sound.get(case.name))
+                and known.usable
+                and (fault.function in known.functions or self._central(fault, case))
+            ]
+        if fault.kind == OPERATOR:
+            return trials.candidates(fault, cases, sound, self.rows)
+        return [
+            case
+            for row in fault.rows
+            for case in cases
+            if case.requirement == row
+            and (known := sound.get(case.name))
+            and known.usable
+        ]
+
+    def _central(self, fault: Fault, case: Case) -> bool:
+        return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
+
+    def _jobs(self) -> list[Job]:
+        """All that is left: the first test of each fault, then the second, …"""
+        ranked = [
+            (case.alone, rank, fault.name, Job(fault, self.profile(fault), case))
+            for fault in self.chosen
+            for rank, case in enumerate(self.planned(fault))
+            if (fault.name, case.name) not in self._done
+        ]
+        ranked.sort(key=lambda entry: entry[:3])
+        return [entry[3] for entry in ranked]
+
+    def _proofs(self) -> list[Job]:
+        """Operators for the rows that nothing has proved able to fail yet."""
+        reached = Counter(
+            function
+            for known in self._sound[None].values()
+            for function in known.functions
+        )
+        operators = [
+            x for x in self.chosen if x.kind == OPERATOR and self.profile(x) is None
+        ]
+        jobs = []
+        for row in self.unproved():
+            entry = self.rows[row]
+            pairs = [
+                (not trials.speaks_of(entry, x.function), reached[x.function], x, case)
+                for case in self.cases(None)
+                if case.requirement == row
+                and (known := self._sound[None].get(case.name))
+                and known.usable
+                for x in operators
+                if x.function in known.functions
+            ]
+            pairs.sort(key=lambda pair: (pair[:2], pair[2].name))
+            jobs += [
+                (rank, Job(fault, None, case))
+                for rank, (_, _, fault, case) in enumerate(pairs[:PROOFS])
+                if (fault.name, case.name) not in self._done
+            ]
+        jobs.sort(key=lambda job: (job[1].case.alone, job[0]))
+        return [job for _, job in jobs]
+
+    def unproved(self) -> list[str]:
+        """Judged rows with a test that works here and has never been seen to fail."""
+        subjects = {
+            case.name: case.requirement
+            for profile in self._sound
+            for case in self.cases(profile)
+        }
+        proved = {
+            subjects.get(x.ctest)
+            for x in self._journal.trials
+            if x.effect in trials.NOTICED and not x.fault.startswith("ok-")
+        }
+        judged = {
+            subjects.get(known.ctest)
+            for known in self._journal.baseline
+            if known.usable
+        }
+        return [
+            row
+            for row, entry in self.rows.items()
+            if entry["kind"] in trials.JUDGED_KINDS and row in judged - proved
+        ]
+
+    # --- the work ------------------------------------------------------------
+
+    def work(self, began: float) -> bool:
+        """Baseline, faults, proofs; False if a signal or the time ended that."""
+        seconds = self._request.seconds
+        deadline = None if seconds is None else began + seconds
+        known = {(x.profile, x.ctest) for x in self._journal.baseline}
+        sound = [x for x in self.concerned() if (x.profile, x.case.name) not in known]
+        self._say(f"{self._journal.head['machine']}")
+        self._say(
+            f"{len(self.chosen)} faults; {len(sound)} tests without a fault first"
+        )
+        if not self._run(sound, lambda _job: True, deadline):
+            return False
+        for known_bad in self._unsound():
+            self._say(
+                f"left out: {known_bad['ctest']}: {known_bad['verdict']}: "
+                f"{known_bad['reason']}"
+            )
+        if not self._run(self._jobs(), self._wanted, deadline):
+            return False
+        whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
+        if not whole or not (proofs := self._proofs()):
+            return True
+        self._say(f"{len(self.unproved())} rows were never seen to fail: further tries")
+
+        def open_row(job: Job) -> bool:
+            return job.case.requirement in unproved
+
+        unproved = set(self.unproved())
+
+        def closed(job: Job, trial: Trial) -> None:
+            if trial.effect in trials.NOTICED:
+                unproved.discard(str(job.case.requirement))
+
+        return self._run(proofs, open_row, deadline, closed)
+
+    def _wanted(self, job: Job) -> bool:
+        """An operator stops at its first kill; a named fault meets all its rows."""
+        fault = job.fault
+        return (
+            fault is None
+            or fault.kind != OPERATOR
+            or self.suite == LESSONS
+            or fault.name not in self._noticed
+        )
+
+    def _run(
+        self,
+        jobs: Sequence[Job],
+        wanted: Callable[[Job], bool],
+        deadline: float | None,
+        told: Callable[[Job, Trial], None] = lambda _job, _trial: None,
+    ) -> bool:
+        if not jobs:
+            return True
+        uuids = [str(gpu["uuid"]) for gpu in self.machine(None).probe["gpus"]]
+        if self.backend == "model":
+            uuids = []  # each test has a simulated machine of its own
+        at_once = self._request.jobs
+        shown = Counted(self._out, len(jobs))
+
+        def still_wanted(job: Job) -> bool:
+            if not (yes := wanted(job)):
+                shown.dropped()
+            return yes
+
+        def finished(job: Job, entry: Baseline | Trial) -> None:
+            self._journal.add(entry)
+            if isinstance(entry, Baseline):
+                self._sound[job.profile][job.case.name] = entry
+                shown.finished("")
+                return
+            self._done[entry.fault, entry.ctest] = entry
+            if entry.effect in trials.NOTICED:
+                self._noticed.add(entry.fault)
+            told(job, entry)
+            shown.finished(f"{len(self._noticed)} noticed")
+
+        with shown:
+            return schedule.run(
+                jobs,
+                at_once,
+                schedule.Allocator(uuids, at_once),
+                self._execute,
+                lambda _job: None,
+                finished,
+                still_wanted,
+                deadline,
+            )
+
+    def _execute(
+        self, job: Job, visible: str | None, exclusive: bool
+    ) -> Baseline | Trial:
+        """One test; called in a thread of its own."""
+        folder = Path(tempfile.mkdtemp(dir=self._temporary))
+        log = folder / "log"
+        (folder / "state").mkdir()
+        before = os.environ.get("LD_PRELOAD")
+        library = str(self.catalogue.library)
+        environment = {
+            "LD_PRELOAD": f"{before}:{library}" if before else library,
+            "IPCLAB_FAULT_STATE": str(folder / "state"),
+        }
+        began = time.monotonic()
+        machine = self.machine(job.profile)
+        if job.fault is None:
+            environment["IPCLAB_FAULT_CENSUS"] = str(log)
+            planted = Planted(environment)
+        else:
+            environment |= {"IPCLAB_FAULT_LOG": str(log), **job.fault.environment}
+            sound = self._sound[job.profile][job.case.name]
+            planted = Planted(environment, trials.limit(job.case, sound.seconds))
+        record = machine.execute(job.case, 1, visible, exclusive, planted)
+        seconds = round(time.monotonic() - began, 3)
+        lines = _lines(log)
+        shutil.rmtree(folder, ignore_errors=True)
+        verdict, reason = str(record["verdict"]), str(record["reason"])
+        reason = reason.partition("\n")[0]
+        if job.fault is None:
+            reached = frozenset(x[2] for x in lines if x[0] == "called")
+            return Baseline(
+                job.profile, job.case.name, verdict, reason, seconds, reached
+            )
+        fired = [x for x in lines if x[0] == "fired" and x[1] == job.fault.name]
+        return Trial(
+            fault=job.fault.name,
+            profile=job.profile,
+            ctest=job.case.name,
+            verdict=verdict,
+            reason=reason,
+            fired=None if job.fault.kind == HOOK else bool(fired),
+            where=fired[0][3] if fired else None,
+            deviation=record["requirement"] if verdict == "deviates" else None,
+            seconds=seconds,
+        )
+
+    # --- what came of it -----------------------------------------------------
+
+    def document(self) -> matrix.Document:
+        """What mutants.json, or lessons.json, holds (matrix.schema.json)."""
+        head = self._journal.head
+        lessons: dict[str, str | None] = {}
+        for profile in [None, *self._sound]:
+            for case in self.cases(profile):
+                lessons.setdefault(trials.subject(case), case.lesson)
+        found = [self._of_fault(fault) for fault in self.chosen]
+        named = {cell["row"] for fault in found for cell in fault["cells"]}
+        order = [x for x in self.rows if x in named]
+        order += sorted(named - self.rows.keys())
+        whole = not head["partial"] and not any(
+            x["result"] == trials.NOT_RUN and not x["note"] for x in found
+        )
+        return {
+            "version": matrix.VERSION,
+            "suite": self.suite,
+            "backend": self.backend,
+            "machine": head["machine"],
+            "made": head["made"],
+            "seconds": round(
+                sum(x.seconds for x in self._journal.baseline)
+                + sum(x.seconds for x in self._journal.trials),
+                1,
+            ),
+            "digest": head["digest"],
+            "partial": head["partial"],
+            "problems": [*self.catalogue.problems, *self._differs()],
+            "unsound": self._unsound(),
+            "baseline": len(self._journal.baseline),
+            "unproved": self.unproved() if whole and self.suite == CONFORMANCE else [],
+            "rows": [
+                {
+                    "id": name,
+                    "statement": self.rows.get(name, {}).get("statement", ""),
+                    "kind": self.rows.get(name, {}).get("kind"),
+                    "lesson": lessons.get(name)
+                    or next(iter(self.rows.get(name, {}).get("lessons", [])), None),
+                }
+                for name in order
+            ],
+            "faults": found,
+        }
+
+    def _of_fault(self, fault: Fault) -> dict[str, Any]:
+        planned = self.planned(fault)
+        # Proofs are further tests of an operator: they count, too.
+        extra = [
+            case
+            for case in self.cases(self.profile(fault))
+            if (fault.name, case.name) in self._done and case not in planned
+        ]
+        met = {
+            case.name: self._done[fault.name, case.name]
+            for case in (*planned, *extra)
+            if (fault.name, case.name) in self._done
+        }
+        missing = self.missing(fault)
+        found = trials.outcome(
+            fault,
+            [*planned, *extra],
+            met,
+            self._rows_without(fault),
+            {x for x, row in self.rows.items() if row["kind"] in UNJUDGED_KINDS},
+            self.suite == LESSONS,
+        )
+        if self.suite == LESSONS:
+            central = {
+                lesson
+                for lesson, names in self.catalogue.lessons.items()
+                if fault.name in names
+            }
+            found = trials.of_lessons(fault, found, central)
+        else:
+            found = trials.decided(fault, found, self.catalogue, self.backend)
+        if missing:
+            found = {**found, "result": trials.NOT_RUN, "note": missing}
+        return {
+            "name": fault.name,
+            "kind": fault.kind,
+            "function": fault.function,
+            "operator": fault.operator,
+            "what": fault.what,
+            "profile": self.profile(fault),
+            **found,
+        }
+
+    def _rows_without(self, fault: Fault) -> dict[str, str]:
+        """Who has to notice a fault, and has no test that works here."""
+        profile = self.profile(fault)
+        tested: dict[str, list[str]] = defaultdict(list)
+        for case in self.cases(profile):
+            tested[trials.subject(case)].append(case.name)
+        sound = self._sound[profile]
+        wanted: Iterable[str] = fault.rows
+        if self.suite == LESSONS:
+            lists = self.catalogue.lessons
+            wanted = [lesson for lesson in lists if fault.name in lists[lesson]]
+        return {
+            row: trials.ELSEWHERE if tested.get(row) else trials.OPEN
+            for row in wanted
+            if not any(x in sound and sound[x].usable for x in tested.get(row, ()))
+            and not any(x not in sound for x in tested.get(row, ()))
+        }
+
+    def _unsound(self) -> list[dict[str, Any]]:
+        """The tests that fail without any fault: they were left out."""
+        return [
+            {
+                "ctest": x.ctest,
+                "profile": x.profile,
+                "verdict": x.verdict,
+                "reason": x.reason,
+            }
+            for x in self._journal.baseline
+            if x.verdict in records.FAILING
+        ]
+
+    def _differs(self) -> list[str]:
+        """Where a run without the library said something else."""
+        if (folder := self._request.baseline) is None:
+            return []
+        document, found, wrong = results.read(folder)
+        if wrong or document["state"] != "finished":
+            raise UsageError(f"{folder}: {wrong or 'the run is not finished'}")
+        if document["backend"] != self.backend:
+            raise UsageError(f"{folder}: a run on {document['backend']}")
+        profile = document["settings"].get("profile")
+        there = {row.ctest: row.shown for row in records.rows(found)}
+        return [
+            f"{x.ctest}: {x.verdict} with the library, "
+            f"{there.get(x.ctest, 'not recorded')} in {folder}"
+            for x in self._journal.baseline
+            if x.profile == profile and there.get(x.ctest) != x.verdict
+        ]
+
+    def _digest(self, sound: Run) -> str:
+        """Of all that decides what a test says under a fault."""
+        build = self._request.build
+        source = ctest.source_folder(build)
+        files: Iterable[Path] = (
+            self.catalogue.library,
+            source / faults.DECISIONS,
+            source / faults.HOOKS,
+            source / "conformance" / "requirements.json",
+            source / "conformance" / "deviations.json",
+        )
+        return manifest.of_document(
+            {
+                "programs": manifest.of_programs(
+                    build, sound.cases, sound.probe["backend"]
+                ),
+                "files": {path.name: manifest.of_file(path) for path in files},
+            }
+        )
+
+    def _say(self, line: str) -> None:
+        self._out.print(Text(line), soft_wrap=True)
 
 
 def _folder(wanted: Path | None) -> Path:
-    """Where the matrix goes; UsageError if it cannot, or would replace another."""
+    """Where the matrix goes; UsageError if it cannot."""
     folder = wanted or results.default_folder("-mutants")
-    if (folder / matrix.NAME).exists():
-        raise UsageError(f"{folder}: holds a kill matrix already; name another")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -201,151 +671,21 @@ def _folder(wanted: Path | None) -> Path:
     return folder
 
 
-def _unproved(run: Run, choice: Choice, found: dict[str, dict[str, str]]) -> list[str]:
-    """Judged rows that have a test which has never been seen to fail.
-
-    A row one of whose mutants was left out may be proved by that one.
-    """
-    tested = {case.requirement for case in run.cases}
-    left_out = {
-        row
-        for mutant in choice.everything
-        if mutant.name not in found
-        for row in mutant.rows
-    }
-    killed = {row for rows in found.values() for row, x in rows.items() if x == KILLED}
-    return [
-        row
-        for row, entry in run.catalogue.items()
-        if entry["kind"] in JUDGED and row in tested - killed - left_out
-    ]
+def _lines(path: Path) -> list[list[str]]:
+    """The words of each whole line of a log that several processes wrote."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    words = [line.split() for line in text.splitlines()]
+    return [x for x in words if len(x) >= 3 and (x[0] != "fired" or len(x) >= 4)]
 
 
-def _document(
-    choice: Choice,
-    found: dict[str, dict[str, str]],
-    run: Run,
-    unproved: list[str],
-    seconds: float,
-) -> matrix.Document:
-    """What mutants.json holds (matrix.schema.json)."""
-    lessons = {case.requirement: case.lesson for case in reversed(run.cases)}
-    named = {row for mutant in choice.everything for row in mutant.rows}
-    rows = [x for x in run.catalogue if x in named]
-    rows += sorted(named - run.catalogue.keys())
-    return {
-        "version": 1,
-        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
-        "partial": choice.partial,
-        "unproved": unproved,
-        "rows": [
-            {
-                "id": name,
-                "statement": run.catalogue.get(name, {}).get("statement", ""),
-                "kind": run.catalogue.get(name, {}).get("kind"),
-                "lesson": lessons.get(name)
-                or next(iter(run.catalogue.get(name, {}).get("lessons", [])), None),
-            }
-            for name in rows
-        ],
-        "mutants": [
-            {
-                "name": mutant.name,
-                "entry": mutant.entry,
-                "what": mutant.what,
-                "profile": mutant.profile,
-                "results": [
-                    {"row": row, "result": found.get(mutant.name, {}).get(row, NOT_RUN)}
-                    for row in mutant.rows
-                ],
-            }
-            for mutant in choice.everything
-        ],
-    }
+def _show(out: Console, document: matrix.Document) -> None:
+    """Counts, then by name whatever fails the command."""
+    for line, style in matrix.told(document):
+        out.print(Text(line, style=style), soft_wrap=True)
 
 
-def _matrix(
-    out: Console,
-    chosen: list[Mutant],
-    runs: dict[str | None, Run],
-    jobs: int,
-) -> dict[str, dict[str, str]]:
-    """Mutant, row: what came of it. The sound model goes first."""
-    wanted: list[tuple[Mutant | None, str | None, str, Case]] = []
-    sound = {(m.profile, row) for m in chosen for row in m.rows}
-    for mutant in [None, *chosen]:
-        pairs = (
-            sorted(sound, key=str)
-            if mutant is None
-            else [(mutant.profile, row) for row in mutant.rows]
-        )
-        wanted += [
-            (mutant, profile, row, case)
-            for profile, row in pairs
-            for case in runs[profile].cases
-            if case.requirement == row
-        ]
-
-    verdicts: dict[tuple[str | None, str], list[str]] = {}
-    with (
-        Progress(console=out, transient=True, disable=not out.is_terminal) as bar,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
-        task = bar.add_task("mutants", total=len(wanted))
-
-        def one(job: tuple[Mutant | None, str | None, str, Case]) -> str:
-            mutant, profile, _, case = job
-            name = mutant.name if mutant else None
-            record = runs[profile].execute(case, 1, None, False, name)
-            bar.advance(task)
-            return str(record["verdict"])
-
-        beside = [job for job in wanted if not job[3].alone]
-        wanted = beside + [job for job in wanted if job[3].alone]
-        verdict_of = chain(pool.map(one, beside), map(one, wanted[len(beside) :]))
-        for (mutant, profile, row, case), verdict in zip(
-            wanted, verdict_of, strict=True
-        ):
-            if mutant is None and verdict in records.FAILING:
-                raise HarnessError(
-                    f"{case.name} {verdict} on the sound model"
-                    f"{f' (profile {profile})' if profile else ''}: mend that first"
-                )
-            name = mutant.name if mutant else None
-            verdicts.setdefault((name, row), []).append(verdict)
-    return {
-        mutant.name: {
-            row: cell(mutant, verdicts.get((mutant.name, row), []))
-            for row in mutant.rows
-        }
-        for mutant in chosen
-    }
-
-
-def _show(out: Console, chosen: list[Mutant], found: dict[str, dict[str, str]]) -> None:
-    colours = {
-        KILLED: "green",
-        PASSED: "green",
-        SURVIVED: "bold red",
-        FLAGGED: "bold red",
-        OPEN: "dim",
-        SEEN: "dim",
-        ELSEWHERE: "dim",
-        UNJUDGED: "bold red",
-    }
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("mutant", "what it does", "rows"):
-        table.add_column(name, overflow="fold", no_wrap=name == "mutant")
-    for mutant in chosen:
-        told = Text()
-        for row, result in found[mutant.name].items():
-            told.append(f"{', ' if told else ''}{row} ")
-            told.append(result, style=colours[result])
-        table.add_row(mutant.name, mutant.what, told)
-    out.print(table)
-    out.print()
-    cells = [x for row in found.values() for x in row.values()]
-    counts = {name: cells.count(name) for name in colours}
-    told_counts = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-    out.print(Text(f"{len(chosen)} mutants: {told_counts}"), soft_wrap=True)
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,14 @@ from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
 from ipclab.run import Run, Settings
-from ipclab.schedule import Job
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at one test."""
+
+    case: Case
+    number: int
 
 
 class View(Protocol):
@@ -115,10 +123,12 @@ class Plugin:
         self._items = {item.case.name: item for item in items}
         # Attempt by attempt: a repeated test meets other neighbours each time.
         jobs = [
-            Job(item.case, attempt)
+            Attempt(item.case, attempt)
             for attempt in range(1, run.settings.repeat + 1)
             for item in items
         ]
+        # First those that wait until nothing runs: later that may never be.
+        jobs.sort(key=lambda job: not job.case.alone)
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
             view.begin(len(jobs))
@@ -127,7 +137,9 @@ class Plugin:
                 jobs,
                 run.settings.jobs,
                 schedule.Allocator(uuids, run.settings.jobs),
-                run.execute,
+                lambda job, visible, exclusive: run.execute(
+                    job.case, job.number, visible, exclusive
+                ),
                 lambda job: view.started(job.case.name) if view else None,
                 self._finished,
             )
@@ -162,7 +174,7 @@ class Plugin:
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 
-    def _finished(self, job: Job, record: Record) -> None:
+    def _finished(self, job: Attempt, record: Record) -> None:
         self.run.add(record)
         if self.view:
             self.view.finished(record)

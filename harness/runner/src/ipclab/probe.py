@@ -11,7 +11,7 @@ from typing import Any
 from ipclab import supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError
-from ipclab.fingerprint import kernel_module
+from ipclab.fingerprint import PLANTED, kernel_module
 
 Probe = dict[str, Any]
 
@@ -19,8 +19,8 @@ Probe = dict[str, Any]
 def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
     """The probe's document; HarnessError, in one line, if it gives none.
 
-    `environment` goes on top of our own. A mutant never reaches the probe: what
-    the machine can share is asked of the sound one.
+    `environment` goes on top of our own. A planted fault never reaches the probe:
+    what the machine can share is asked of the sound one.
     """
     probes = [case for case in cases if case.suite == "probe"]
     if len(probes) != 1:
@@ -32,7 +32,7 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
             timeout=case.timeout,
             folder=case.folder,
             environment={
-                **{x: y for x, y in os.environ.items() if x != "IPCLAB_MUTANT"},
+                **{x: y for x, y in os.environ.items() if x not in PLANTED},
                 **(environment or {}),
             },
         )

@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipclab import schema
+from ipclab import deviations, schema
 from ipclab.ctest import Case
 from ipclab.supervise import Ended
 
 Record = dict[str, Any]
 
-UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 FAILING = ("violates", "crashed", "hung", "broken", "flaky")
 ORDER = (  # of the columns and counts everywhere
     "conforms",
@@ -37,14 +36,22 @@ def fails(verdict: str, strict: bool) -> bool:
     return verdict in FAILING or (strict and verdict == "deviates")
 
 
-def of_test(case: Case, ended: Ended, written: bytes, seed: int) -> Record:
+def of_test(
+    case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
+) -> Record:
     """The line of one test: the program's own, or one made up for it.
 
     A conformance program that leaves no good line is broken, whatever it
-    printed. A sample never writes one; its exit code speaks for it.
+    printed. A sample never writes one; its exit code speaks for it. `limit` is the
+    time that it had if that was less than CTest's: then running out of it is `hung`.
     """
+    if ended.timed_out and limit is not None and not ended.stuck:
+        reason = f"still running after {limit:g} s"
+        return _line(case, ended, seed, "hung", reason)
     if case.suite == "sample":
         return _line(case, ended, seed, *_sample_outcome(case, ended))
+    if ended.stuck:
+        return _line(case, ended, seed, "broken", _stuck(ended))
     line, wrong = _read_line(case, ended, written)
     if line is not None and not wrong:
         return line
@@ -65,15 +72,23 @@ def not_started(case: Case, why: str, seed: int) -> Record:
     return line
 
 
-def verdict(line: Record, kind: str | None, deviates: bool) -> tuple[str, str]:
-    """Verdict and reason of a line, given its row's kind."""
+def verdict(
+    line: Record, kind: str | None, entry: deviations.Entry | None
+) -> tuple[str, str]:
+    """Verdict and reason of a line, given its row's kind.
+
+    `entry` is the one of deviations.json for this test on this machine.
+    """
     outcome, reason = str(line["outcome"]), str(line["reason"])
     if outcome == "lifted" and kind != "LIMIT":
         return "broken", f"'lifted' is for rows of kind LIMIT, not {kind}: {reason}"
-    if kind in UNJUDGED_KINDS and outcome == "conforms":
+    if kind in deviations.UNJUDGED_KINDS and outcome == "conforms":
         return "observed", reason
-    if outcome == "violates" and deviates:
-        return "deviates", reason
+    if outcome == "violates" and entry is not None:
+        if deviations.excuses(entry, line):
+            return "deviates", reason
+        other = deviations.unknown_failure(entry, line)
+        return outcome, f"{reason} (deviations.json does not know: {other})"
     return outcome, reason
 
 
@@ -193,7 +208,16 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
     return ""
 
 
+def _stuck(ended: Ended) -> str:
+    return (
+        f"process {ended.pid} {ended.how}; the GPU or its driver hangs: look at "
+        "`dmesg` and `nvidia-smi`, and reset the GPU"
+    )
+
+
 def _sample_outcome(case: Case, ended: Ended) -> tuple[str, str]:
+    if ended.stuck:
+        return "broken", _stuck(ended)
     if ended.timed_out:
         return "hung", f"still running at its time limit, {case.timeout:g} s"
     if ended.survivors:

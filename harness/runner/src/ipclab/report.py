@@ -83,14 +83,22 @@ def _chapters(table: list[Row]) -> list[Chapter]:
 def _deviations(table: list[Row]) -> list[tuple[dict[str, Any], list[Row]]]:
     """Each deviation that was looked up, with the rows that it is about."""
     entries = {
-        row.record["requirement"]: attempt["deviation"]
+        (entry["requirement"], entry.get("test")): entry
         for row in table
         for attempt in row.attempts
-        if attempt["deviation"]
+        if (entry := attempt["deviation"])
     }
     return [
-        (entry, [row for row in table if row.record["requirement"] == name])
-        for name, entry in entries.items()
+        (
+            entry,
+            [
+                row
+                for row in table
+                if row.record["requirement"] == name
+                and test in (None, row.record["test"])  # None: a record of version 1
+            ],
+        )
+        for (name, test), entry in entries.items()
     ]
 
 

@@ -53,21 +53,7 @@ class Results:
 
     def append(self, record: records.Record) -> None:
         """Add one record; what could be written of a failed one is cut off again."""
-        data = (json.dumps(record, ensure_ascii=False) + "\n").encode()
-        try:
-            with self.lines.open("ab", buffering=0) as stream:
-                end = stream.tell()
-                try:
-                    rest = memoryview(data)
-                    while rest:  # after a short write the next one says why
-                        rest = rest[stream.write(rest) :]
-                    os.fsync(stream.fileno())
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        stream.truncate(end)
-                    raise
-        except OSError as error:
-            raise _cannot(self.lines, error) from None
+        data = append(self.lines, record)
         self._seal.update(data)
         self._bytes += len(data)
         self._count += 1
@@ -94,6 +80,29 @@ class Results:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise _cannot(self.folder.with_name("latest"), error) from None
+
+
+def append(path: Path, line: dict[str, Any]) -> bytes:
+    """Add one JSON line to a file and return its bytes.
+
+    What could be written of a failed one is cut off again. HarnessError.
+    """
+    data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+    try:
+        with path.open("ab", buffering=0) as stream:
+            end = stream.tell()
+            try:
+                rest = memoryview(data)
+                while rest:  # after a short write the next one says why
+                    rest = rest[stream.write(rest) :]
+                os.fsync(stream.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    stream.truncate(end)
+                raise
+    except OSError as error:
+        raise _cannot(path, error) from None
+    return data
 
 
 def write(path: Path, text: str) -> None:

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import ctest, deviations, mutants, records, results
+from ipclab import ctest, deviations, faults, records, results
 from ipclab.ctest import Case
 from ipclab.deviations import Entry
 from ipclab.errors import UsageError
-from ipclab.mutants import Mutant
+from ipclab.faults import Fault
 from ipclab.terminal import COLOURS
 
 LATEST = Path("results/latest")
@@ -29,7 +30,7 @@ def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int
         source / "conformance" / "requirements.json"
     )
     cases = ctest.read(build)
-    wrong = mutants.read(source)
+    wrong = faults.known(build)
     verdicts = _verdicts(folder)
     if name is None:
         _list(out, catalogue, cases, wrong, verdicts)
@@ -53,11 +54,11 @@ def _list(
     out: Console,
     catalogue: dict[str, Entry],
     cases: list[Case],
-    wrong: list[Mutant],
+    wrong: Sequence[Fault],
     verdicts: dict[str, str],
 ) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("row", "kind", "tests", "mutants", "last", "statement"):
+    for column in ("row", "kind", "tests", "faults", "last", "statement"):
         table.add_column(column, overflow="fold", no_wrap=column != "statement")
     for name, row in catalogue.items():
         tests = [case.name for case in cases if case.requirement == name]
@@ -66,7 +67,7 @@ def _list(
             name,
             row["kind"],
             str(len(tests)),
-            str(sum(name in mutant.rows for mutant in wrong)),
+            str(sum(name in fault.rows for fault in wrong)),
             Text(", ".join(last), style=COLOURS.get(last[0], "") if last else ""),
             row["statement"],
         )
@@ -77,7 +78,7 @@ def _explain(
     out: Console,
     row: Entry,
     cases: list[Case],
-    wrong: list[Mutant],
+    wrong: Sequence[Fault],
     verdicts: dict[str, str],
 ) -> None:
     name = row["id"]
@@ -87,6 +88,7 @@ def _explain(
         for field in ("source", "scenario", "check")
         if row.get(field)
     ]
+    lines += [("follows from", origin) for origin in row.get("follows_from", [])]
     lines += [("lesson", lesson) for lesson in row.get("lessons", [])]
     lines += [
         ("test", f"{case.name}  {verdicts.get(case.name, 'not in the last run')}")
@@ -94,9 +96,9 @@ def _explain(
         if case.requirement == name
     ]
     lines += [
-        ("mutant", f"{mutant.name}: {mutant.what}")
-        for mutant in wrong
-        if name in mutant.rows
+        ("fault", f"{fault.name}: {fault.what}")
+        for fault in wrong
+        if name in fault.rows
     ]
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)

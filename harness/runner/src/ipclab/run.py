@@ -6,7 +6,9 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,14 @@ class Settings:
     profile: str | None = None  # which machine the model plays
 
 
+@dataclass(frozen=True)
+class Planted:
+    """What a test gets besides the sound driver: a fault, or somebody who counts."""
+
+    environment: Mapping[str, str]
+    seconds: float | None = None  # it may run so long; None: CTest's time limit
+
+
 class Run:
     """The state of a run. Only `execute` may be called from several threads."""
 
@@ -56,7 +66,7 @@ class Run:
         Raises UsageError and HarnessError.
         """
         self.settings = settings
-        everything = ctest.read(settings.build)
+        everything = self._everything = ctest.read(settings.build)
         self.cases = [
             case
             for case in everything
@@ -107,15 +117,15 @@ class Run:
         attempt: int,
         visible: str | None,
         exclusive: bool,
-        mutant: str | None = None,
+        planted: Planted | None = None,
     ) -> Record:
         """Run one test once, judge it and return its record.
 
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
-        `mutant` is the fault that the model shall have.
         """
-        name = case.name.replace("/", "_")
-        path = Path(self._temporary.name) / f"{name}.{attempt}.{mutant}.jsonl"
+        folder = tempfile.mkdtemp(dir=self._temporary.name)
+        path = Path(folder) / "record.jsonl"
+        limit = planted.seconds if planted else None
         environment = {
             **os.environ,
             **self._environment,
@@ -128,30 +138,31 @@ class Run:
             environment["IPCLAB_EXCLUSIVE"] = "1"
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
-        if mutant is not None:
-            environment["IPCLAB_MUTANT"] = mutant
+        for name in fingerprint.PLANTED if planted else ():
+            environment.pop(name, None)
+        environment.update(planted.environment if planted else {})
         try:
             ended = supervise.run(
                 case.command,
-                timeout=case.timeout,
+                timeout=limit or case.timeout,
                 folder=case.folder,
                 environment=environment,
             )
         except (OSError, IndexError) as error:
             line = records.not_started(case, str(error), self.settings.seed)
             return self.judge(case, attempt, line)
-        written = path.read_bytes() if path.exists() else b""
-        path.unlink(missing_ok=True)
-        return self.judge(
-            case, attempt, records.of_test(case, ended, written, self.settings.seed)
-        )
+        finally:
+            written = path.read_bytes() if path.exists() else b""
+            shutil.rmtree(folder, ignore_errors=True)
+        line = records.of_test(case, ended, written, self.settings.seed, limit)
+        return self.judge(case, attempt, line)
 
     def judge(self, case: Case, attempt: int, line: Record) -> Record:
         """The record of the run from the line of one test."""
         row = self.catalogue.get(case.requirement or "")
         kind = row["kind"] if row else None
-        entry = self.deviations.entry_for(case.requirement)
-        verdict, reason = records.verdict(line, kind, entry is not None)
+        entry = self.deviations.entry_for(case)
+        verdict, reason = records.verdict(line, kind, entry)
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
             reason = (
@@ -160,7 +171,7 @@ class Run:
                 else "judges no row: CTest's list gives no requirement"
             )
         return {
-            "version": 1,
+            "version": 2,
             "ctest": case.name,
             "suite": case.suite,
             "lesson": case.lesson,
@@ -193,16 +204,16 @@ class Run:
     @property
     def problems(self) -> list[str]:
         """What fails the run besides the verdicts of its tests."""
-        found = self.deviations.problems(set(self.catalogue))
+        kinds = {name: row["kind"] for name, row in self.catalogue.items()}
+        found = self.deviations.problems(kinds, self._everything)
         if self.error:
             found.append(self.error)
         table = self.rows
-        entered = {x.record["requirement"] for x in table if x.record["deviation"]}
-        # A test that this machine cannot run may be the one that departs.
-        open_ = {x.record["requirement"] for x in table if x.verdict != "conforms"}
         found += [
-            f"deviations.json: {name} conforms after all"
-            for name in sorted(entered - open_)
+            f"deviations.json: {row.record['requirement']} conforms after all "
+            f"({row.record['test']})"
+            for row in table
+            if row.verdict == "conforms" and row.record["deviation"]
         ]
         judged = {
             row.record["requirement"] for row in table if row.verdict in records.JUDGED
@@ -284,6 +295,7 @@ class Run:
                     "statement": row["statement"],
                     "kind": row["kind"],
                     "source": row.get("source"),
+                    **({x: row[x] for x in ("follows_from",) if x in row}),
                 }
                 for name, row in self.catalogue.items()
             },

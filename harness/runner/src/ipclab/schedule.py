@@ -6,23 +6,26 @@ from __future__ import annotations
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ipclab import supervise
 from ipclab.ctest import Case
-from ipclab.records import Record
 
 
-@dataclass(frozen=True)
-class Job:
-    """One attempt at one test."""
+class Job(Protocol):
+    """One start of one test. It can be hashed, and equals itself alone."""
 
-    case: Case
-    attempt: int
+    @property
+    def case(self) -> Case:
+        """The test."""
+
+
+J = TypeVar("J", bound=Job)
+R = TypeVar("R")
 
 
 class Allocator:
@@ -68,61 +71,72 @@ class Allocator:
         return ",".join(uuid for uuid in self._load if uuid in uuids)
 
 
-Execute = Callable[[Case, int, str | None, bool], Record]
-Interruption = tuple[None, None]
-Done = tuple[Job, Record | BaseException]
-
-
 def run(
-    jobs: list[Job],
+    jobs: Sequence[J],
     parallel: int,
     allocator: Allocator,
-    execute: Execute,
-    started: Callable[[Job], None],
-    finished: Callable[[Job, Record], None],
+    execute: Callable[[J, str | None, bool], R],
+    started: Callable[[J], None],
+    finished: Callable[[J, R], None],
+    wanted: Callable[[J], bool] = lambda _job: True,
+    deadline: float | None = None,
 ) -> bool:
-    """Run all jobs, at most `parallel` at once; False if a signal ended that.
+    """Run the jobs in their order, at most `parallel` at once.
 
-    `started` and `finished` are called here, in the caller's thread. If one
-    raises, or `execute` does, what runs is ended and the exception goes on.
+    False if a signal, or time.monotonic() at `deadline`, ended that: what runs
+    then is ended and not told to `finished`. `execute` gets the job, its
+    CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called in a
+    thread of its own; the others are called here, in the caller's thread. A job
+    that is not `wanted` any more when its turn comes is left out. If anything
+    raises, what runs is ended and the exception goes on.
     """
-    done: queue.SimpleQueue[Done | Interruption] = queue.SimpleQueue()
-    # First those that wait until nothing runs: later that may never be.
-    waiting = sorted(jobs, key=lambda job: not job.case.alone)
-    running: dict[Job, tuple[threading.Thread, list[str]]] = {}
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    waiting = list(jobs)
+    running: dict[J, tuple[threading.Thread, list[str]]] = {}
 
-    def work(job: Job, uuids: list[str]) -> None:
+    def work(job: J, uuids: list[str]) -> None:
         try:
             visible = allocator.visible(uuids)
             exclusive = allocator.exclusive or job.case.alone
-            record = execute(job.case, job.attempt, visible, exclusive)
-            done.put((job, record))
+            done.put((job, execute(job, visible, exclusive), None))
         except BaseException as error:  # goes on in the caller's thread
-            done.put((job, error))
+            done.put((job, None, error))
 
     def start_what_fits() -> None:
-        for job in list(waiting):
-            if len(running) >= parallel:
-                return
-            if (uuids := allocator.take(job.case.gpus, job.case.alone)) is None:
+        kept: list[J] = []  # those that do not fit now
+        index = 0
+        while index < len(waiting) and len(running) < parallel:
+            job = waiting[index]
+            index += 1
+            if not wanted(job):
                 continue
-            waiting.remove(job)
+            if (uuids := allocator.take(job.case.gpus, job.case.alone)) is None:
+                kept.append(job)
+                continue
             thread = threading.Thread(target=work, args=(job, uuids))
             running[job] = (thread, uuids)
             started(job)
             thread.start()
+        waiting[:index] = kept
+
+    def next_done() -> Any:
+        if deadline is None:
+            return done.get()
+        try:
+            return done.get(timeout=max(deadline - time.monotonic(), 0))
+        except queue.Empty:
+            return None
 
     with _signals_into(done):
         try:
             start_what_fits()
             while running:
-                job, result = done.get()
-                if job is None:
+                if (entry := next_done()) is None:
                     return False
+                job, result, error = entry
                 allocator.give_back(running.pop(job)[1])
-                if isinstance(result, BaseException):
-                    raise result
-                assert result is not None
+                if error is not None:
+                    raise error
                 finished(job, result)
                 start_what_fits()
             return True
@@ -142,7 +156,7 @@ def _signals_into(done: queue.SimpleQueue[Any]) -> Iterator[None]:
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        done.put((None, None))
+        done.put(None)
 
     before = {x: signal.signal(x, handle) for x in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -24,6 +25,7 @@ MARK = "IPCLAB_SUPERVISED"  # inherited even by those who leave the session
 HEAD = TAIL = 64 * 1024  # bytes of output kept at either end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 0.3  # seconds in which a last child may still end by itself
+STUCK = 10.0  # seconds after SIGKILL from which on a process counts as stuck
 LOOK = 0.05  # seconds between two looks at /dev/shm; a CUDA process lives longer
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,6 +44,7 @@ class Ended:
     output: str
     survivors: tuple[str, ...]  # "name (pid)" of each process left behind
     seconds: float
+    stuck: str = ""  # not even SIGKILL ended it: its state, for a person
 
     @property
     def signal(self) -> str | None:
@@ -56,6 +59,8 @@ class Ended:
     @property
     def how(self) -> str:
         """A sentence for the report."""
+        if self.stuck:
+            return f"cannot be ended: {self.stuck}"
         if self.timed_out:
             return "ended at the time limit"
         return f"killed by {self.signal}" if self.signal else f"exit {self.code}"
@@ -102,6 +107,8 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if it cannot be started. `live` gets the output as it comes.
+    Returns even if the program does not end by SIGKILL, as one that waits inside a
+    hung driver does not: then `stuck` says so.
     """
     global _marks
     adopt_orphans()
@@ -124,34 +131,43 @@ def run(
     reader = threading.Thread(target=_read, args=(program, capture, live), daemon=True)
     reader.start()
     names_of_driver = _DriverNames(program.pid, mark)
+    end = _End(program.pid)
     timed_out = False
+    stuck = ""
+    alone = False  # whether nothing of the program lives any more
     survivors: list[psutil.Process] = []
     try:
-        try:
-            _wait_and_look(program, timeout, names_of_driver)
-        except subprocess.TimeoutExpired:
+        if _wait_and_look(end, timeout, names_of_driver):
+            survivors = _wait_for(program.pid, mark, LINGER)
+            alone = not survivors
+        else:
             timed_out = True
             _signal_group(program.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                program.wait(GRACE)
-        else:
-            survivors = _wait_for(program.pid, mark, LINGER)
+            end.wait(GRACE)
         names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
     finally:
         names_of_driver.look()
-        # Also the way out of a KeyboardInterrupt: end all, reap all.
-        _signal_group(program.pid, signal.SIGKILL)
-        for process in _family(program.pid, mark):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        program.wait()
-        _wait_for(program.pid, mark, GRACE)
+        # Also the way out of a KeyboardInterrupt: end all, reap all. The leader is
+        # reaped last: until then nobody else can have its number or its group's.
+        if not alone:
+            _signal_group(program.pid, signal.SIGKILL)
+            for process in _family(program.pid, mark):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        if not end.wait(STUCK):
+            stuck = _state(program.pid)
+            program.returncode = -signal.SIGKILL  # nobody waits for it any more
+        if not alone:
+            _wait_for(program.pid, mark, GRACE)
+        end.close()
         with _lock:
+            program.wait()
             _leaders.discard(program.pid)
         reader.join(GRACE)
         names_of_driver.remove()
     return Ended(
         pid=program.pid,
+        stuck=stuck,
         code=program.returncode,
         timed_out=timed_out,
         output=capture.text(),
@@ -165,8 +181,9 @@ def stop_all() -> None:
     with _lock:
         leaders = list(_leaders)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in leaders:
-            _signal_group(pid, number)
+        with _lock:  # nobody reaps one of them meanwhile
+            for pid in _leaders.intersection(leaders):
+                _signal_group(pid, number)
         deadline = time.monotonic() + GRACE
         while time.monotonic() < deadline:
             with _lock:
@@ -217,21 +234,42 @@ def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
     return os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
 
 
-def _wait_and_look(
-    program: subprocess.Popen[bytes], timeout: float, names: _DriverNames
-) -> None:
-    """Wait as Popen.wait does, and look at the names meanwhile."""
+class _End:
+    """The end of a child, told without reaping it."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = os.pidfd_open(pid)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended; waits for that at most so long."""
+        return bool(self._poll.poll(max(seconds, 0) * 1000))
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+
+def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
+    """Wait for the end and look at the names meanwhile; False: out of time."""
     deadline = time.monotonic() + timeout
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            program.wait(min(LOOK, max(left, 0)))
-        except subprocess.TimeoutExpired:
-            names.look()
-            if left <= LOOK:
-                raise
-        else:
-            return
+    while (left := deadline - time.monotonic()) > 0:
+        if end.wait(min(LOOK, left)):
+            return True
+        names.look()
+    return end.wait(0)
+
+
+def _state(pid: int) -> str:
+    """Why a process may not have ended, as the kernel tells it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        state = status.partition("State:")[2].partition("\n")[0].strip()
+        where = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii").strip("0\n")
+        return f"state {state}, in {where or 'the kernel'}"
+    except OSError:
+        return "state unknown"
 
 
 class _DriverNames:

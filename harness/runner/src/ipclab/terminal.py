@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+import time
+from typing import Self
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from ipclab import probe, records
+from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record
 from ipclab.run import Run
 
@@ -96,6 +106,50 @@ class Live:
         self._bar.update(self._task, description="  ".join(self._running))
 
 
+class Counted:
+    """Progress of many small things: a bar on a terminal, now and then a line."""
+
+    EVERY = 15.0  # seconds
+
+    def __init__(self, out: Console, total: int) -> None:
+        self._out = out
+        self._total = total
+        self._done = self._dropped = 0
+        self._said = time.monotonic()
+        self._bar = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=30),
+            TextColumn("{task.description}", markup=False),
+            TimeRemainingColumn(),
+            console=out,
+            transient=True,
+            disable=not out.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def finished(self, told: str) -> None:
+        """One is done."""
+        self._done += 1
+        self._bar.update(self._task, advance=1, description=told)
+        if not self._out.is_terminal and time.monotonic() - self._said > self.EVERY:
+            self._said = time.monotonic()
+            left = self._total - self._done - self._dropped
+            line = f"{self._done} tests done, at most {left} left"
+            self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
+
+    def dropped(self) -> None:
+        """One need not be done any more."""
+        self._dropped += 1
+        self._bar.update(self._task, advance=1)
+
+
 def first_line(out: Console, run: Run) -> None:
     """Which backend it is."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
@@ -113,7 +167,7 @@ def final(out: Console, run: Run) -> None:
         reason = _short(row.reason or "; ".join(record["notes"]))
         table.add_row(
             record["lesson"] if record["lesson"] != lesson else "",
-            record["requirement"] or record["suite"],
+            _row_name(record),
             Text(record["test"].partition(".")[2]),  # a lesson's name has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
             Text("″" if reason and reason == before else reason),  # as above
@@ -138,6 +192,13 @@ def final(out: Console, run: Run) -> None:
     found = records.counts(order)
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
     out.print(Text(told or "no test was run"), soft_wrap=True)
+
+
+def _row_name(record: Record) -> str:
+    """The row, and its kind where that is not simply a documented sentence."""
+    if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
+        return f"{record['requirement']} {record['kind']}"
+    return str(record["requirement"] or record["suite"])
 
 
 def _slowest(out: Console, attempts: list[Record]) -> None:

@@ -105,8 +105,9 @@ def _options(document: Document) -> Iterator[str]:
             )
     if document["filtered"]:
         yield "the run was filtered: a part of the suite only"
-    if "IPCLAB_MUTANT" in document["fingerprint"].get("variables", {}):
-        yield "made with a fault planted on purpose: IPCLAB_MUTANT was set"
+    for name in fingerprint.PLANTED:
+        if name in document["fingerprint"].get("variables", {}):
+            yield f"made with a fault planted on purpose: {name} was set"
 
 
 def _seal(document: Document, data: bytes) -> Iterator[str]:
@@ -178,9 +179,11 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
             yield f"{_name(record)}: deviates, but no entry says so"
         if entry and entry["requirement"] != record["requirement"]:
             yield f"{_name(record)}: its deviation is of {entry['requirement']}"
+        if entry and entry.get("test", record["test"]) != record["test"]:
+            yield f"{_name(record)}: its deviation is of {entry['test']}"
         if entry and deviations.expired(entry, day):
             yield f"{_name(record)}: its deviation had expired on {entry['expires']}"
-        verdict = records.verdict(record, record["kind"], entry is not None)[0]
+        verdict = records.verdict(record, record["kind"], entry)[0]
         if record["verdict"] not in (verdict, "broken"):
             yield (
                 f"{_name(record)}: says '{record['verdict']}', but from "

@@ -1,0 +1,50 @@
+"""What failed in a test: the check and what it saw, without what changes each time."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+# GoogleTest's messages (EXPECT_EQ; EXPECT_TRUE; EXPECT_LT and its kin; FAIL).
+_VALUE = r"  (.+)\n(?:    Which is: (.+)\n)?"
+_EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
+_TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
+_ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
+_FAILED = re.compile(r"Failed\n(.+)")
+SAME = "the same value"  # what a `!=` saw: which value is different each time
+FAILED = "failed"  # where a check has nothing to show but that it failed
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One failure, so that it can be recognised in another run."""
+
+    check: str  # the call that was refused or not refused, or the expression
+    seen: str  # code or values
+    step: str | None  # the role's step: often the input of a table
+
+    def __str__(self) -> str:
+        """For one line of a report."""
+        return f"{self.check}: {self.seen}{f' ({self.step})' if self.step else ''}"
+
+
+def signature(failure: dict[str, Any]) -> Signature:
+    """Of one entry of `failures` in a record."""
+    step = failure["step"]
+    if failure["seen"] is not None:
+        return Signature(failure["call"] or "", failure["seen"], step)
+    message = failure["message"]
+    if found := _EQUAL.match(message):
+        left, value, right, other = found.groups()
+        seen = f"{value or left} vs {other or right}"
+        return Signature(f"{left} == {right}", seen, step)
+    if found := _TRUTH.match(message):
+        return Signature(found[1], found[2], step)
+    if found := _ORDER.match(message):
+        seen = SAME if found[2] == "!=" else found[3].partition("\n")[0]
+        return Signature(found[1], seen, step)
+    if found := _FAILED.match(message):
+        return Signature(found[1], FAILED, step)
+    return Signature(message.partition("\n")[0], FAILED, step)

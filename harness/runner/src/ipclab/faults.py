@@ -1,0 +1,251 @@
+"""Which faults there are, and what they must show (harness/faults, harness/model).
+
+The library in front of the driver prints its own list; harness/faults/faults.json
+has what a person decided: rows, profiles, equivalents. The model's few hooks are
+in harness/model/mutants.json.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ipclab import ctest, schema
+from ipclab.errors import HarnessError, UsageError
+
+LIBRARY = Path("faults/libipclab_faults.so")  # in the build folder
+LISTER = Path("faults/ipclab_faults")
+DECISIONS = Path("harness/faults/faults.json")  # in the source tree
+HOOKS = Path("harness/model/mutants.json")
+NAMED, OPERATOR, HOOK = "named", "operator", "hook"
+
+_LISTED: schema.Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "kind": {"enum": [NAMED, OPERATOR]},
+        "function": {"type": "string", "minLength": 1},
+        "operator": {"type": "string", "minLength": 1},
+        "what": {"type": "string", "minLength": 1},
+        "gpus": {"type": "integer", "minimum": 1},
+    },
+    "required": ["name", "kind", "function", "what", "gpus"],
+    "additionalProperties": False,
+}
+_TEXT: schema.Schema = {"type": "string", "minLength": 1}
+_TEXTS: schema.Schema = {"type": "array", "items": _TEXT}
+_DECIDED: schema.Schema = {
+    "type": "object",
+    "properties": {
+        "about": {"type": "string"},
+        "named": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": _TEXT,
+                    "rows": _TEXTS,
+                    "profile": _TEXT,
+                    "model": {"type": "boolean"},
+                },
+                "required": ["name", "rows"],
+                "additionalProperties": False,
+            },
+        },
+        "equivalent": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"fault": _TEXT, "why": _TEXT},
+                "required": ["fault", "why"],
+                "additionalProperties": False,
+            },
+        },
+        "expected_unfired": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "fault": _TEXT,
+                    "where": {"enum": ["cuda", "model"]},
+                    "why": _TEXT,
+                },
+                "required": ["fault", "where", "why"],
+                "additionalProperties": False,
+            },
+        },
+        "lessons": {"type": "object", "additionalProperties": _TEXTS},
+    },
+    "required": ["named", "equivalent", "expected_unfired", "lessons"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way in which a driver can be wrong, or (ok-…) differ and be right."""
+
+    name: str
+    kind: str  # NAMED, OPERATOR, or HOOK: inside the model
+    function: str  # canonical: the runtime's name where both APIs have the call
+    operator: str | None
+    what: str
+    gpus: int = 1  # how many must be there
+    rows: tuple[str, ...] = ()  # each must notice; of an operator: none by hand
+    profile: str | None = None  # which machine the model plays for it
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it is another legal answer, which no test may flag."""
+        return self.name.startswith("ok-")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that chooses it."""
+        return {"IPCLAB_MUTANT" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All faults, and what was decided about them."""
+
+    library: Path
+    faults: tuple[Fault, ...]  # by name
+    equivalent: Mapping[str, str]  # name: why no documented row forbids it
+    unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
+    lessons: Mapping[str, tuple[str, ...]]  # folder: faults that it must notice
+    problems: tuple[str, ...]  # where the two lists do not agree
+
+
+def read(build: Path) -> Catalogue:
+    """All faults of a build.
+
+    UsageError if the library is not built, HarnessError if a list is malformed.
+    """
+    library = (build / LIBRARY).resolve()
+    if not library.is_file():
+        raise UsageError(
+            f"{library}: no faults here; build them with: cmake --build {build}"
+        )
+    source = ctest.source_folder(build)
+    decided = _decided(source / DECISIONS)
+    by_name = {x["name"]: x for x in decided["named"]}
+    faults = [
+        Fault(
+            x["name"],
+            x["kind"],
+            x["function"],
+            x.get("operator"),
+            x["what"],
+            x["gpus"],
+            tuple(by_name.get(x["name"], {}).get("rows", ())),
+            by_name.get(x["name"], {}).get("profile"),
+        )
+        for x in _listed(build / LISTER)
+    ]
+    names = {x.name for x in faults}
+    faults += [
+        replace(hook, rows=tuple(by_name.get(hook.name, {}).get("rows", hook.rows)))
+        for hook in hooks(source)
+        if hook.name not in names
+    ]
+    there = {x.name for x in faults}
+    return Catalogue(
+        library=library,
+        faults=tuple(sorted(faults, key=lambda x: x.name)),
+        equivalent={x["fault"]: x["why"] for x in decided["equivalent"]},
+        unfired={
+            (x["fault"], x["where"]): x["why"] for x in decided["expected_unfired"]
+        },
+        lessons={name: tuple(x) for name, x in decided["lessons"].items()},
+        problems=(
+            *(
+                f"faults.json: no rows for {x.name}, which the library has"
+                for x in faults
+                if x.kind == NAMED and not x.rows
+            ),
+            *(
+                f"faults.json: there is no fault {name}"
+                for name in dict.fromkeys(_mentioned(decided))
+                if name not in there
+            ),
+        ),
+    )
+
+
+def known(build: Path) -> tuple[Fault, ...]:
+    """The faults of a build; of one without the library the model's hooks alone."""
+    if (build / LIBRARY).is_file():
+        return read(build).faults
+    return tuple(hooks(ctest.source_folder(build)))
+
+
+def hooks(source: Path) -> list[Fault]:
+    """The faults that only the model can show; none if it has no list."""
+    path = source / HOOKS
+    if not path.exists():
+        return []
+    try:
+        return [
+            Fault(
+                x["name"],
+                HOOK,
+                x["entry"],
+                None,
+                x["what"],
+                rows=tuple(x["rows"]),
+                profile=x.get("profile"),
+            )
+            for x in json.loads(path.read_text(encoding="utf-8"))
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"{path}: {error}") from None
+
+
+def _listed(program: Path) -> list[dict[str, Any]]:
+    """What the library itself says it has."""
+    try:
+        done = subprocess.run(
+            [program.resolve()], capture_output=True, text=True, timeout=60
+        )
+        entries = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HarnessError(f"{program}: {error}") from None
+    except ValueError:
+        raise HarnessError(f"{program}: printed no JSON") from None
+    if not isinstance(entries, list):
+        raise HarnessError(f"{program}: printed no list")
+    for entry in entries:
+        if wrong := schema.error(entry, _LISTED, "fault"):
+            raise HarnessError(f"{program}: {wrong}")
+    names = [entry["name"] for entry in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise HarnessError(f"{program}: {name} is in its list twice")
+    return entries
+
+
+def _decided(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise HarnessError(f"{path}: is no JSON: {error}") from None
+    if wrong := schema.error(document, _DECIDED, "faults.json"):
+        raise HarnessError(f"{path}: {wrong}")
+    return document
+
+
+def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
+    return [
+        *(x["name"] for x in decided["named"]),
+        *(x["fault"] for x in decided["equivalent"]),
+        *(x["fault"] for x in decided["expected_unfired"]),
+        *(name for names in decided["lessons"].values() for name in names),
+    ]

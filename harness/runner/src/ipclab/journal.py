@@ -1,0 +1,152 @@
+"""What `ipclab mutants` has found so far: one line for each test, on disk at once.
+
+A command that was stopped, or killed, goes on from here (`--resume`).
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ipclab import results, schema
+from ipclab.errors import UsageError
+from ipclab.trials import Baseline, Trial
+
+_TEXT: schema.Schema = {"type": "string"}
+_MAYBE: schema.Schema = {"type": ["string", "null"]}
+_COMMON: dict[str, schema.Schema] = {
+    "line": {"enum": ["baseline", "trial"]},
+    "profile": _MAYBE,
+    "ctest": {"type": "string", "minLength": 1},
+    "verdict": {"type": "string", "minLength": 1},
+    "reason": _TEXT,
+    "seconds": {"type": "number", "minimum": 0},
+}
+_OF_TRIALS: dict[str, schema.Schema] = {
+    "fault": {"type": "string", "minLength": 1},
+    "fired": {"type": ["boolean", "null"]},
+    "where": _MAYBE,
+    "deviation": _MAYBE,
+}
+_OF_BASELINE: dict[str, schema.Schema] = {
+    "functions": {"type": "array", "items": _TEXT},
+}
+SCHEMAS: dict[str, schema.Schema] = {
+    "begin": {
+        "type": "object",
+        "properties": {
+            "line": {"const": "begin"},
+            "version": {"const": 1},
+            "made": _TEXT,
+            "suite": {"enum": ["conformance", "sample"]},
+            "backend": {"enum": ["cuda", "model"]},
+            "machine": _TEXT,
+            "digest": _TEXT,
+            "partial": _MAYBE,
+            "faults": {"type": "array", "items": _TEXT},
+        },
+        "required": [
+            "line",
+            "version",
+            "made",
+            "suite",
+            "backend",
+            "machine",
+            "digest",
+            "partial",
+            "faults",
+        ],
+        "additionalProperties": False,
+    },
+    "baseline": {
+        "type": "object",
+        "properties": {**_COMMON, **_OF_BASELINE},
+        "required": [*_COMMON, *_OF_BASELINE],
+        "additionalProperties": False,
+    },
+    "trial": {
+        "type": "object",
+        "properties": {**_COMMON, **_OF_TRIALS},
+        "required": [*_COMMON, *_OF_TRIALS],
+        "additionalProperties": False,
+    },
+}
+
+
+class Journal:
+    """The file of one matrix, open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.head: dict[str, Any] = {}
+        self.baseline: list[Baseline] = []
+        self.trials: list[Trial] = []
+
+    @classmethod
+    def begin(cls, path: Path, head: dict[str, Any]) -> Journal:
+        """A new file; UsageError if there is one."""
+        if path.exists():
+            raise UsageError(
+                f"{path}: holds a matrix already; --resume {path.parent} goes on with "
+                "it, --results names another folder"
+            )
+        journal = cls(path)
+        journal.head = {"line": "begin", "version": 1, **head}
+        results.append(path, journal.head)
+        return journal
+
+    @classmethod
+    def resume(cls, path: Path) -> Journal:
+        """Read what is there; a last line that was cut off is dropped.
+
+        UsageError if it is no such file.
+        """
+        journal = cls(path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; nothing to resume") from None
+        whole = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
+        if whole != data:
+            with path.open("r+b") as stream:
+                stream.truncate(len(whole))
+        for number, entry in enumerate(_entries(path, whole), 1):
+            kind = entry.get("line") if isinstance(entry, dict) else None
+            if kind not in SCHEMAS or (kind == "begin") != (number == 1):
+                raise UsageError(f"{path}: line {number} is no line of a matrix")
+            if wrong := schema.error(entry, SCHEMAS[kind], f"line {number}"):
+                raise UsageError(f"{path}: {wrong}")
+            rest = {name: value for name, value in entry.items() if name != "line"}
+            if kind == "begin":
+                journal.head = entry
+            elif kind == "baseline":
+                functions = frozenset(rest.pop("functions"))
+                journal.baseline.append(Baseline(**rest, functions=functions))
+            else:
+                journal.trials.append(Trial(**rest))
+        if not journal.head:
+            raise UsageError(f"{path}: is empty; nothing to resume")
+        return journal
+
+    def add(self, entry: Baseline | Trial) -> None:
+        """Keep one result, on disk first."""
+        line = asdict(entry)
+        if isinstance(entry, Baseline):
+            line["functions"] = sorted(entry.functions)
+            results.append(self.path, {"line": "baseline", **line})
+            self.baseline.append(entry)
+        else:
+            results.append(self.path, {"line": "trial", **line})
+            self.trials.append(entry)
+
+
+def _entries(path: Path, data: bytes) -> Iterator[Any]:
+    for number, text in enumerate(data.splitlines(), 1):
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError):
+            raise UsageError(f"{path}: line {number} is no JSON") from None

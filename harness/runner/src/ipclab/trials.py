@@ -1,0 +1,354 @@
+"""From what tests did under faults to what became of each fault: no I/O here."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipclab.ctest import Case
+from ipclab.faults import OPERATOR, Catalogue, Fault
+
+KILLED, DENIED, SURVIVED, UNFIRED, UNJUDGED = (
+    "killed",
+    "denied",
+    "survived",
+    "never fired",
+    "unjudged",
+)
+EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
+    "equivalent",
+    "not equivalent",
+    "passed",
+    "flagged",
+    "not run",
+)
+# Of one row under a named fault only.
+OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
+UNNOTICED = "not noticed"  # by a lesson, which teaches and need not judge
+MEANING = {  # in the order in which they are counted
+    KILLED: "a test failed: the fault was noticed",
+    DENIED: "noticed, too: a test that the sound driver passes said 'not applicable'",
+    PASSED: "another legal answer (ok-…), which no test flagged, as it must be",
+    EQUIVALENT: "no documented row forbids it; faults.json says why",
+    SURVIVED: "it took effect, and nothing failed",
+    UNFIRED: "no test made it take effect: that is no evidence",
+    UNJUDGED: "the harness could not judge: that is no kill",
+    FLAGGED: "another legal answer failed a test",
+    NOT_EQUIVALENT: "faults.json calls it equivalent, and a test noticed it",
+    OPEN: "the row has no test",
+    SEEN: "the row is only written down: nothing could fail",
+    ELSEWHERE: "this machine cannot run the row's tests",
+    UNNOTICED: "it took effect in the lesson, which looks at something else",
+    NOT_RUN: "left out, or not finished: says nothing",
+}
+WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
+WRONG_OF_LESSONS = (SURVIVED, UNJUDGED, FLAGGED)
+NOTICED = (KILLED, DENIED)
+# Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
+JUDGED_KINDS = ("MUST", "ERROR", "DERIVED")
+
+SOUND = ("conforms", "lifted", "observed", "deviates")  # of use as a baseline
+# A test under a fault may take so long: a hang is a kill, and soon known.
+SLOWER, MORE_SECONDS = 10, 10.0
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One test with the library loaded and no fault."""
+
+    profile: str | None
+    ctest: str
+    verdict: str
+    reason: str
+    seconds: float
+    functions: frozenset[str]  # that it reached, by their canonical names
+
+    @property
+    def usable(self) -> bool:
+        """Whether the test can tell a fault from the sound driver."""
+        return self.verdict in SOUND
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One test under one fault."""
+
+    fault: str
+    profile: str | None
+    ctest: str
+    verdict: str
+    reason: str  # one line
+    fired: bool | None  # None: a hook of the model does not tell
+    where: str | None  # the function at which it took effect first
+    deviation: str | None  # row whose entry of deviations.json covers what failed
+    seconds: float
+
+    @property
+    def effect(self) -> str:
+        """What this says: KILLED, DENIED, UNJUDGED, SURVIVED or UNFIRED."""
+        if self.verdict == "broken":
+            return UNJUDGED
+        fired = self.fired is not False
+        if self.verdict in ("violates", "crashed", "hung"):
+            return KILLED if fired else UNJUDGED
+        if self.verdict == "not applicable":
+            return DENIED if fired else UNJUDGED
+        return SURVIVED if fired else UNFIRED
+
+
+def limit(case: Case, seconds: float) -> float:
+    """How long a test may take under a fault if the sound one took `seconds`."""
+    return min(case.timeout, SLOWER * seconds + MORE_SECONDS)
+
+
+def subject(case: Case) -> str:
+    """What a test speaks for: its row, or its lesson if it is a sample."""
+    return str(case.requirement or case.lesson)
+
+
+def speaks_of(row: Mapping[str, Any], function: str) -> bool:
+    """Whether a row of the catalogue names a function, of either API."""
+    topic = re.sub("^cu(da)?", "", function)
+    text = " ".join(
+        str(row.get(field, ""))
+        for field in ("statement", "source", "scenario", "check", "functions")
+    )
+    return re.search(rf"\bcu(da)?{topic}\b|\b{topic}\b", text) is not None
+
+
+def candidates(
+    fault: Fault,
+    cases: Sequence[Case],
+    baseline: Mapping[str, Baseline],
+    catalogue: Mapping[str, Mapping[str, Any]],
+) -> list[Case]:
+    """The tests that can notice an operator, in the order in which it meets them.
+
+    Those that reach its function; first those of rows that speak of it, then from
+    cheap to expensive. Tests that want to be alone come last.
+    """
+    found = [
+        case
+        for case in cases
+        if case.gpus >= fault.gpus
+        and (known := baseline.get(case.name))
+        and known.usable
+        and fault.function in known.functions
+    ]
+    return sorted(
+        found,
+        key=lambda case: (
+            case.alone,
+            not speaks_of(catalogue.get(case.requirement or "", {}), fault.function),
+            baseline[case.name].seconds,
+            case.name,
+        ),
+    )
+
+
+def outcome(
+    fault: Fault,
+    planned: Sequence[Case],
+    trials: Mapping[str, Trial],
+    rows: Mapping[str, str],
+    written_down: Container[str] = (),
+    every_row: bool = False,
+) -> dict[str, Any]:
+    """What became of one fault, as mutants.json tells it.
+
+    `planned` are the tests that it has to meet, `trials` those that it has met, by
+    name. `rows` are the cells of rows without a usable test: OPEN or ELSEWHERE.
+    `written_down` are the rows that are never judged. Of an operator only the rows
+    that noticed are told, unless `every_row`.
+    """
+    every_row = every_row or fault.kind != OPERATOR
+    met = [(case, trials[case.name]) for case in planned if case.name in trials]
+    effects = [trial.effect for _, trial in met]
+    noticed = any(x in NOTICED for x in effects)
+    left = len(planned) - len(met)
+    cells = _cells(fault, met, rows, written_down, every_row)
+    if fault.kind == OPERATOR and noticed:
+        left = 0  # it stopped at its first kill
+    elsewhere = bool(rows) and set(rows.values()) == {ELSEWHERE}
+    if left or (elsewhere and not planned):
+        result = NOT_RUN
+    elif fault.kind == OPERATOR:
+        result = _worst(effects) if not noticed else _kill(effects)
+    else:
+        judged = [x["result"] for x in cells if x["result"] not in (OPEN, ELSEWHERE)]
+        result = _of_rows([x for x in judged if x != SEEN] or judged)
+    hidden = sorted({t.deviation for _, t in met if t.deviation and _took(t)})
+    return {
+        "result": result,
+        "left": left,
+        "tests": len(met),
+        "fired": sum(_took(trial) for _, trial in met),
+        "note": _note(result, cells, hidden),
+        "cells": cells,
+    }
+
+
+def _cells(
+    fault: Fault,
+    met: Iterable[tuple[Case, Trial]],
+    rows: Mapping[str, str],
+    written_down: Container[str],
+    every_row: bool,
+) -> list[dict[str, Any]]:
+    """What each row says of it."""
+    by_row: dict[str, list[tuple[Case, Trial]]] = {}
+    for case, trial in met:
+        by_row.setdefault(subject(case), []).append((case, trial))
+    cells: list[dict[str, Any]] = []
+    for row, tests in by_row.items():
+        result = _row_result([trial.effect for _, trial in tests])
+        if not every_row and result not in (*NOTICED, UNJUDGED):
+            continue
+        told = next((x for x in tests if x[1].effect == result), tests[0])
+        if result == SURVIVED and row in written_down:
+            result = SEEN
+        cells.append(
+            {
+                "row": row,
+                "result": result,
+                "test": told[0].name,
+                "verdict": told[1].verdict,
+                "reason": told[1].reason,
+            }
+        )
+    cells += [
+        {"row": row, "result": result, "test": None, "verdict": None, "reason": ""}
+        for row, result in rows.items()
+    ]
+    order = {row: index for index, row in enumerate(fault.rows)}
+    return sorted(cells, key=lambda cell: order.get(str(cell["row"]), len(order)))
+
+
+def _row_result(effects: Sequence[str]) -> str:
+    return _kill(effects) if set(effects) & set(NOTICED) else _worst(effects)
+
+
+def _kill(effects: Sequence[str]) -> str:
+    return KILLED if KILLED in effects else DENIED
+
+
+def _worst(effects: Sequence[str]) -> str:
+    """Of tests that did not notice."""
+    for effect in (UNJUDGED, SURVIVED):
+        if effect in effects:
+            return effect
+    return UNFIRED
+
+
+def _of_rows(results: Sequence[str]) -> str:
+    """Each row has to notice by itself."""
+    if not results or set(results) == {UNFIRED}:
+        return UNFIRED
+    if UNJUDGED in results:
+        return UNJUDGED
+    if {SURVIVED, UNFIRED} & set(results):
+        return SURVIVED
+    return SEEN if set(results) == {SEEN} else _kill(results)
+
+
+def _took(trial: Trial) -> bool:
+    return trial.effect != UNFIRED and trial.fired is not False
+
+
+def _note(
+    result: str, cells: Sequence[Mapping[str, Any]], hidden: Sequence[str]
+) -> str:
+    if result == SURVIVED:
+        missed = [
+            f"{x['row']} {x['result']}"
+            for x in cells
+            if x["result"] in (SURVIVED, UNFIRED)
+        ]
+        told = [f"not noticed by {', '.join(missed)}"] if missed else []
+        told += [f"hidden by deviation {row}" for row in hidden]
+        return "; ".join(told)
+    if result == UNJUDGED:
+        return next(
+            (f"{x['test']}: {x['reason']}" for x in cells if x["result"] == UNJUDGED),
+            "",
+        )
+    return ""
+
+
+def decided(
+    fault: Fault, found: dict[str, Any], catalogue: Catalogue, backend: str
+) -> dict[str, Any]:
+    """The outcome in the light of faults.json: equivalents, legal answers, unfired."""
+    result, note = found["result"], found["note"]
+    why = ""
+    if result != NOT_RUN and fault.allowed:
+        if result in NOTICED or any(x["result"] in NOTICED for x in found["cells"]):
+            result = FLAGGED
+            note = next(
+                f"{x['row']}: {x['verdict']}: {x['reason']}"
+                for x in found["cells"]
+                if x["result"] in NOTICED
+            )
+        elif result in (SURVIVED, SEEN):
+            result, note = PASSED, ""
+    elif result != NOT_RUN and fault.name in catalogue.equivalent:
+        why = catalogue.equivalent[fault.name]
+        if result in NOTICED:
+            result = NOT_EQUIVALENT
+        elif result in (SURVIVED, UNFIRED):
+            result = EQUIVALENT
+    if result == UNFIRED:
+        why = catalogue.unfired.get((fault.name, backend), "")
+    elif result != NOT_RUN and (fault.name, backend) in catalogue.unfired:
+        note = "faults.json expects that it never fires here; it did"
+    unexpected = result != UNFIRED and note.startswith("faults.json expects")
+    wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
+    return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
+
+
+def of_lessons(
+    fault: Fault, found: dict[str, Any], central: Container[str]
+) -> dict[str, Any]:
+    """The outcome where lessons are asked: only `central` ones have to notice."""
+    cells = [
+        {
+            **cell,
+            "central": cell["row"] in central,
+            "result": UNNOTICED
+            if cell["result"] == SURVIVED and cell["row"] not in central
+            else cell["result"],
+        }
+        for cell in found["cells"]
+    ]
+    results = [cell["result"] for cell in cells]
+    missed = [
+        f"{x['row']} ({x['result']})"
+        for x in cells
+        if x["central"] and x["result"] not in NOTICED
+    ]
+    noticed = [x for x in cells if x["result"] in NOTICED]
+    result, note = found["result"], ""
+    if result != NOT_RUN or not found["left"]:
+        if fault.allowed:
+            result = FLAGGED if noticed else PASSED if found["fired"] else UNFIRED
+            note = ", ".join(f"{x['row']}: {x['reason']}" for x in noticed)
+        elif missed:
+            result, note = SURVIVED, f"must be noticed by {', '.join(missed)}"
+        elif noticed:
+            result = _kill([x["result"] for x in noticed])
+        elif UNJUDGED in results:
+            result, note = UNJUDGED, found["note"]
+        else:
+            result = UNNOTICED if UNNOTICED in results else UNFIRED
+    wrong = result in WRONG_OF_LESSONS
+    return {
+        **found,
+        "result": result,
+        "note": note,
+        "why": "",
+        "cells": cells,
+        "wrong": wrong,
+    }

@@ -1,0 +1,92 @@
+"""Programs that end badly, or not at all, end for the runner all the same."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import Build
+from ipclab import records, supervise
+from ipclab.ctest import Case
+
+
+def test_a_program_that_no_signal_ends_is_told_and_left(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process that waits inside a hung driver: here no signal is sent."""
+    sent: list[int] = []
+    monkeypatch.setattr(
+        supervise, "_signal_group", lambda pid, number: sent.append(pid)
+    )
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(pid))
+    monkeypatch.setattr(supervise, "GRACE", 0.1)
+    monkeypatch.setattr(supervise, "STUCK", 0.3)
+    build.conformance("time.sleep(60)", timeout=0.2)
+    began = time.monotonic()
+    outcome = build.run()
+    assert time.monotonic() - began < 30
+    monkeypatch.undo()
+    os.killpg(sent[0], signal.SIGKILL)
+    os.waitpid(sent[0], 0)
+    assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
+    assert "cannot be ended: state S" in outcome.only["reason"]
+    assert "the GPU or its driver hangs" in outcome.only["reason"]
+
+
+def test_a_sample_that_no_signal_ends_is_broken_not_hung(build: Build) -> None:
+    build.sample("pass")
+    ended = supervise.Ended(7, -9, True, "", (), 1.0, "state D, in nv_wait")
+    record = records.of_test(_case(build), ended, b"", 1)
+    assert record["outcome"] == "broken"
+    assert "process 7 cannot be ended: state D, in nv_wait" in record["reason"]
+
+
+def test_nothing_of_a_program_outlives_it() -> None:
+    """Not even a grandchild in a session of its own that ignores SIGTERM."""
+    program = (
+        "import os, signal, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    if os.fork() == 0:\n"
+        "        print(os.getpid(), flush=True)\n"
+        "        time.sleep(60)\n"
+        "    os._exit(0)\n"
+        "time.sleep(0.5)\n"
+    )
+    ended = supervise.run([sys.executable, "-c", program], timeout=20)
+    pid = int(ended.output)
+    assert [f"({pid})" in survivor for survivor in ended.survivors] == [True]
+    assert not psutil.pid_exists(pid)
+
+
+def test_the_end_of_a_program_is_told_at_once_and_before_it_is_reaped() -> None:
+    pid = os.spawnv(os.P_NOWAIT, "/bin/sh", ["sh", "-c", "exit 3"])
+    end = supervise._End(pid)
+    assert end.wait(20)
+    assert Path(f"/proc/{pid}").exists()  # a zombie keeps its number
+    assert os.waitpid(pid, 0)[1] == 3 << 8
+    end.close()
+
+
+def _case(build: Build) -> Case:
+    return Case(
+        name="sample.01_legacy_memory",
+        command=("true",),
+        labels=("sample",),
+        timeout=1,
+        folder=str(build.root),
+        skip_code=77,
+        suite="sample",
+        lesson="01_legacy_memory",
+        gpus=1,
+        alone=False,
+        requirement=None,
+    )
