@@ -27,9 +27,15 @@ int from_current_device(Call& call) {
   using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
   static const auto allocate =
       reinterpret_cast<Allocate*>(resolve_runtime("cudaMallocFromPoolAsync"));
-  call.fired();
+  CUcontext current = nullptr, of_stream = nullptr;
+  const cudaStream_t stream = call.value<cudaStream_t>(kStream);
+  DRIVER_CALL(cuCtxGetCurrent)(&current);
+  DRIVER_CALL(cuStreamGetCtx)(stream, &of_stream);
+  if (call.is("cudaMallocAsync") ? of_stream != current
+                                 : call.at<cudaMemPool_t>(2) != current_pool())
+    call.fired();
   return allocate(call.at<void**>(0), call.at<size_t>(1), current_pool(),
-                  call.value<cudaStream_t>(kStream));
+                  stream);
 }
 
 int from_current_pool(Call& call) {
@@ -212,9 +218,9 @@ int pool_not_set(Call& call) {
 // The default pool is said to be whatever was set last.
 int default_follows_current(Call& call) {
   static std::atomic<cudaMemPool_t> set{nullptr};
-  if (call.is("cudaDeviceSetMemPool")) {
+  if (call.find(kPool) != nullptr) {
     const int code = call.proceed();
-    if (code == kSuccess) set = call.at<cudaMemPool_t>(1);
+    if (code == kSuccess) set = call.value<cudaMemPool_t>(kPool);
     return code;
   }
   const int code = call.proceed();
@@ -238,6 +244,11 @@ int destroyed_stays_current(Call& call) {
   *call.at<cudaMemPool_t*>(0) = gone;
   call.fired();
   return code;
+}
+
+int current_not_destroyed(Call& call) {
+  return call.at<cudaMemPool_t>(0) == current_pool() ? refused(call)
+                                                     : call.proceed();
 }
 
 int default_destroyed(Call& call) {
@@ -363,25 +374,24 @@ int trims_all(Call& call) {
   return call.proceed();
 }
 
-// Overwrites what was freed and may still be in use: the next owner would.
+// Overwrites what was freed and may still be in use, as its next owner would.
+// Only until its free is it the program's, so that is put off.
 int trim_takes_pending(Call& call) {
-  struct Pending {
-    cudaStream_t stream = nullptr;
-    size_t bytes = 0;
-  };
-  static Table<void*, Pending> pending;
-  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)))
-    pending.put(call.at<void*>(0), {call.at<cudaStream_t>(1),
-                                    blocks.get(call.at<void*>(0)).bytes});
+  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
+      cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
+    cudaGetLastError();
+    put_off.put(call.at<void*>(0), call.at<cudaStream_t>(1));
+    return kSuccess;
+  }
   if (call.is("cudaMemPoolTrimTo"))
-    for (const auto& [address, one] : pending.all()) {
-      if (cudaStreamQuery(one.stream) == cudaErrorNotReady) {
-        cudaMemsetAsync(address, 0xDD, one.bytes, private_stream());
-        cudaStreamSynchronize(private_stream());
+    for (const auto& [address, stream] : put_off.all()) {
+      if (cudaMemsetAsync(address, 0xDD, blocks.get(address).bytes,
+                          private_stream()) == cudaSuccess)
         call.fired();
-      }
-      cudaGetLastError();
-      pending.erase(address);
+      cudaStreamSynchronize(private_stream());
+      cudaFreeAsync(address, stream);
+      blocks.erase(address);
+      put_off.erase(address);
     }
   return noted_pools(call);
 }
@@ -389,11 +399,13 @@ int trim_takes_pending(Call& call) {
 // One attribute answers for another one.
 template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
 int attribute_of_another(Call& call) {
-  if (call.at<cudaMemPoolAttr>(1) == asked) {
-    call.at<cudaMemPoolAttr>(1) = answered;
-    call.fired();
-  }
-  return call.proceed();
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<cudaMemPoolAttr>(1) != asked) return code;
+  auto& value = *call.at<cuuint64_t*>(2);
+  const cuuint64_t right = value;
+  cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0), answered, &value);
+  if (value != right) call.fired();
+  return code;
 }
 
 bool is_watermark(cudaMemPoolAttr attribute) {
@@ -550,14 +562,16 @@ int pointer_is_of_default_pool(Call& call) {
                       default_pool());
 }
 
-// All memory is said to export to descriptors.
-int allows_descriptors(Call& call) {
+// All memory is said to export to these types.
+template <unsigned long long types>
+int allows(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const auto answer = [&](CUpointer_attribute which, void* value) {
+  const auto answer = [&](CUpointer_attribute which, void* place) {
     if (which != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) return;
-    *static_cast<unsigned long long*>(value) = 1;
-    call.fired();
+    auto& value = *static_cast<unsigned long long*>(place);
+    if (value != types) call.fired();
+    value = types;
   };
   if (call.is("cuPointerGetAttribute")) {
     answer(call.at<CUpointer_attribute>(1), call.at<void*>(0));
@@ -709,13 +723,21 @@ void add_allocator(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
   list.named("default-follows-current",
              "the pool that is set is told as the default pool, too",
-             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool"},
+             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool",
+              "cudaMemSetMemPool"},
              default_follows_current);
+  list.named(
+      "location-default-follows-current",
+      "the pool that is set is told as the default pool of its place",
+      {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
+      default_follows_current);
   list.named(
       "destroyed-stays-current",
       "a pool that was current stays so after its end",
       {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
       destroyed_stays_current);
+  list.named("destroy-current-refused", "the current pool cannot be destroyed",
+             {"cudaMemPoolDestroy"}, current_not_destroyed);
   list.named("default-pool-destroyed", "the default pool can be destroyed",
              {"cudaMemPoolDestroy"}, default_destroyed);
   list.named(
@@ -813,9 +835,13 @@ void add_allocator(List& list) {
       "mempool-attr-default", "memory is said to come from the default pool",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_of_default_pool);
-  list.named(
-      "allowed-types-lies", "all memory is said to export to descriptors",
-      {"cuPointerGetAttributes", "cuPointerGetAttribute"}, allows_descriptors);
+  list.named("allowed-types-lies",
+             "all memory is said to export to descriptors",
+             {"cuPointerGetAttributes", "cuPointerGetAttribute"},
+             allows<CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR>);
+  list.named("allowed-types-none", "no memory is said to export to anything",
+             {"cuPointerGetAttributes", "cuPointerGetAttribute"},
+             allows<CU_MEM_HANDLE_TYPE_NONE>);
 
   // Memory without a legacy handle.
   list.named(

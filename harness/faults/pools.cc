@@ -42,6 +42,12 @@ ino_t identity(int descriptor) {
   return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
 }
 
+// A descriptor, and what it was of.
+struct Source {
+  int number = -1;
+  ino_t file = 0;
+};
+
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
@@ -223,6 +229,30 @@ int any_pointer_exported(Call& call) {
   return accepted(call);
 }
 
+int default_pointer_exported(Call& call) {
+  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code == kSuccess || blocks.get(call.at<void*>(1)).pool != default_pool())
+    return code;
+  std::memset(call.at<void*>(0), 0, kData);
+  return accepted(call);
+}
+
+// Memory cannot be exported once the exporter has closed its pool's descriptor.
+int exporters_descriptor_needed(Call& call) {
+  static Table<cudaMemPool_t, Source> sources;
+  const Source source = sources.get(blocks.get(call.at<void*>(1)).pool);
+  if (call.is("cudaMemPoolExportPointer") && source.file != 0 &&
+      source.file != identity(source.number))
+    return refused(call);
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
+      call.at<Handles>(2) == kFd)
+    sources.put(call.at<cudaMemPool_t>(1),
+                {*call.at<int*>(0), identity(*call.at<int*>(0))});
+  return code;
+}
+
 int waits_for_streams(Call& call) {
   call.fired();
   cudaDeviceSynchronize();
@@ -278,10 +308,6 @@ int imported_exported_again(Call& call) {
 
 // An imported pool cannot be used once its descriptor is closed.
 int descriptor_needed(Call& call) {
-  struct Source {
-    int number = -1;
-    ino_t file = 0;
-  };
   static Table<cudaMemPool_t, Source> sources;
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     const int code = call.proceed();
@@ -309,6 +335,15 @@ int import_made_current(Call& call) {
       !imported_pools.has(call.value<cudaMemPool_t>(kPool)))
     return noted_pools(call);
   return accepted(call);
+}
+
+// The refusal costs the device its current pool.
+int refusal_resets_current(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || current_pool() == default_pool()) return code;
+  cudaDeviceSetMemPool(0, default_pool());
+  call.fired();
+  return code;
 }
 
 // The end of an imported pool is the end of the exporter's.
@@ -364,6 +399,14 @@ int import_fresh(Call& call) { return import_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return import_other_memory(call, true); }
 
+// Only the first process that imports gets the exporter's memory.
+int second_process_fresh(Call& call) {
+  static std::atomic<bool> first{true}, known{false};
+  if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
+    first = first_of_all_processes("importer");
+  return first ? noted_pools(call) : import_fresh(call);
+}
+
 int import_fresh_of_node(Call& call) {
   if (call.is("cudaMemPoolCreate")) {
     if (call.at<const cudaMemPoolProps*>(1)->location.type ==
@@ -380,6 +423,24 @@ int import_fresh_beyond_4gib(Call& call) {
       told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)
     return noted_pools(call);
   return import_other_memory(call, false);
+}
+
+// An address that was imported before is taken for the memory of that time.
+int import_known_address(Call& call) {
+  static Table<unsigned long long> known;
+  const auto key = [](void* data) { return key_of_data(data) + "-at"; };
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess)
+      tell_processes(key(call.at<void*>(0)), call.at<uintptr_t>(1));
+    return code;
+  }
+  if (!call.is("cudaMemPoolImportPointer"))
+    return import_other_memory(call, false);
+  const unsigned long long address = told(key(call.at<void*>(2)), 0);
+  if (known.has(address)) return import_other_memory(call, false);
+  known.put(address);
+  return noted_pools(call);
 }
 
 // Data are good only at the address where they were written.
@@ -425,6 +486,17 @@ int garbage_imported(Call& call) {
   if (call.proceed() == kSuccess) return kSuccess;
   cudaMalloc(call.at<void**>(0), kPage);
   return accepted(call);
+}
+
+// Whatever pool is named, the data's own is found.
+int pool_of_data_found(Call& call) {
+  const int code = noted_pools(call);
+  if (code == kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  for (const auto& [pool, unused] : imported_pools.all()) {
+    call.at<cudaMemPool_t>(1) = pool;
+    if (call.proceed() == kSuccess) return accepted(call);
+  }
+  return code;
 }
 
 // Where in its page the memory begins is lost.
@@ -503,6 +575,17 @@ int import_not_freed(Call& call) {
   return noted_pools(call);
 }
 
+// Memory is cleared when an importer frees it.
+int import_free_scrubs(Call& call) {
+  if (frees(call) && is_import(call.at<void*>(0)) &&
+      cudaMemset(call.at<void*>(0), 0, blocks.get(call.at<void*>(0)).bytes) ==
+          cudaSuccess) {
+    cudaDeviceSynchronize();
+    call.fired();
+  }
+  return noted_pools(call);
+}
+
 // What an importer frees the exporter may lend again at once.
 int import_frees_original(Call& call) {
   static Table<void*, std::string> exported, imported;
@@ -540,6 +623,29 @@ int exporters_free_at_once(Call& call) {
   const int code = call.proceed();
   cudaStreamSynchronize(private_stream());
   return code;
+}
+
+// The exporter's free of what it has exported does nothing.
+int exporters_free_lost(Call& call) {
+  static Table<void*> exported;
+  if (call.is("cudaMemPoolExportPointer")) {
+    exported.put(call.at<void*>(1));
+    return call.proceed();
+  }
+  if (!exported.erase(call.at<void*>(0))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A free after the end of the pool does nothing.
+int late_free_lost(Call& call) {
+  static Table<cudaMemPool_t> gone;
+  if (call.is("cudaMemPoolDestroy")) gone.put(call.at<cudaMemPool_t>(0));
+  if (frees(call) && gone.has(blocks.get(call.at<void*>(0)).pool)) {
+    call.fired();
+    return kSuccess;
+  }
+  return noted_pools(call);
 }
 
 // The importer's free does not wait for the earlier work of its stream.
@@ -795,6 +901,14 @@ void add_pools(List& list) {
              older_not_exported);
   list.named("export-any-pointer", "any pointer is exported",
              {"cudaMemPoolExportPointer"}, any_pointer_exported);
+  list.named("default-pointer-ipc", "memory of the default pool is exported",
+             {"cudaMemPoolExportPointer", "cudaMallocAsync"},
+             default_pointer_exported);
+  list.named("pool-export-fd-needed",
+             "memory cannot be exported once the pool's descriptor is closed",
+             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
+              "cudaMallocFromPoolAsync"},
+             exporters_descriptor_needed);
   list.named("pool-import-blocks",
              "sharing a pointer waits for the work of all streams",
              {"cudaMemPoolExportPointer", "cudaMemPoolImportPointer"},
@@ -823,6 +937,10 @@ void add_pools(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
               "cudaMemPoolImportFromShareableHandle"},
              import_made_current);
+  list.named("refused-set-resets-current",
+             "a pool that is refused as current resets the current one",
+             {"cudaDeviceSetMemPool", "cudaMemSetMemPool"},
+             refusal_resets_current);
   list.named("import-destroy-global",
              "destroying an imported pool destroys it for all",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
@@ -840,6 +958,11 @@ void add_pools(List& list) {
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh);
+  list.named("pool-second-process-fresh",
+             "a second process that imports gets pointers to new memory",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             second_process_fresh);
   list.named("pool-import-copy",
              "an imported pointer is one to a copy, made at the import",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
@@ -856,6 +979,11 @@ void add_pools(List& list) {
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh_beyond_4gib);
+  list.named("pool-import-cached",
+             "an address that was imported before gives other memory",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             import_known_address);
   list.named("ptrdata-address-bound",
              "export data are good only at the address where they were written",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer"},
@@ -872,6 +1000,10 @@ void add_pools(List& list) {
   list.named("importptr-accepts-garbage",
              "data that no export made give a pointer",
              {"cudaMemPoolImportPointer"}, garbage_imported);
+  list.named(
+      "importptr-pool-ignored", "data of one pool are accepted for another one",
+      {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
+      pool_of_data_found);
   list.named("import-offset-lost",
              "small imports all begin where their page of 2 MiB begins",
              {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
@@ -906,6 +1038,14 @@ void add_pools(List& list) {
   list.named("import-free-refused", "an imported pointer cannot be freed",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
              import_not_freed);
+  list.named("import-freeasync-refused",
+             "an imported pointer cannot be freed by cudaFreeAsync",
+             {"cudaFreeAsync", "cudaMemPoolImportPointer"}, import_not_freed);
+  list.named("import-free-scrubs",
+             "memory is cleared when an importer frees it",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
+              "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
+             import_free_scrubs);
   list.named("import-free-frees-origin",
              "what an importer frees the exporter lends again",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
@@ -914,6 +1054,10 @@ void add_pools(List& list) {
   list.named(
       "free-order-ignored", "the exporter's free does not wait for its stream",
       {"cudaFreeAsync", "cudaMemPoolExportPointer"}, exporters_free_at_once);
+  list.named("export-free-leaks",
+             "what was exported is never given back to its pool",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer"},
+             exporters_free_lost);
   list.named("import-free-at-once",
              "the importer's free does not wait for its stream",
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer"},
@@ -922,6 +1066,11 @@ void add_pools(List& list) {
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);
+  list.named("destroy-leaks",
+             "memory that is freed after the end of its pool is lost",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolDestroy",
+              "cudaMallocFromPoolAsync"},
+             late_free_lost);
   list.named("destroy-blocks",
              "destroying a pool waits until its last free is done",
              {"cudaMemPoolDestroy"}, waits_for_streams);

@@ -77,6 +77,9 @@ class Aside {
     DRIVER_CALL(cuMemAddressReserve)(&address_, bytes, 0, 0, 0);
     DRIVER_CALL(cuMemMap)(address_, bytes, 0, chunk, 0);
     allow(address_, bytes, properties_of(chunk).location.id);
+    int current = 0;
+    cudaGetDevice(&current);
+    allow(address_, bytes, current);
   }
   Aside(const Aside&) = delete;
   ~Aside() {
@@ -292,6 +295,23 @@ int second_import_fresh(Call& call) {
   return map_other_memory(call, false);
 }
 
+// Only the first process that imports gets the exporter's memory.
+int second_process_fresh(Call& call) {
+  static std::atomic<bool> first{true};
+  if (call.is("cuMemImportFromShareableHandle") && imports.all().empty())
+    first = first_of_all_processes("importer");
+  return first ? noted(call) : import_fresh(call);
+}
+
+// An import is cleared when it is unmapped.
+int unmap_scrubs_import(Call& call) {
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemUnmap") && is_import(address) &&
+      DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) == CUDA_SUCCESS)
+    call.fired();
+  return noted(call);
+}
+
 // Memory lives as long as the process that made it has it.
 int owner_frees(Call& call) {
   if (is_use(call) && !imports.all().empty() && owner_gave_up()) {
@@ -386,6 +406,26 @@ int attribute_zero(Call& call) {
   return code;
 }
 
+// Can memory with a fabric handle be created here?
+bool has_fabric(int device) {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  wanted.requestedHandleTypes = kFabric;
+  Chunk made = 0;
+  if (DRIVER_CALL(cuMemCreate)(&made, granule(), &wanted, 0) != CUDA_SUCCESS)
+    return false;
+  DRIVER_CALL(cuMemRelease)(made);
+  return true;
+}
+
+int fabric_denied(Call& call) {
+  constexpr int kAttribute = CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
+  if (call.at<int>(1) == kAttribute && !has_fabric(call.at<int>(2)))
+    return call.proceed();
+  return attribute_zero<kAttribute>(call);
+}
+
 int descriptor_memory_refused(Call& call) {
   if ((call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes & kFd) == 0)
     return call.proceed();
@@ -436,6 +476,29 @@ int create_truncates(Call& call) {
     call.fired();
   }
   return call.proceed();
+}
+
+// Only sizes of 1, 2, 4, 8 … granules are accepted.
+int create_power_of_two(Call& call) {
+  const size_t granules = call.at<size_t>(1) / granule();
+  if ((granules & (granules - 1)) == 0) return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Memory of that location is created without the handle types it cannot have.
+template <CUmemLocationType location>
+int created_all_the_same(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  const int code = call.proceed();
+  if (code == kSuccess || wanted.location.type != location) return code;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  if (location == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
 }
 
 int rdma_lost(Call& call) {
@@ -576,6 +639,56 @@ int access_for_any_device(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();
   return kSuccess;
+}
+
+// Is the access asked for a GPU that exists and cannot reach the memory?
+int access_for_stranger(Call& call) {
+  const int code = call.proceed();
+  const CUmemAccessDesc& access = call.is("cuMemSetAccess")
+                                      ? *call.at<const CUmemAccessDesc*>(2)
+                                      : *call.at<const CUmemAccessDesc*>(1);
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  if (code == kSuccess || access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      access.location.id < 0 || access.location.id >= devices)
+    return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int access_for_node(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<const CUmemAccessDesc*>(2)->location.type !=
+                              CU_MEM_LOCATION_TYPE_HOST_NUMA)
+    return code;
+  call.fired();
+  return kSuccess;
+}
+
+// Where another GPU gets access the mapping becomes a copy.
+int access_of_peer_is_a_copy(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  const Mapped mapped = mappings.get(address);
+  Chunk held = 0;
+  if (mapped.bytes != call.at<size_t>(1) ||
+      DRIVER_CALL(cuMemRetainAllocationHandle)(
+          &held, reinterpret_cast<void*>(address)) != CUDA_SUCCESS)
+    return code;
+  if (access.location.id != properties_of(held).location.id) {
+    const Chunk other = private_chunk(held, mapped.bytes);
+    copy(other, held, mapped.bytes);
+    DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
+    DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
+    if (allow(address, mapped.bytes, access.location.id, access.flags))
+      call.fired();
+    DRIVER_CALL(cuMemRelease)(other);
+  }
+  DRIVER_CALL(cuMemRelease)(held);
+  return code;
 }
 
 int map_over_mapping(Call& call) {
@@ -1246,8 +1359,7 @@ void add_virtual_memory(List& list) {
   list.named("fabric-attr-lies",
              "the attribute says that there are no fabric handles, and yet "
              "they work",
-             {"cudaDeviceGetAttribute"},
-             attribute_zero<CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED>);
+             {"cudaDeviceGetAttribute"}, fabric_denied);
   list.named("granularity-zero", "the granularity is 0",
              {"cuMemGetAllocationGranularity"}, granularity_zero);
   list.named("granularity-half",
@@ -1261,6 +1373,17 @@ void add_virtual_memory(List& list) {
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
              {"cuMemCreate"}, create_truncates);
+  list.named("create-power-of-two",
+             "of the multiples of the granularity only 1, 2, 4, 8 … are "
+             "accepted",
+             {"cuMemCreate"}, create_power_of_two);
+  list.named("host-chunk-ipc-ok",
+             "memory on the host is created with handle types", {"cuMemCreate"},
+             created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
+  list.named("numa-current-chunk-ok",
+             "memory is created on whatever NUMA node is the current one",
+             {"cuMemCreate"},
+             created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
   list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
              {"cuMemCreate"}, rdma_lost);
   list.named(
@@ -1304,6 +1427,9 @@ void add_virtual_memory(List& list) {
       {"cuMemImportFromShareableHandle",
        "cudaMemPoolImportFromShareableHandle"},
       kinds_confused);
+  list.named("chunk-taken-for-pool",
+             "an allocation's descriptor is imported as a pool",
+             {"cudaMemPoolImportFromShareableHandle"}, kinds_confused);
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
@@ -1325,6 +1451,13 @@ void add_virtual_memory(List& list) {
              "the second import of a descriptor is new memory",
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              second_import_fresh);
+  list.named("second-process-fresh",
+             "a second process that imports gets new memory",
+             {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+             second_process_fresh);
+  list.named("import-unmap-scrubs", "an import is cleared when it is unmapped",
+             {"cuMemUnmap", "cuMemImportFromShareableHandle", "cuMemMap"},
+             unmap_scrubs_import);
   list.named("import-scrubbed",
              "memory is cleared when an importer makes it usable",
              {"cuMemSetAccess", "cuMemImportFromShareableHandle", "cuMemMap",
@@ -1456,6 +1589,17 @@ void add_virtual_memory(List& list) {
   list.named("setaccess-any-device",
              "access for a GPU that does not exist is accepted",
              {"cuMemSetAccess", "cudaMemPoolSetAccess"}, access_for_any_device);
+  list.named("setaccess-nonpeer-ok",
+             "access for a GPU that cannot reach the memory is accepted",
+             {"cuMemSetAccess", "cudaMemPoolSetAccess"}, access_for_stranger,
+             2);
+  list.named("setaccess-numa-ok",
+             "access for a NUMA node to the memory of a GPU is accepted",
+             {"cuMemSetAccess"}, access_for_node);
+  list.named("peer-access-is-copy",
+             "a mapping that another GPU may use becomes a copy",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
+             access_of_peer_is_a_copy, 2);
   list.named("only-first-chunk",
              "of several chunks side by side only the first one gets access",
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
@@ -1523,6 +1667,10 @@ void add_virtual_memory(List& list) {
              "a fabric handle is imported without access to its IMEX channel",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
+             foreign_channel_accepted);
+  list.named("imex-pool-check-missing",
+             "a pool's fabric handle is imported without access to its channel",
+             {"cudaMemPoolImportFromShareableHandle"},
              foreign_channel_accepted);
   list.named("fabric-stale-maps",
              "a fabric handle of memory that is gone opens other memory",
