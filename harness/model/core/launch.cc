@@ -40,9 +40,9 @@ bool fits(const LaunchShape& shape) {
 
 }  // namespace
 
-int blocks_per_multiprocessor(CUfunction function, int block_size,
+int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
                               size_t dynamic_shared_bytes) {
-  const ptx::Kernel& kernel = *function->kernel;
+  const ptx::Kernel& kernel = *function.kernel;
   if (block_size > static_cast<int>(kernel.max_threads_per_block())) return 0;
   const size_t shared =
       kernel.static_shared_bytes() + dynamic_shared_bytes + (1 << 10);
@@ -51,9 +51,9 @@ int blocks_per_multiprocessor(CUfunction function, int block_size,
                    kBlocksPerMultiprocessor, static_cast<int>(by_shared)});
 }
 
-CUresult launch(CUfunction function, const LaunchShape& shape,
-                const std::shared_ptr<Stream>& stream, void** parameters,
-                const void* packed, size_t packed_size) {
+CUresult launch(const std::shared_ptr<CUfunc_st>& function,
+                const LaunchShape& shape, const std::shared_ptr<Stream>& stream,
+                void** parameters, const void* packed, size_t packed_size) {
   const ptx::Kernel& kernel = *function->kernel;
   CUcontext context = stream->context();
   if (!kernel.unsupported().empty()) {
@@ -75,7 +75,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape,
     const uint64_t blocks =
         uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
     const int resident = blocks_per_multiprocessor(
-        function, static_cast<int>(threads), shape.dynamic_shared_bytes);
+        *function, static_cast<int>(threads), shape.dynamic_shared_bytes);
     if (blocks > static_cast<uint64_t>(resident) * kMultiprocessors) {
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
@@ -95,10 +95,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape,
   }
 
   // The module must not go away under a running kernel.
-  const std::shared_ptr<CUmod_st> module = find_module(function->module);
-  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   stream->submit(
-      [module, context, shape, &kernel, arguments = std::move(arguments)] {
+      [function, context, shape, &kernel, arguments = std::move(arguments)] {
         const ptx::AddressSpace space = address_space(context->device);
         ptx::Launch grid;
         grid.kernel = &kernel;

@@ -173,7 +173,7 @@ bool take_bytes(int gpu, uint64_t size) {
   const uint64_t total = total_bytes(gpu);
   uint64_t used = bytes_of_gpu()[gpu];
   if (size >= kCountOthers && size <= total) {
-    used = std::max(used, bytes_in_use(gpu));
+    used = std::max(used, counted_bytes(gpu));
   }
   if (size > total || used > total - size) return false;
   bytes_of_gpu()[gpu] += size;
@@ -286,7 +286,7 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
       rounded < size ? 0 : take_addresses(Area::kOther, rounded);
   if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   // The mappings keep the memory; the descriptor is not needed any more.
-  const std::shared_ptr<Block> block = Block::create(context->gpu, rounded);
+  const std::shared_ptr<Block> block = Block::create(-1, rounded);
   if (block == nullptr || !map_block(place, *block, rounded, true)) {
     give_back_addresses(place, rounded);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -417,7 +417,7 @@ CUresult host_unregister(uint64_t address) {
 
 void memory_info(int gpu, uint64_t* free_bytes, uint64_t* total) {
   *total = total_bytes(gpu);
-  const uint64_t used = std::min(bytes_in_use(gpu), *total);
+  const uint64_t used = std::min(counted_bytes(gpu), *total);
   *free_bytes = *total - used;
 }
 

@@ -30,7 +30,7 @@ bool can_release(const CUmemPoolHandle_st& pool) {
 
 void set_reserved(CUmemPoolHandle_st* pool, uint64_t bytes) {
   pool->reserved.set(bytes);
-  if (!pool->imported) pool->file->page().reserved = bytes;
+  if (!pool->imported) pool->file->count(bytes);
 }
 
 bool grow(CUmemPoolHandle_st* pool, uint64_t size) {

@@ -34,7 +34,7 @@ CUresult launch_on(CUfunction handle, const LaunchShape& shape,
   // "A kernel launch will fail if it is issued to a stream that is not
   // associated to the current device."
   if (stream->context() != context) return CUDA_ERROR_INVALID_HANDLE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const void* packed = nullptr;
   size_t packed_size = 0;
@@ -228,7 +228,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetAttribute(int* value,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const ipclab::ptx::Kernel& kernel = *function->kernel;
   switch (attribute) {
@@ -265,7 +265,7 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
                                               int value) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
     return CUDA_SUCCESS;  // a hint
@@ -303,7 +303,7 @@ IPCLAB_DRIVER_API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
 IPCLAB_DRIVER_API CUresult cuFuncGetName(const char** name, CUfunction handle) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->kernel->name().c_str();
@@ -314,7 +314,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetModule(CUmodule* module,
                                            CUfunction handle) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (module == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *module = function->module;
@@ -325,7 +325,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetParamInfo(CUfunction handle, size_t index,
                                               size_t* offset, size_t* size) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (offset == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto& parameters = function->kernel->parameters();
@@ -411,9 +411,9 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (blocks == nullptr || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *blocks = blocks_per_multiprocessor(function, block_size, shared);
+  *blocks = blocks_per_multiprocessor(*function, block_size, shared);
   return CUDA_SUCCESS;
 }
 
@@ -429,7 +429,7 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (min_grid == nullptr || block == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   int most = static_cast<int>(function->kernel->max_threads_per_block());
   if (limit > 0) most = std::min(most, limit);
@@ -437,7 +437,8 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
   for (int size = most; size >= 32; size -= 32) {
     const size_t bytes =
         shared_of_block != nullptr ? shared_of_block(size) : shared;
-    const int threads = size * blocks_per_multiprocessor(function, size, bytes);
+    const int threads =
+        size * blocks_per_multiprocessor(*function, size, bytes);
     if (threads <= best) continue;
     best = threads;
     *block = size;
