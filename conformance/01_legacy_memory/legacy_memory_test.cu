@@ -403,29 +403,30 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("before"));
-    cudaStream_t stream = nullptr;
-    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const Stream stream;
     Latch latch;
     latch.hold(stream);
+    buffer.queue_fill(pattern("after"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.send("handle", buffer.legacy_handle());
 
     me.wait("opened");
-    // The handle travelled and was opened while this stream was held.
+    // The handle travelled and was opened while work on this very buffer was
+    // still to come.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
-    CALL(cudaStreamSynchronize(stream));
-    buffer.fill(pattern("after"), stream);
+    EXPECT_TRUE(passes(stream));
     me.signal("written");
     me.wait("closed");
-    CALL(cudaStreamDestroy(stream));
   });
 
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
     me.signal("opened");
     me.wait("written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("after")));
     mapping.close();
     me.signal("closed");
   });

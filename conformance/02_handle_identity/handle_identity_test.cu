@@ -180,6 +180,7 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+    bool came_back = false;
     for (const size_t bytes : {kSmall, kLarge}) {
       DeviceBuffer first(bytes);
       first.fill(pattern("first"));
@@ -192,10 +193,12 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
       if (second->data != address)
         me.observe("the address of " + std::to_string(bytes) +
                    " bytes does not come back");
+      came_back |= second->data == address;
       EXPECT_NE(bytes_of(before), bytes_of(after)) << bytes << " bytes";
       me.send("handle", after);
       me.wait("closed");
     }
+    if (!came_back) me.not_applicable("no address comes back");
   });
 
   scenario.role("importer", [](Role& me) {
@@ -563,6 +566,7 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
       repeats += second->data == address;
     }
     me.observe(std::to_string(repeats) + " of 2 addresses came back");
+    if (repeats == 0) me.not_applicable("no address comes back");
     EXPECT_EQ(ids.size(), allocations) << "an id stands for two allocations";
 
     const DeviceBuffer buffer(kLarge);

@@ -223,12 +223,24 @@ TEST(TeardownAndCrash, OrderedPoolMemoryLeavesNothing) {
 }
 
 // The barrier of every correct program: free when the last has closed, however
-// long it takes and in whatever order they do.
+// long it takes and in whatever order they do. Until then each that has not
+// closed sees what is written; afterwards the memory is the exporter's alone.
 TEST(TeardownAndCrash, FreeingWaitsForEveryImporter) {
   covers("LIFE-14");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes, kImporters));
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    for (int closed = 1; closed <= kImporters; ++closed) {
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      buffer.fill(pattern("exporter"));
+    }
+    EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+    EXPECT_TRUE(context_is_usable());
+  });
   std::vector<std::string> closes;
   for (int i = 0; i < kImporters; ++i)
     closes.push_back("close " + std::to_string(i));
@@ -237,7 +249,8 @@ TEST(TeardownAndCrash, FreeingWaitsForEveryImporter) {
     me.in_order({{closes[static_cast<size_t>(me.index())], [&] {
                     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
                     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-                    mapping.close();
+                    EXPECT_SUCCESS(cudaIpcCloseMemHandle(
+                        std::exchange(mapping.data, nullptr)));
                     me.signal("closed");
                   }}});
   });

@@ -1,10 +1,834 @@
-// Bugs of the stream-ordered allocator.
+// Bugs of the stream-ordered allocator, of pools that nobody shares, and of
+// memory that has no handle.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "fault.h"
+#include "pool_calls.h"
+#include "table.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_allocator(List&) {}
+// --- allocations and frees
+// -----------------------------------------------------
+
+int waits_for_own_stream(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  call.fired();
+  cudaStreamSynchronize(call.value<cudaStream_t>(kStream));
+  return code;
+}
+
+// Serves a call from the current device's pool, whatever pool or stream says.
+int from_current_device(Call& call) {
+  using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
+  static const auto allocate =
+      reinterpret_cast<Allocate*>(resolve_runtime("cudaMallocFromPoolAsync"));
+  call.fired();
+  return allocate(call.at<void**>(0), call.at<size_t>(1), current_pool(),
+                  call.value<cudaStream_t>(kStream));
+}
+
+int from_current_pool(Call& call) {
+  if (call.at<cudaMemPool_t>(2) != current_pool()) call.fired();
+  call.at<cudaMemPool_t>(2) = current_pool();
+  return call.proceed();
+}
+
+int named_pool_becomes_current(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && call.at<cudaMemPool_t>(2) != current_pool() &&
+      cudaDeviceSetMemPool(0, call.at<cudaMemPool_t>(2)) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+int allocation_truncated(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  if (bytes > UINT32_MAX) {
+    bytes = static_cast<uint32_t>(bytes);
+    if (bytes == 0) bytes = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Memory of cudaMalloc, which cudaFreeAsync has to free, too.
+Table<void*> of_malloc;
+
+int free_async_of_malloc_refused(Call& call) {
+  if (call.is("cudaFreeAsync") && of_malloc.has(call.at<void*>(0)))
+    return refused(call);
+  const int code = call.proceed();
+  if (call.is("cudaMalloc") && code == kSuccess)
+    of_malloc.put(*call.at<void**>(0));
+  return code;
+}
+
+int free_async_of_malloc_leaks(Call& call) {
+  if (call.is("cudaFreeAsync") && of_malloc.erase(call.at<void*>(0))) {
+    call.fired();
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (call.is("cudaMalloc") && code == kSuccess)
+    of_malloc.put(*call.at<void**>(0));
+  return code;
+}
+
+// What the next owner would do is done at once: the earlier work of the stream
+// meets other bytes.
+int free_async_of_malloc_early(Call& call) {
+  if (call.is("cudaMalloc")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      blocks.put(*call.at<void**>(0), {nullptr, call.at<size_t>(1)});
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  const cudaStream_t stream = call.at<cudaStream_t>(1);
+  const size_t bytes = blocks.get(address).bytes;
+  blocks.erase(address);
+  if (bytes != 0 && cudaStreamQuery(stream) == cudaErrorNotReady) {
+    cudaGetLastError();
+    cudaMemsetAsync(address, 0xDD, bytes, private_stream());
+    cudaStreamSynchronize(private_stream());
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// cudaFree of stream-ordered memory waits, as it does for other memory.
+int free_waits(Call& call) {
+  if (call.is("cudaFree") && blocks.has(call.at<void*>(0))) {
+    call.fired();
+    cudaDeviceSynchronize();
+  }
+  return noted_pools(call);
+}
+
+// Waits for another stream's event, or not at all.
+int wait_for_own_event_lost(Call& call) {
+  static Table<cudaEvent_t> imported;
+  if (call.is("cudaIpcOpenEventHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) imported.put(*call.at<cudaEvent_t*>(0));
+    return code;
+  }
+  if (imported.has(call.at<cudaEvent_t>(1))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int orphaned_by_reset(Call& call) {
+  static Table<void*> orphans;
+  if (call.is("cudaDeviceReset"))
+    for (const auto& [address, block] : blocks.all()) orphans.put(address);
+  if (frees(call) && orphans.has(call.at<void*>(0))) return refused(call);
+  return noted_pools(call);
+}
+
+int graph_work_lost(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// --- reuse
+// -------------------------------------------------------------------------
+
+bool has_policy(void* address, cudaMemPoolAttr policy) {
+  int on = 0;
+  const cudaMemPool_t pool = blocks.get(address).pool;
+  return pool != nullptr &&
+         cudaMemPoolGetAttribute(pool, policy, &on) == cudaSuccess && on != 0;
+}
+
+// The free does not wait for its stream, so others get memory that is in use.
+int free_now(Call& call) {
+  blocks.erase(call.at<void*>(0));
+  call.at<cudaStream_t>(1) = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+int reused_while_live(Call& call) {
+  return call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0))
+             ? free_now(call)
+             : noted_pools(call);
+}
+
+int reused_without_event(Call& call) {
+  return call.is("cudaFreeAsync") &&
+                 has_policy(call.at<void*>(0),
+                            cudaMemPoolReuseFollowEventDependencies)
+             ? free_now(call)
+             : noted_pools(call);
+}
+
+// Frees that are put off until `due`: memory that nobody can have again.
+Table<void*, cudaStream_t> put_off;
+
+int put_free_off(Call& call, bool due, bool of_any_stream) {
+  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0))) {
+    put_off.put(call.at<void*>(0), call.at<cudaStream_t>(1));
+    blocks.erase(call.at<void*>(0));
+    call.fired();
+    return kSuccess;
+  }
+  if (due)
+    for (const auto& [address, stream] : put_off.all())
+      if (of_any_stream || stream == call.value<cudaStream_t>(kStream)) {
+        cudaFreeAsync(address, stream);
+        put_off.erase(address);
+      }
+  return noted_pools(call);
+}
+
+int free_seen_after_synchronise(Call& call) {
+  return put_free_off(call,
+                      call.is("cudaStreamSynchronize") ||
+                          call.is("cudaEventSynchronize") ||
+                          call.is("cudaDeviceSynchronize"),
+                      true);
+}
+
+int free_seen_by_own_stream(Call& call) {
+  return put_free_off(call, allocates(call), false);
+}
+
+// --- pools of a device
+// -----------------------------------------------------------------
+
+int pool_not_set(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// The default pool is said to be whatever was set last.
+int default_follows_current(Call& call) {
+  static std::atomic<cudaMemPool_t> set{nullptr};
+  if (call.is("cudaDeviceSetMemPool")) {
+    const int code = call.proceed();
+    if (code == kSuccess) set = call.at<cudaMemPool_t>(1);
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess || set == nullptr) return code;
+  if (*call.at<cudaMemPool_t*>(0) != set) call.fired();
+  *call.at<cudaMemPool_t*>(0) = set;
+  return code;
+}
+
+// A pool that was current stays so after its end.
+int destroyed_stays_current(Call& call) {
+  static std::atomic<cudaMemPool_t> gone{nullptr};
+  if (call.is("cudaMemPoolDestroy")) {
+    if (call.at<cudaMemPool_t>(0) == current_pool())
+      gone = call.at<cudaMemPool_t>(0);
+    return call.proceed();
+  }
+  if (call.is("cudaDeviceSetMemPool")) gone = nullptr;
+  const int code = call.proceed();
+  if (code != kSuccess || gone == nullptr) return code;
+  *call.at<cudaMemPool_t*>(0) = gone;
+  call.fired();
+  return code;
+}
+
+int default_destroyed(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && call.at<cudaMemPool_t>(0) == default_pool()
+             ? accepted(call)
+             : code;
+}
+
+int foreign_pool_current(Call& call) {
+  const int code = noted_pools(call);
+  return call.is("cudaDeviceSetMemPool") && code != kSuccess &&
+                 own_pools.has(call.at<cudaMemPool_t>(1))
+             ? accepted(call)
+             : code;
+}
+
+// A place and a kind of memory that do not belong together name a pool, too.
+int any_location(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  if (!call.is("cudaMemSetMemPool"))
+    *call.at<cudaMemPool_t*>(0) = default_pool();
+  return accepted(call);
+}
+
+// --- access
+// --------------------------------------------------------------------------------
+
+// The pool's own device is shut out, at least in what is told.
+int own_device_shut_out(Call& call) {
+  static Table<cudaMemPool_t> shut;
+  if (call.is("cudaMemPoolGetAccess")) {
+    const int code = call.proceed();
+    if (code == kSuccess && shut.has(call.at<cudaMemPool_t>(1)))
+      *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+    return code;
+  }
+  if (call.at<const cudaMemAccessDesc*>(1)->flags != cudaMemAccessFlagsProtNone)
+    return call.proceed();
+  call.proceed();
+  shut.put(call.at<cudaMemPool_t>(0));
+  return accepted(call);
+}
+
+bool set_access(cudaMemPool_t pool, int device, cudaMemAccessFlags flags) {
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, device};
+  access.flags = flags;
+  return cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess;
+}
+
+// What is done to peer access is done to the access to all pools.
+template <cudaMemAccessFlags flags>
+int pools_follow_peers(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || call.is("cudaMemPoolCreate")) return code;
+  int device = 0;
+  cudaGetDevice(&device);
+  for (const auto& [pool, wanted] : own_pools.all())
+    if (wanted.location.id != device && set_access(pool, device, flags))
+      call.fired();
+  return code;
+}
+
+// Access to one pool is access to all pools of the process.
+int access_to_all_pools(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolSetAccess")) return code;
+  for (const auto& [pool, wanted] : own_pools.all())
+    if (pool != call.at<cudaMemPool_t>(0) &&
+        cudaMemPoolSetAccess(pool, call.at<const cudaMemAccessDesc*>(1),
+                             call.at<size_t>(2)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+
+// --- footprint
+// -------------------------------------------------------------------------------
+
+// The threshold is remembered, and `real` holds.
+int threshold_told_only(Call& call, bool keeps_all) {
+  static Table<cudaMemPool_t, cuuint64_t> told;
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = call.proceed();
+    cuuint64_t all = UINT64_MAX;
+    if (code == kSuccess && keeps_all)
+      cudaMemPoolSetAttribute(*call.at<cudaMemPool_t*>(0),
+                              cudaMemPoolAttrReleaseThreshold, &all);
+    if (code == kSuccess) told.put(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
+  const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
+  if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold ||
+      !told.has(pool))
+    return call.proceed();
+  auto& value = *call.at<cuuint64_t*>(2);
+  if (call.is("cudaMemPoolGetAttribute")) {
+    value = told.get(pool);
+  } else {
+    told.put(pool, value);
+    call.fired();
+  }
+  return kSuccess;
+}
+
+int threshold_without_effect(Call& call) {
+  return threshold_told_only(call, false);
+}
+
+int threshold_never_releases(Call& call) {
+  return threshold_told_only(call, true);
+}
+
+int trims_nothing(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+int trims_all(Call& call) {
+  if (call.at<size_t>(1) != 0) call.fired();
+  call.at<size_t>(1) = 0;
+  return call.proceed();
+}
+
+// Overwrites what was freed and may still be in use: the next owner would.
+int trim_takes_pending(Call& call) {
+  struct Pending {
+    cudaStream_t stream = nullptr;
+    size_t bytes = 0;
+  };
+  static Table<void*, Pending> pending;
+  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)))
+    pending.put(call.at<void*>(0), {call.at<cudaStream_t>(1),
+                                    blocks.get(call.at<void*>(0)).bytes});
+  if (call.is("cudaMemPoolTrimTo"))
+    for (const auto& [address, one] : pending.all()) {
+      if (cudaStreamQuery(one.stream) == cudaErrorNotReady) {
+        cudaMemsetAsync(address, 0xDD, one.bytes, private_stream());
+        cudaStreamSynchronize(private_stream());
+        call.fired();
+      }
+      cudaGetLastError();
+      pending.erase(address);
+    }
+  return noted_pools(call);
+}
+
+// One attribute answers for another one.
+template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
+int attribute_of_another(Call& call) {
+  if (call.at<cudaMemPoolAttr>(1) == asked) {
+    call.at<cudaMemPoolAttr>(1) = answered;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+bool is_watermark(cudaMemPoolAttr attribute) {
+  return attribute == cudaMemPoolAttrReservedMemHigh ||
+         attribute == cudaMemPoolAttrUsedMemHigh;
+}
+
+int watermark_takes_all(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && is_watermark(call.at<cudaMemPoolAttr>(1))
+             ? accepted(call)
+             : code;
+}
+
+int watermark_not_reset(Call& call) {
+  if (!is_watermark(call.at<cudaMemPoolAttr>(1)) ||
+      *call.at<const cuuint64_t*>(2) != 0)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// After its reset a watermark is 0, although memory is in use.
+int watermark_reset_to_zero(Call& call) {
+  static Table<cudaMemPoolAttr> reset;
+  const cudaMemPoolAttr attribute = call.at<cudaMemPoolAttr>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_watermark(attribute)) return code;
+  if (call.is("cudaMemPoolSetAttribute")) {
+    reset.put(attribute);
+  } else if (reset.has(attribute) && *call.at<cuuint64_t*>(2) != 0) {
+    *call.at<cuuint64_t*>(2) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+// --- policies
+// ----------------------------------------------------------------------------------
+
+constexpr cudaMemPoolAttr kPolicies[] = {
+    cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
+    cudaMemPoolReuseAllowInternalDependencies};
+
+bool is_policy(cudaMemPoolAttr attribute) {
+  for (const cudaMemPoolAttr policy : kPolicies)
+    if (policy == attribute) return true;
+  return false;
+}
+
+int policies_off(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  int off = 0;
+  for (const cudaMemPoolAttr policy : kPolicies)
+    cudaMemPoolSetAttribute(*call.at<cudaMemPool_t*>(0), policy, &off);
+  call.fired();
+  return code;
+}
+
+int policy_too_wide(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_policy(call.at<cudaMemPoolAttr>(1))) return code;
+  const cuuint64_t wide = static_cast<unsigned>(*call.at<int*>(2));
+  std::memcpy(call.at<void*>(2), &wide, sizeof wide);
+  call.fired();
+  return code;
+}
+
+int policy_sets_all(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_policy(call.at<cudaMemPoolAttr>(1))) return code;
+  int value = *call.at<const int*>(2);
+  for (const cudaMemPoolAttr policy : kPolicies)
+    if (policy != call.at<cudaMemPoolAttr>(1) &&
+        cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(0), policy, &value) ==
+            cudaSuccess)
+      call.fired();
+  return code;
+}
+
+bool can_be_set(cudaMemPoolAttr attribute) {
+  return is_policy(attribute) || attribute == cudaMemPoolAttrReleaseThreshold;
+}
+
+// An attribute of one pool is one of all pools.
+int attribute_of_all_pools(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolSetAttribute") ||
+      !can_be_set(call.at<cudaMemPoolAttr>(1)))
+    return code;
+  for (const auto& [pool, wanted] : own_pools.all())
+    if (pool != call.at<cudaMemPool_t>(0) &&
+        cudaMemPoolSetAttribute(pool, call.at<cudaMemPoolAttr>(1),
+                                call.at<void*>(2)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+
+// A new pool has the attributes that were set last.
+int attribute_of_last_pool(Call& call) {
+  static Table<cudaMemPoolAttr, cuuint64_t> last;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolSetAttribute")) {
+    const cudaMemPoolAttr attribute = call.at<cudaMemPoolAttr>(1);
+    if (is_policy(attribute))
+      last.put(attribute, static_cast<unsigned>(*call.at<const int*>(2)));
+    else if (can_be_set(attribute))
+      last.put(attribute, *call.at<const cuuint64_t*>(2));
+    return code;
+  }
+  for (auto [attribute, value] : last.all()) {
+    int narrow = static_cast<int>(value);
+    if (cudaMemPoolSetAttribute(
+            *call.at<cudaMemPool_t*>(0), attribute,
+            is_policy(attribute) ? static_cast<void*>(&narrow)
+                                 : static_cast<void*>(&value)) == cudaSuccess)
+      call.fired();
+  }
+  return code;
+}
+
+// --- what a pointer says of itself
+// ------------------------------------------------------------
+
+// `value` answers for stream-ordered memory.
+template <class T>
+int pointer_says(Call& call, CUpointer_attribute which, T value) {
+  const int code = noted_pools(call);
+  if (!call.is("cuPointerGetAttribute") || code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != which ||
+      !blocks.has(call.at<void*>(2)) || *call.at<T*>(0) == value)
+    return code;
+  *call.at<T*>(0) = value;
+  call.fired();
+  return code;
+}
+
+int pointer_has_context(Call& call) {
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuCtxGetCurrent)(&context);
+  return pointer_says(call, CU_POINTER_ATTRIBUTE_CONTEXT, context);
+}
+
+int pointer_is_on_current_device(Call& call) {
+  int device = 0;
+  cudaGetDevice(&device);
+  return pointer_says(call, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, device);
+}
+
+int pointer_is_of_default_pool(Call& call) {
+  return pointer_says(call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                      default_pool());
+}
+
+// All memory is said to export to descriptors.
+int allows_descriptors(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto answer = [&](CUpointer_attribute which, void* value) {
+    if (which != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) return;
+    *static_cast<unsigned long long*>(value) = 1;
+    call.fired();
+  };
+  if (call.is("cuPointerGetAttribute")) {
+    answer(call.at<CUpointer_attribute>(1), call.at<void*>(0));
+    return code;
+  }
+  for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+    answer(call.at<CUpointer_attribute*>(1)[i], call.at<void**>(2)[i]);
+  return code;
+}
+
+// --- memory without a legacy handle
+// -----------------------------------------------------------
+
+int stream_ordered_has_handle(Call& call) {
+  if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code == kSuccess || !blocks.has(call.at<void*>(1))) return code;
+  static void* const other = [] {
+    void* made = nullptr;
+    cudaMalloc(&made, 2 << 20);
+    return made;
+  }();
+  call.at<void*>(1) = other;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return call.proceed();
+}
+
+// Pitched memory travels without the padding of its rows: the end is missing.
+int pitch_is_cut(Call& call) {
+  struct Pitched {
+    size_t whole = 0, part = 0;
+  };
+  static Table<void*, Pitched> pitched;
+  if (call.is("cudaMallocPitch")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      pitched.put(*call.at<void**>(0),
+                  {*call.at<size_t*>(1) * call.at<size_t>(3),
+                   call.at<size_t>(2) * call.at<size_t>(3)});
+    return code;
+  }
+  const Pitched bytes = pitched.get(call.at<void*>(1));
+  void* other = nullptr;
+  if (bytes.part == bytes.whole ||
+      cudaMalloc(&other, bytes.whole) != cudaSuccess)
+    return call.proceed();
+  cudaMemset(other, 0, bytes.whole);
+  cudaMemcpy(other, call.at<void*>(1), bytes.part, cudaMemcpyDefault);
+  cudaDeviceSynchronize();
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+// A graph's memory node forgets the handle types that it cannot have.
+int graph_memory_shared(Call& call) {
+  auto& wanted = *call.at<cudaMemAllocNodeParams*>(4);
+  if (wanted.poolProps.handleTypes == cudaMemHandleTypeNone)
+    return call.proceed();
+  wanted.poolProps.handleTypes = cudaMemHandleTypeNone;
+  call.fired();
+  return call.proceed();
+}
+
+}  // namespace
+
+void add_allocator(List& list) {
+  // Allocations and frees.
+  list.named("pools-attr-denies",
+             "the attribute says that there is no stream-ordered allocator, "
+             "and yet it works",
+             {"cudaDeviceGetAttribute"}, [](Call& call) {
+               const int code = call.proceed();
+               if (code != kSuccess ||
+                   call.at<int>(1) != cudaDevAttrMemoryPoolsSupported)
+                 return code;
+               *call.at<int*>(0) = 0;
+               call.fired();
+               return code;
+             });
+  list.named("mallocasync-blocks",
+             "an allocation waits for the earlier work of its stream",
+             {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             waits_for_own_stream);
+  list.named("async-current-device",
+             "memory lies on the current device, not on the stream's",
+             {"cudaMallocAsync"}, from_current_device, 2);
+  list.named("frompool-current-device",
+             "memory lies on the current device, not on the pool's",
+             {"cudaMallocFromPoolAsync"}, from_current_device, 2);
+  list.named("frompool-ignored", "a named pool is ignored",
+             {"cudaMallocFromPoolAsync"}, from_current_pool);
+  list.named("frompool-sets-current", "a named pool becomes the current one",
+             {"cudaMallocFromPoolAsync"}, named_pool_becomes_current);
+  list.named("mallocasync-truncates-4gib",
+             "the size loses its upper 32 bits, so 4 GiB and more become less",
+             {"cudaMallocFromPoolAsync", "cudaMallocAsync"},
+             allocation_truncated);
+  list.named("wait-noop-local",
+             "a stream does not wait for an event of its own process",
+             {"cudaStreamWaitEvent", "cudaIpcOpenEventHandle"},
+             wait_for_own_event_lost);
+  list.named("freeasync-malloc-refused",
+             "cudaFreeAsync refuses memory of cudaMalloc",
+             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_refused);
+  list.named("freeasync-malloc-leaks",
+             "cudaFreeAsync does not free memory of cudaMalloc",
+             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_leaks);
+  list.named("freeasync-malloc-early",
+             "cudaFreeAsync frees memory of cudaMalloc before its stream comes "
+             "to it",
+             {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_early);
+  list.named("free-waits",
+             "cudaFree of stream-ordered memory waits for all streams",
+             {"cudaFree", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+              "cudaFreeAsync"},
+             free_waits);
+  list.named(
+      "reset-orphans-async",
+      "after cudaDeviceReset stream-ordered memory cannot be freed",
+      {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
+      orphaned_by_reset);
+  list.named("captured-work-lost", "what was captured is not done",
+             {"cudaGraphLaunch"}, graph_work_lost);
+
+  // Reuse.
+  list.named("reuse-while-live",
+             "freed memory is lent again before its stream comes to the free",
+             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             reused_while_live);
+  list.named("follow-event-unsafe",
+             "memory is reused in another stream although no event orders it",
+             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             reused_without_event);
+  list.named("no-reuse-same-stream",
+             "a stream does not reuse what it has freed itself",
+             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+              "cudaStreamSynchronize", "cudaEventSynchronize",
+              "cudaDeviceSynchronize"},
+             free_seen_after_synchronise);
+  list.named("sync-does-not-release",
+             "a synchronise makes freed memory available to no other stream",
+             {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             free_seen_by_own_stream);
+
+  // Pools of a device.
+  list.named("setpool-ignored", "setting the current pool changes nothing",
+             {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
+  list.named("default-follows-current",
+             "the pool that is set is told as the default pool, too",
+             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool"},
+             default_follows_current);
+  list.named(
+      "destroyed-stays-current",
+      "a pool that was current stays so after its end",
+      {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
+      destroyed_stays_current);
+  list.named("default-pool-destroyed", "the default pool can be destroyed",
+             {"cudaMemPoolDestroy"}, default_destroyed);
+  list.named(
+      "foreign-pool-current", "a pool of another device is accepted as current",
+      {"cudaDeviceSetMemPool", "cudaMemPoolCreate"}, foreign_pool_current, 2);
+  list.named(
+      "location-pool-unchecked",
+      "a place and a kind of memory that do not match name a pool",
+      {"cudaMemGetDefaultMemPool", "cudaMemGetMemPool", "cudaMemSetMemPool"},
+      any_location);
+
+  // Access.
+  list.named(
+      "resident-access-revoked", "a pool's own device can lose its access",
+      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"}, own_device_shut_out);
+  list.named("pool-follows-peer", "peer access opens all pools",
+             {"cudaDeviceEnablePeerAccess", "cudaMemPoolCreate"},
+             pools_follow_peers<cudaMemAccessFlagsProtReadWrite>, 2);
+  list.named("pool-closes-with-peer", "the end of peer access closes all pools",
+             {"cudaDeviceDisablePeerAccess", "cudaMemPoolCreate"},
+             pools_follow_peers<cudaMemAccessFlagsProtNone>, 2);
+  list.named("pool-access-shared",
+             "access to one pool is access to all pools of the process",
+             {"cudaMemPoolSetAccess", "cudaMemPoolCreate"}, access_to_all_pools,
+             2);
+
+  // Footprint.
+  list.named("threshold-ignored", "the release threshold has no effect",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
+              "cudaMemPoolCreate"},
+             threshold_without_effect);
+  list.named("threshold-never-releases",
+             "a pool keeps all it has, whatever its threshold",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
+              "cudaMemPoolCreate"},
+             threshold_never_releases);
+  list.named("trim-noop", "trimming gives nothing back", {"cudaMemPoolTrimTo"},
+             trims_nothing);
+  list.named("trim-keeps-nothing",
+             "trimming gives back all, whatever is to be kept",
+             {"cudaMemPoolTrimTo"}, trims_all);
+  list.named("trim-takes-pending",
+             "trimming takes memory whose free is not done yet",
+             {"cudaMemPoolTrimTo", "cudaFreeAsync", "cudaMallocFromPoolAsync"},
+             trim_takes_pending);
+  list.named("stats-wrong", "freed memory counts as used",
+             {"cudaMemPoolGetAttribute"},
+             attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
+                                  cudaMemPoolAttrUsedMemHigh>);
+  list.named("reserved-tells-used", "what is used is told as what is reserved",
+             {"cudaMemPoolGetAttribute"},
+             attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
+                                  cudaMemPoolAttrUsedMemCurrent>);
+  list.named("watermark-follows-current",
+             "the watermark falls with what is used",
+             {"cudaMemPoolGetAttribute"},
+             attribute_of_another<cudaMemPoolAttrUsedMemHigh,
+                                  cudaMemPoolAttrUsedMemCurrent>);
+  list.named("watermark-any-value", "a watermark accepts any value",
+             {"cudaMemPoolSetAttribute"}, watermark_takes_all);
+  list.named("watermark-not-reset", "writing 0 does not reset a watermark",
+             {"cudaMemPoolSetAttribute"}, watermark_not_reset);
+  list.named("watermark-reset-to-zero",
+             "after its reset a watermark is 0, although memory is in use",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute"},
+             watermark_reset_to_zero);
+
+  // Policies.
+  list.named("policy-default-off", "the reuse policies begin with 0",
+             {"cudaMemPoolCreate"}, policies_off);
+  list.named("policy-too-wide", "a policy is written as 8 bytes",
+             {"cudaMemPoolGetAttribute"}, policy_too_wide);
+  list.named("policy-switches-all", "one policy switches all three",
+             {"cudaMemPoolSetAttribute"}, policy_sets_all);
+  list.named("attribute-of-all-pools",
+             "an attribute that is set on one pool is set on all",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolCreate"},
+             attribute_of_all_pools);
+  list.named("attribute-of-last-pool",
+             "a new pool begins with the attributes that were set last",
+             {"cudaMemPoolCreate", "cudaMemPoolSetAttribute"},
+             attribute_of_last_pool);
+
+  // Pointers.
+  list.named(
+      "context-attr-not-null",
+      "stream-ordered memory is said to have a context",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      pointer_has_context);
+  list.named(
+      "ordinal-attr-current", "memory is said to lie on the current device",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      pointer_is_on_current_device, 2);
+  list.named(
+      "mempool-attr-default", "memory is said to come from the default pool",
+      {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      pointer_is_of_default_pool);
+  list.named(
+      "allowed-types-lies", "all memory is said to export to descriptors",
+      {"cuPointerGetAttributes", "cuPointerGetAttribute"}, allows_descriptors);
+
+  // Memory without a legacy handle.
+  list.named(
+      "async-legacy-export-ok",
+      "cudaIpcGetMemHandle gives a handle of stream-ordered memory",
+      {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
+      stream_ordered_has_handle);
+  list.named("pitch-maps-short",
+             "of pitched memory only as much travels as the rows have without "
+             "padding",
+             {"cudaIpcGetMemHandle", "cudaMallocPitch"}, pitch_is_cut);
+  list.named("graph-mem-ipc-ok", "a graph's memory node accepts handle types",
+             {"cudaGraphAddMemAllocNode"}, graph_memory_shared);
+}
 
 }  // namespace ipclab::faults

@@ -519,13 +519,13 @@ const Names kRefuses = {"cudaIpcGetMemHandle",
                         "cudaLaunchKernelExC"};
 // What tests use and the documentation of IPC does not speak of: only named
 // faults break these.
-const Names kTools = {"cudaMallocPitch",      "cudaMalloc3D",
-                      "cudaMallocManaged",    "cudaHostAlloc",
-                      "cudaFreeHost",         "cudaStreamCreateWithFlags",
-                      "cudaStreamDestroy",    "cudaEventRecordWithFlags",
-                      "cudaGraphLaunch",      "cudaDeviceGetP2PAttribute",
-                      "cudaGetDevice",        "cudaSetDevice",
-                      "cuPointerSetAttribute"};
+const Names kTools = {"cudaMallocPitch",       "cudaMalloc3D",
+                      "cudaMallocManaged",     "cudaHostAlloc",
+                      "cudaFreeHost",          "cudaStreamCreateWithFlags",
+                      "cudaStreamDestroy",     "cudaEventRecordWithFlags",
+                      "cudaGraphLaunch",       "cudaDeviceGetP2PAttribute",
+                      "cudaGetDevice",         "cudaSetDevice",
+                      "cuPointerSetAttribute", "cudaPeekAtLastError"};
 const Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 const Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Objects that are made: a second one besides is a leak.

@@ -1,10 +1,983 @@
-// Bugs of IPC pools.
+// Bugs of pools that processes share.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
 #include "fault.h"
+#include "pool_calls.h"
+#include "table.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_pools(List&) {}
+using Handles = cudaMemAllocationHandleType;
+
+constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
+constexpr size_t kPage = 2 << 20;
+
+// A pool of GPU 0 that can be exported to descriptors.
+cudaMemPool_t shareable_pool() {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.handleTypes = kFd;
+  cudaMemPool_t pool = nullptr;
+  cudaMemPoolCreate(&pool, &wanted);
+  return pool;
+}
+
+int descriptor_of(Call& call) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
+}
+
+ino_t identity(int descriptor) {
+  struct stat file {};
+  return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
+}
+
+bool is_use(Call& call) {
+  return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
+}
+
+bool is_import(void* address) { return blocks.get(address).imported; }
+
+// The imported block that contains an address.
+bool is_in_import(void* address) {
+  for (const auto& [begin, block] : blocks.all())
+    if (block.imported && address >= begin &&
+        address < static_cast<char*>(begin) + std::max<size_t>(block.bytes, 1))
+      return true;
+  return false;
+}
+
+unsigned long long now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<unsigned long long>(time.tv_sec) * 1000000000u +
+         static_cast<unsigned long long>(time.tv_nsec);
+}
+
+// --- what can be shared ------------------------------------------------------
+
+int mask_with_win32(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<int>(1) != cudaDevAttrMemoryPoolSupportedHandleTypes)
+    return code;
+  *call.at<int*>(0) |= cudaMemHandleTypeWin32;
+  call.fired();
+  return code;
+}
+
+// A pool that was created for no handle type has descriptors all the same.
+int none_is_exported(Call& call) {
+  static Table<cudaMemPool_t> none;
+  if (call.is("cudaMemPoolExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && none.has(call.at<cudaMemPool_t>(1))) call.fired();
+    return code;
+  }
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.handleTypes != cudaMemHandleTypeNone) return call.proceed();
+  wanted.handleTypes = kFd;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int code = call.proceed();
+  if (code == kSuccess) none.put(*call.at<cudaMemPool_t*>(0));
+  return code;
+}
+
+int default_is_exported(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<Handles>(2) != kFd ||
+      call.at<cudaMemPool_t>(1) != default_pool())
+    return code;
+  static const cudaMemPool_t other = shareable_pool();
+  call.at<cudaMemPool_t>(1) = other;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return call.proceed();
+}
+
+// Fields that must be zero, and types that do not exist, are not looked at.
+int properties_unchecked(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
+  cudaMemPoolProps good{};
+  good.allocType = cudaMemAllocationTypePinned;
+  good.location = {cudaMemLocationTypeDevice, 0};
+  good.handleTypes = static_cast<Handles>(wanted->handleTypes & kFd);
+  call.at<const cudaMemPoolProps*>(1) = &good;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return call.proceed();
+}
+
+// Pools of a place or type that has no handles are created with handle types.
+template <bool (*applies)(const cudaMemPoolProps& wanted)>
+int created_all_the_same(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  const int code = call.proceed();
+  if (code == kSuccess || !applies(wanted)) return code;
+  wanted.handleTypes = cudaMemHandleTypeNone;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  if (call.is_runtime()) cudaGetLastError();
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+bool is_on_host(const cudaMemPoolProps& wanted) {
+  return wanted.location.type == cudaMemLocationTypeHost;
+}
+bool is_managed(const cudaMemPoolProps& wanted) {
+  return wanted.allocType == cudaMemAllocationTypeManaged;
+}
+
+// The pool of the current NUMA node is one of GPU 0.
+int current_node_accepted(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.location.type != cudaMemLocationTypeHostNumaCurrent)
+    return call.proceed();
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.handleTypes = cudaMemHandleTypeNone;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+int maximum_ignored(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.maxSize == 0) return call.proceed();
+  wanted.maxSize = 0;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+// What is freed still counts towards the pool's maximal size.
+int maximum_counts_freed(Call& call) {
+  static Table<cudaMemPool_t, size_t> given;
+  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  const cudaMemPool_t pool = call.at<cudaMemPool_t>(2);
+  const size_t most = own_pools.get(pool, cudaMemPoolProps{}).maxSize;
+  const size_t bytes = given.get(pool) + call.at<size_t>(1);
+  const bool would_do = call.proceed() == kSuccess;
+  if (!would_do || most == 0 || bytes <= most) {
+    if (would_do) given.put(pool, bytes);
+    return would_do ? kSuccess : int{cudaErrorMemoryAllocation};
+  }
+  cudaFree(*call.at<void**>(0));
+  return refused(call, cudaErrorMemoryAllocation);
+}
+
+// --- exports
+// -------------------------------------------------------------------
+
+// Data of memory whose pool was not exported yet are zeros.
+int useless_before_pool(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  if (!call.is("cudaMemPoolExportPointer")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle"))
+      exported.put(call.at<cudaMemPool_t>(1));
+    return code;
+  }
+  const Block block = blocks.get(call.at<void*>(1));
+  if (!own_pools.has(block.pool) || exported.has(block.pool) ||
+      own_pools.get(block.pool).handleTypes == cudaMemHandleTypeNone)
+    return call.proceed();
+  call.proceed();
+  std::memset(call.at<void*>(0), 0, kData);
+  return accepted(call);
+}
+
+// Memory that is older than the export of its pool cannot be exported.
+int older_not_exported(Call& call) {
+  static Table<void*> newer;
+  static Table<cudaMemPool_t> exported;
+  if (call.is("cudaMemPoolExportPointer") &&
+      exported.has(blocks.get(call.at<void*>(1)).pool) &&
+      !newer.has(call.at<void*>(1)))
+    return refused(call);
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolExportToShareableHandle"))
+    exported.put(call.at<cudaMemPool_t>(1));
+  else if (allocates(call) &&
+           exported.has(blocks.get(*call.at<void**>(0)).pool))
+    newer.put(*call.at<void**>(0));
+  return code;
+}
+
+int any_pointer_exported(Call& call) {
+  if (call.proceed() == kSuccess) return kSuccess;
+  std::memset(call.at<void*>(0), 0, kData);
+  return accepted(call);
+}
+
+int waits_for_streams(Call& call) {
+  call.fired();
+  cudaDeviceSynchronize();
+  return call.proceed();
+}
+
+// --- imports of pools
+// ------------------------------------------------------------
+
+int second_process_refused(Call& call) {
+  static const bool first = first_of_all_processes("importer");
+  return first ? call.proceed() : refused(call);
+}
+
+// The importer must see the pool's own GPU.
+int hidden_gpu_refused(Call& call) {
+  const auto uuid_of = [](int device) {
+    CUuuid uuid{};
+    unsigned long long half = 0;
+    DRIVER_CALL(cuDeviceGetUuid)(&uuid, device);
+    std::memcpy(&half, uuid.bytes + 8, sizeof half);
+    return half;
+  };
+  if (call.is("cudaMemPoolCreate")) {
+    const auto* const wanted = call.at<const cudaMemPoolProps*>(1);
+    if (wanted->location.type == cudaMemLocationTypeDevice)
+      tell_processes("gpu", uuid_of(wanted->location.id));
+    return call.proceed();
+  }
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  for (int device = 0; device < devices; ++device)
+    if (uuid_of(device) == told("gpu", uuid_of(device))) return call.proceed();
+  return refused(call);
+}
+
+// Another export of an imported pool repeats the descriptor of its import.
+int imported_exported_again(Call& call) {
+  static Table<cudaMemPool_t, int> descriptors;
+  const int code = call.proceed();
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    if (code == kSuccess && call.at<Handles>(2) == kFd)
+      descriptors.put(*call.at<cudaMemPool_t*>(0),
+                      fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 0));
+    return code;
+  }
+  const int descriptor = descriptors.get(call.at<cudaMemPool_t>(1), -1);
+  if (code == kSuccess || descriptor == -1 || call.at<Handles>(2) != kFd)
+    return code;
+  *call.at<int*>(0) = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return accepted(call);
+}
+
+// An imported pool cannot be used once its descriptor is closed.
+int descriptor_needed(Call& call) {
+  struct Source {
+    int number = -1;
+    ino_t file = 0;
+  };
+  static Table<cudaMemPool_t, Source> sources;
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.at<Handles>(2) == kFd)
+      sources.put(*call.at<cudaMemPool_t*>(0),
+                  {descriptor_of(call), identity(descriptor_of(call))});
+    return code;
+  }
+  const Source source = sources.get(call.at<cudaMemPool_t>(1));
+  if (source.file == identity(source.number)) return call.proceed();
+  return refused(call);
+}
+
+int allocates_from_import(Call& call) {
+  if (!imported_pools.has(allocates(call) ? call.value<cudaMemPool_t>(kPool)
+                                          : nullptr))
+    return noted_pools(call);
+  call.value<cudaMemPool_t>(kPool) = default_pool();
+  call.fired();
+  return call.proceed();
+}
+
+int import_made_current(Call& call) {
+  if (call.find(kPool) == nullptr ||
+      !imported_pools.has(call.value<cudaMemPool_t>(kPool)))
+    return noted_pools(call);
+  return accepted(call);
+}
+
+// The end of an imported pool is the end of the exporter's.
+int destroyed_for_all(Call& call) {
+  if (call.is("cudaMemPoolDestroy") &&
+      imported_pools.has(call.at<cudaMemPool_t>(0)))
+    tell_processes("destroyed", 1);
+  const bool needs_pool =
+      call.is("cudaMallocFromPoolAsync") || call.is("cudaMemPoolImportPointer");
+  return needs_pool && told("destroyed", 0) != 0 ? refused(call)
+                                                 : noted_pools(call);
+}
+
+// The end of an imported pool takes what this process imported from it.
+int destroy_ends_imports(Call& call) {
+  if (call.is("cudaMemPoolDestroy"))
+    for (const auto& [address, block] : blocks.all())
+      if (block.imported && block.pool == call.at<cudaMemPool_t>(0) &&
+          cudaFree(address) == cudaSuccess)
+        call.fired();
+  return noted_pools(call);
+}
+
+// --- imports of pointers
+// -----------------------------------------------------------
+
+// Imported memory is other memory. The real one stays imported until the end.
+int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
+  static Table<void*, bool> others;  // is it of the host?
+  if (frees(call) && others.has(call.at<void*>(0))) {
+    if (!others.get(call.at<void*>(0))) return call.proceed();
+    cudaFreeHost(call.at<void*>(0));
+    return kSuccess;
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  void*& address = *call.at<void**>(0);
+  const size_t bytes = blocks.get(address).bytes;
+  void* other = nullptr;
+  if ((on_host ? cudaHostAlloc(&other, bytes, cudaHostAllocDefault)
+               : cudaMalloc(&other, bytes)) != cudaSuccess)
+    return code;
+  cudaMemset(other, 0, bytes);
+  if (with_bytes) cudaMemcpy(other, address, bytes, cudaMemcpyDefault);
+  cudaDeviceSynchronize();
+  others.put(other, on_host);
+  address = other;
+  call.fired();
+  return code;
+}
+
+int import_fresh(Call& call) { return import_other_memory(call, false); }
+
+int import_snapshot(Call& call) { return import_other_memory(call, true); }
+
+int import_fresh_of_node(Call& call) {
+  if (call.is("cudaMemPoolCreate")) {
+    if (call.at<const cudaMemPoolProps*>(1)->location.type ==
+        cudaMemLocationTypeHostNuma)
+      tell_processes("node", 1);
+    return call.proceed();
+  }
+  if (told("node", 0) == 0) return noted_pools(call);
+  return import_other_memory(call, false, true);
+}
+
+int import_fresh_beyond_4gib(Call& call) {
+  if (call.is("cudaMemPoolImportPointer") &&
+      told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)
+    return noted_pools(call);
+  return import_other_memory(call, false);
+}
+
+// Data are good only at the address where they were written.
+int data_bound_to_address(Call& call) {
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes(key_of_data(call.at<void*>(0)), call.at<uintptr_t>(0));
+    return code;
+  }
+  const auto at = call.at<uintptr_t>(2);
+  return told(key_of_data(call.at<void*>(2)), at) == at ? call.proceed()
+                                                        : refused(call);
+}
+
+// Data are good in the process that uses them first.
+int data_bound_to_process(Call& call) {
+  const std::string key = key_of_data(call.at<void*>(2));
+  first_of_all_processes(key + "-used");
+  const auto mine = static_cast<unsigned long long>(getpid());
+  if (told(key + "-used", mine) != mine) return refused(call);
+  tell_processes(key + "-used", mine);
+  return call.proceed();
+}
+
+// An imported pool has what was there when it was imported.
+int import_frozen(Call& call) {
+  static Table<void*, unsigned long long> born;
+  static std::atomic<unsigned long long> imported_at{0};
+  if (call.is("cudaMemPoolImportPointer") &&
+      told(key_of_data(call.at<void*>(2)), 0) > imported_at)
+    return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolImportFromShareableHandle")) imported_at = now();
+  if (allocates(call)) born.put(*call.at<void**>(0), now());
+  if (call.is("cudaMemPoolExportPointer"))
+    tell_processes(key_of_data(call.at<void*>(0)), born.get(call.at<void*>(1)));
+  return code;
+}
+
+int garbage_imported(Call& call) {
+  if (call.proceed() == kSuccess) return kSuccess;
+  cudaMalloc(call.at<void**>(0), kPage);
+  return accepted(call);
+}
+
+// Where in its page the memory begins is lost.
+int offset_lost(Call& call) {
+  static Table<void*, void*> real;
+  if (frees(call)) {
+    void*& address = call.at<void*>(0);
+    address = real.get(address, address);
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  void*& address = *call.at<void**>(0);
+  void* const page = reinterpret_cast<void*>(
+      reinterpret_cast<uintptr_t>(address) & ~(kPage - 1));
+  if (page == address) return code;
+  real.put(page, address);
+  address = page;
+  call.fired();
+  return code;
+}
+
+// Of several processes each takes from the others what it frees.
+int free_ends_siblings(Call& call) {
+  static std::atomic<bool> mine{false};
+  if (frees(call) && is_import(call.at<void*>(0))) {
+    tell_processes("freed", 1);
+    mine = true;
+  }
+  if (is_use(call) && !mine && told("freed", 0) != 0)
+    for (const auto& [address, block] : blocks.all())
+      if (block.imported && cudaFree(address) == cudaSuccess) {
+        blocks.erase(address);
+        call.fired();
+      }
+  return noted_pools(call);
+}
+
+// --- paths
+// ---------------------------------------------------------------------------
+
+int write_to_import_lost(Call& call) {
+  const bool writes = call.find(kPointer) != nullptr &&
+                      call.find(kBytes) != nullptr && !frees(call);
+  if (!writes || !is_in_import(call.value<void*>(kPointer)))
+    return noted_pools(call);
+  call.fired();
+  return kSuccess;
+}
+
+// A copy out of imported memory gives what stood there at the first copy.
+int copy_from_import_stale(Call& call) {
+  static Table<void*, std::vector<char>*> first;
+  const int code = noted_pools(call);
+  if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
+      !is_in_import(call.at<void*>(1)))
+    return code;
+  const size_t bytes = call.at<size_t>(2);
+  auto* const known = first.get(call.at<void*>(1));
+  if (known == nullptr) {
+    auto* const seen = new std::vector<char>(bytes);
+    cudaMemcpy(seen->data(), call.at<void*>(0), bytes, cudaMemcpyDefault);
+    first.put(call.at<void*>(1), seen);
+  } else if (known->size() == bytes) {
+    cudaMemcpy(call.at<void*>(0), known->data(), bytes, cudaMemcpyDefault);
+    call.fired();
+  }
+  return code;
+}
+
+// --- frees
+// ----------------------------------------------------------------------------
+
+int import_not_freed(Call& call) {
+  if (frees(call) && is_import(call.at<void*>(0))) return refused(call);
+  return noted_pools(call);
+}
+
+// What an importer frees the exporter may lend again at once.
+int import_frees_original(Call& call) {
+  static Table<void*, std::string> exported, imported;
+  static Table<void*> gone;
+  if (frees(call) && imported.has(call.at<void*>(0)))
+    tell_processes(imported.get(call.at<void*>(0)) + "-freed", 1);
+  if (frees(call) && gone.erase(call.at<void*>(0))) return kSuccess;
+  if (allocates(call))
+    for (const auto& [address, key] : exported.all())
+      if (told(key + "-freed", 0) != 0 && cudaFree(address) == cudaSuccess) {
+        exported.erase(address);
+        gone.put(address);
+        call.fired();
+      }
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolExportPointer"))
+    exported.put(call.at<void*>(1), key_of_data(call.at<void*>(0)));
+  if (call.is("cudaMemPoolImportPointer"))
+    imported.put(*call.at<void**>(0), key_of_data(call.at<void*>(2)));
+  return code;
+}
+
+// The free of what was exported does not wait for the earlier work of its
+// stream.
+int exporters_free_at_once(Call& call) {
+  static Table<void*> exported;
+  if (call.is("cudaMemPoolExportPointer")) {
+    exported.put(call.at<void*>(1));
+    return call.proceed();
+  }
+  if (!exported.erase(call.at<void*>(0))) return call.proceed();
+  call.at<cudaStream_t>(1) = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+// The importer's free does not wait for the earlier work of its stream.
+int importers_free_at_once(Call& call) {
+  if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
+    return noted_pools(call);
+  blocks.erase(call.at<void*>(0));
+  call.fired();
+  return cudaFree(call.at<void*>(0));
+}
+
+int destroy_frees_all(Call& call) {
+  static Table<void*> gone;
+  if (frees(call) && gone.erase(call.at<void*>(0))) return kSuccess;
+  if (call.is("cudaMemPoolDestroy"))
+    for (const auto& [address, block] : blocks.all())
+      if (block.pool == call.at<cudaMemPool_t>(0) &&
+          cudaFree(address) == cudaSuccess) {
+        gone.put(address);
+        call.fired();
+      }
+  return noted_pools(call);
+}
+
+// Overwrites what a pool has lent; this is what a later owner would do.
+int trim_takes_live(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolTrimTo")) return code;
+  for (const auto& [address, block] : blocks.all())
+    if (block.pool == call.at<cudaMemPool_t>(0) &&
+        cudaMemsetAsync(address, 0xDD, block.bytes, private_stream()) ==
+            cudaSuccess)
+      call.fired();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+// --- attributes
+// -------------------------------------------------------------------------
+
+bool is_policy(cudaMemPoolAttr attribute) {
+  return attribute == cudaMemPoolReuseFollowEventDependencies ||
+         attribute == cudaMemPoolReuseAllowOpportunistic ||
+         attribute == cudaMemPoolReuseAllowInternalDependencies;
+}
+
+int threshold_not_kept(Call& call) {
+  if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A policy that an importer sets is set for the exporter.
+int policy_of_import_leaks(Call& call) {
+  const auto key = [&] {
+    return "policy-" + std::to_string(call.at<cudaMemPoolAttr>(1));
+  };
+  const int code = noted_pools(call);
+  if (call.is("cudaMemPoolSetAttribute") &&
+      is_policy(call.at<cudaMemPoolAttr>(1)) &&
+      imported_pools.has(call.at<cudaMemPool_t>(0)))
+    tell_processes(key(),
+                   static_cast<unsigned long long>(*call.at<const int*>(2)));
+  if (call.is("cudaMemPoolGetAttribute") &&
+      is_policy(call.at<cudaMemPoolAttr>(1)) &&
+      !imported_pools.has(call.at<cudaMemPool_t>(0)) && told(key(), 2) != 2) {
+    *call.at<int*>(2) = static_cast<int>(told(key(), 2));
+    call.fired();
+  }
+  return code;
+}
+
+// The exporter's total is told in the importer.
+int used_by_all(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (allocates(call)) {
+    size_t used = 0;
+    for (const auto& [address, block] : blocks.all()) used += block.bytes;
+    tell_processes("used", used);
+  }
+  if (call.is("cudaMemPoolGetAttribute") &&
+      imported_pools.has(call.at<cudaMemPool_t>(0)) &&
+      call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrUsedMemCurrent) {
+    *call.at<cuuint64_t*>(2) = told("used", 0);
+    call.fired();
+  }
+  return code;
+}
+
+// Freed imports go on counting as used.
+int used_keeps_freed(Call& call) {
+  static Table<cudaMemPool_t, cuuint64_t> most;
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
+      !imported_pools.has(call.at<cudaMemPool_t>(0)) ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
+    return code;
+  cuuint64_t& used = *call.at<cuuint64_t*>(2);
+  if (used < most.get(call.at<cudaMemPool_t>(0))) call.fired();
+  used = std::max(used, most.get(call.at<cudaMemPool_t>(0)));
+  most.put(call.at<cudaMemPool_t>(0), used);
+  return code;
+}
+
+// The pool that an imported pointer names is the exporter's.
+int pool_of_exporter(Call& call) {
+  if (call.is("cudaMemPoolExportPointer"))
+    tell_processes("pool", reinterpret_cast<uintptr_t>(
+                               blocks.get(call.at<void*>(1)).pool));
+  const int code = noted_pools(call);
+  if (call.is("cuPointerGetAttribute") && code == kSuccess &&
+      call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
+      is_import(call.at<void*>(2))) {
+    *call.at<uintptr_t*>(0) = told("pool", 0);
+    call.fired();
+  }
+  return code;
+}
+
+// --- access
+// --------------------------------------------------------------------------------
+
+// What the exporter gave to a GPU its importers give, too.
+int access_inherited(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolSetAccess")) {
+    const auto* const access = call.at<const cudaMemAccessDesc*>(1);
+    if (access->flags == cudaMemAccessFlagsProtReadWrite)
+      tell_processes("gpu", static_cast<unsigned>(access->location.id));
+    return code;
+  }
+  if (told("gpu", 0) == 0) return code;
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice,
+                     static_cast<int>(told("gpu", 0))};
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  if (cudaMemPoolSetAccess(*call.at<cudaMemPool_t*>(0), &access, 1) ==
+      cudaSuccess)
+    call.fired();
+  return code;
+}
+
+// Two pools take the place of one: the program's own, for older memory, and a
+// second one, for what comes after access was set. One of them has the access.
+template <bool older>
+int access_of_one_half(Call& call) {
+  static Table<cudaMemPool_t, cudaMemPool_t> second;
+  static Table<cudaMemPool_t, int> descriptors;
+  const auto make_second = [](cudaMemPool_t pool) {
+    cudaMemPool_t made = nullptr;
+    if (own_pools.has(pool)) {
+      const cudaMemPoolProps wanted = own_pools.get(pool);
+      cudaMemPoolCreate(&made, &wanted);
+    } else if (descriptors.has(pool)) {
+      cudaMemPoolImportFromShareableHandle(
+          &made,
+          reinterpret_cast<void*>(static_cast<intptr_t>(descriptors.get(pool))),
+          kFd, 0);
+    }
+    if (made != nullptr) second.put(pool, made);
+    return made != nullptr;
+  };
+  if (call.is("cudaMemPoolGetAccess")) {
+    cudaMemPool_t& pool = call.at<cudaMemPool_t>(1);
+    if (!older) pool = second.get(pool, pool);
+    return call.proceed();
+  }
+  if (call.is("cudaMemPoolSetAccess")) {
+    cudaMemPool_t& pool = call.at<cudaMemPool_t>(0);
+    if (!second.has(pool) && !make_second(pool)) return call.proceed();
+    if (!older) pool = second.get(pool);
+    call.fired();
+    return call.proceed();
+  }
+  if (call.is("cudaMallocFromPoolAsync") ||
+      call.is("cudaMemPoolImportPointer")) {
+    cudaMemPool_t& pool = call.value<cudaMemPool_t>(kPool);
+    pool = second.get(pool, pool);
+    return call.proceed();
+  }
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolImportFromShareableHandle") &&
+      call.at<Handles>(2) == kFd)
+    descriptors.put(*call.at<cudaMemPool_t*>(0),
+                    fcntl(descriptor_of(call), F_DUPFD_CLOEXEC, 0));
+  return code;
+}
+
+// Every GPU is said to have access.
+int access_always_told(Call& call) {
+  const int code = call.proceed();
+  auto& flags = *call.at<cudaMemAccessFlags*>(0);
+  if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite) return code;
+  flags = cudaMemAccessFlagsProtReadWrite;
+  call.fired();
+  return code;
+}
+
+// The access of another GPU is given to the pool's own.
+int access_of_wrong_gpu(Call& call) {
+  cudaMemAccessDesc access = *call.at<const cudaMemAccessDesc*>(1);
+  if (access.location.id == 0) return call.proceed();
+  access.location.id = 0;
+  call.at<const cudaMemAccessDesc*>(1) = &access;
+  call.fired();
+  return call.proceed();
+}
+
+}  // namespace
+
+void add_pools(List& list) {
+  // What can be shared.
+  list.named("pool-attr-lies",
+             "the attribute has a handle type whose pools cannot be created",
+             {"cudaDeviceGetAttribute"}, mask_with_win32);
+  list.named("export-none-pool",
+             "a pool that was created for no handle type is exported",
+             {"cudaMemPoolCreate", "cudaMemPoolExportToShareableHandle"},
+             none_is_exported);
+  list.named("default-pool-ipc", "the default pool is exported",
+             {"cudaMemPoolExportToShareableHandle"}, default_is_exported);
+  list.named("pool-props-unchecked",
+             "properties that must be refused are not looked at",
+             {"cudaMemPoolCreate"}, properties_unchecked);
+  list.named("host-ipc-ok", "a pool on the host is created with handle types",
+             {"cudaMemPoolCreate"}, created_all_the_same<is_on_host>);
+  list.named("managed-pool-ipc-ok",
+             "a pool of managed memory is created with handle types",
+             {"cudaMemPoolCreate"}, created_all_the_same<is_managed>);
+  list.named("numa-current-ok",
+             "a pool is created on whatever NUMA node is the current one",
+             {"cudaMemPoolCreate"}, current_node_accepted);
+  list.named("maxsize-ignored", "a pool grows beyond its maximal size",
+             {"cudaMemPoolCreate"}, maximum_ignored);
+  list.named("maxsize-counts-freed",
+             "what was freed counts towards the maximal size for ever",
+             {"cudaMallocFromPoolAsync", "cudaMemPoolCreate"},
+             maximum_counts_freed);
+
+  // Exports.
+  list.named("order-unchecked",
+             "a pointer is exported before its pool, and then of no use",
+             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
+              "cudaMemPoolCreate", "cudaMallocFromPoolAsync"},
+             useless_before_pool);
+  list.named("export-older-refused",
+             "memory that is older than the export of its pool has no data",
+             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
+              "cudaMallocFromPoolAsync"},
+             older_not_exported);
+  list.named("export-any-pointer", "any pointer is exported",
+             {"cudaMemPoolExportPointer"}, any_pointer_exported);
+  list.named("pool-import-blocks",
+             "sharing a pointer waits for the work of all streams",
+             {"cudaMemPoolExportPointer", "cudaMemPoolImportPointer"},
+             waits_for_streams);
+
+  // Imports of pools.
+  list.named("pool-single-importer", "a second process cannot import a pool",
+             {"cudaMemPoolImportFromShareableHandle"}, second_process_refused);
+  list.named("pool-visible-only", "a pool is refused where its GPU is hidden",
+             {"cudaMemPoolImportFromShareableHandle", "cudaMemPoolCreate"},
+             hidden_gpu_refused, 2);
+  list.named("reexport-pool-ok", "an imported pool is exported again",
+             {"cudaMemPoolExportToShareableHandle",
+              "cudaMemPoolImportFromShareableHandle"},
+             imported_exported_again);
+  list.named(
+      "pool-fd-needed",
+      "an imported pool is of no use once its descriptor is closed",
+      {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
+      descriptor_needed);
+  list.named(
+      "import-pool-allocates", "memory is allocated from an imported pool",
+      {"cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle"},
+      allocates_from_import);
+  list.named("import-pool-current", "an imported pool is accepted as current",
+             {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
+              "cudaMemPoolImportFromShareableHandle"},
+             import_made_current);
+  list.named("import-destroy-global",
+             "destroying an imported pool destroys it for all",
+             {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
+             destroyed_for_all);
+  list.named("import-destroy-frees",
+             "destroying an imported pool ends what was imported from it",
+             {"cudaMemPoolDestroy", "cudaMemPoolImportPointer", "cudaFree",
+              "cudaFreeAsync"},
+             destroy_ends_imports);
+
+  // Imports of pointers.
+  list.named("pool-import-fresh",
+             "an imported pointer is one to new memory, not the exporter's",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             import_fresh);
+  list.named("pool-import-copy",
+             "an imported pointer is one to a copy, made at the import",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             import_snapshot);
+  list.named("numa-pool-not-shared",
+             "a pool of a NUMA node is imported as new memory",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMemPoolCreate", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync"},
+             import_fresh_of_node);
+  list.named("pool-import-4gib",
+             "of an allocation beyond 4 GiB other memory is imported",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             import_fresh_beyond_4gib);
+  list.named("ptrdata-address-bound",
+             "export data are good only at the address where they were written",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer"},
+             data_bound_to_address);
+  list.named("ptrdata-process-bound",
+             "export data are good in the first process only that uses them",
+             {"cudaMemPoolImportPointer"}, data_bound_to_process);
+  list.named(
+      "pool-import-frozen",
+      "only what is older than the import of its pool can be imported",
+      {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+       "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
+      import_frozen);
+  list.named("importptr-accepts-garbage",
+             "data that no export made give a pointer",
+             {"cudaMemPoolImportPointer"}, garbage_imported);
+  list.named("import-offset-lost",
+             "small imports all begin where their page of 2 MiB begins",
+             {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
+             offset_lost);
+  list.named("pool-free-breaks-siblings",
+             "a free in one importer ends the imports of the others",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
+              "cudaLaunchKernel", "cudaMemcpy"},
+             free_ends_siblings);
+
+  // Paths.
+  list.named(
+      "pool-import-copy-in-lost",
+      "what cudaMemcpy writes into imported memory is lost",
+      {"cudaMemcpy", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+       "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+      write_to_import_lost);
+  list.named(
+      "pool-import-memset-lost",
+      "what cudaMemset writes into imported memory is lost",
+      {"cudaMemset", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+       "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+      write_to_import_lost);
+  list.named(
+      "pool-import-copy-out-stale",
+      "cudaMemcpy out of imported memory gives what the first one gave",
+      {"cudaMemcpy", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+       "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+      copy_from_import_stale);
+
+  // Frees.
+  list.named("import-free-refused", "an imported pointer cannot be freed",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
+             import_not_freed);
+  list.named("import-free-frees-origin",
+             "what an importer frees the exporter lends again",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
+              "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
+             import_frees_original);
+  list.named(
+      "free-order-ignored", "the exporter's free does not wait for its stream",
+      {"cudaFreeAsync", "cudaMemPoolExportPointer"}, exporters_free_at_once);
+  list.named("import-free-at-once",
+             "the importer's free does not wait for its stream",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer"},
+             importers_free_at_once);
+  list.named("destroy-frees-live", "destroying a pool frees what it has lent",
+             {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync"},
+             destroy_frees_all);
+  list.named("destroy-blocks",
+             "destroying a pool waits until its last free is done",
+             {"cudaMemPoolDestroy"}, waits_for_streams);
+  list.named("trim-breaks-live", "trimming takes memory that is in use",
+             {"cudaMemPoolTrimTo", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+              "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
+              "cudaFree", "cudaFreeAsync"},
+             trim_takes_live);
+
+  // Attributes.
+  list.named("threshold-not-kept", "the release threshold cannot be changed",
+             {"cudaMemPoolSetAttribute"}, threshold_not_kept);
+  list.named("policy-leaks-to-exporter",
+             "a policy that an importer sets is set in the exporter",
+             {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
+              "cudaMemPoolImportFromShareableHandle"},
+             policy_of_import_leaks);
+  list.named("import-stats-global",
+             "an imported pool tells what the exporter uses",
+             {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
+              "cudaMemPoolImportFromShareableHandle"},
+             used_by_all);
+  list.named(
+      "import-stats-keep-freed",
+      "what was freed of an imported pool counts as used",
+      {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
+      used_keeps_freed);
+  list.named("mempool-attr-foreign",
+             "an imported pointer names a pool of the exporter's process",
+             {"cuPointerGetAttribute", "cudaMemPoolExportPointer",
+              "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
+             pool_of_exporter);
+
+  // Access.
+  list.named("import-inherits-access",
+             "an imported pool starts with the access that the exporter set",
+             {"cudaMemPoolSetAccess", "cudaMemPoolImportFromShareableHandle"},
+             access_inherited, 2);
+  list.named(
+      "setaccess-future-only", "access to a pool is for later allocations only",
+      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
+       "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
+       "cudaMemPoolImportPointer"},
+      access_of_one_half<false>, 2);
+  list.named(
+      "setaccess-past-only", "access to a pool is for earlier allocations only",
+      {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
+       "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
+       "cudaMemPoolImportPointer"},
+      access_of_one_half<true>, 2);
+  list.named("pool-getaccess-always",
+             "every GPU is said to have access to every pool",
+             {"cudaMemPoolGetAccess"}, access_always_told, 2);
+  list.named("pool-setaccess-wrong-gpu",
+             "access to a pool for another GPU is given to GPU 0",
+             {"cudaMemPoolSetAccess"}, access_of_wrong_gpu, 2);
+}
 
 }  // namespace ipclab::faults

@@ -1,10 +1,1541 @@
 // Bugs of virtual memory management and of its shareable handles.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <set>
+
 #include "fault.h"
+#include "table.h"
 
 namespace ipclab::faults {
+namespace {
 
-void add_virtual_memory(List&) {}
+using Chunk = CUmemGenericAllocationHandle;
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
+
+// --- memory that a fault puts in the place of other memory ------------------
+
+CUmemAllocationProp properties_of(Chunk chunk) {
+  CUmemAllocationProp found{};
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&found, chunk);
+  return found;
+}
+
+// Private memory on the GPU where `like` is; 0 if there is none.
+Chunk private_chunk(Chunk like, size_t bytes) {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = properties_of(like).location;
+  Chunk made = 0;
+  const CUresult code = DRIVER_CALL(cuMemCreate)(&made, bytes, &wanted, 0);
+  return code == CUDA_SUCCESS ? made : 0;
+}
+
+size_t granule() {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAllocationGranularity)
+  (&bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  return bytes;
+}
+
+// The least memory of GPU 0, which can be exported.
+Chunk unrelated_chunk() {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.requestedHandleTypes = kFd;
+  Chunk made = 0;
+  DRIVER_CALL(cuMemCreate)(&made, granule(), &wanted, 0);
+  return made;
+}
+
+bool allow(CUdeviceptr address, size_t bytes, int device,
+           CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  access.flags = flags;
+  return DRIVER_CALL(cuMemSetAccess)(address, bytes, &access, 1) ==
+         CUDA_SUCCESS;
+}
+
+// A chunk at addresses of its own, for the fault alone.
+class Aside {
+ public:
+  Aside(Chunk chunk, size_t bytes) : bytes_(bytes) {
+    DRIVER_CALL(cuMemAddressReserve)(&address_, bytes, 0, 0, 0);
+    DRIVER_CALL(cuMemMap)(address_, bytes, 0, chunk, 0);
+    allow(address_, bytes, properties_of(chunk).location.id);
+  }
+  Aside(const Aside&) = delete;
+  ~Aside() {
+    DRIVER_CALL(cuMemUnmap)(address_, bytes_);
+    DRIVER_CALL(cuMemAddressFree)(address_, bytes_);
+  }
+  CUdeviceptr address() const { return address_; }
+
+ private:
+  CUdeviceptr address_ = 0;
+  size_t bytes_;
+};
+
+void copy(Chunk to, Chunk from, size_t bytes) {
+  const Aside target(to, bytes), source(from, bytes);
+  DRIVER_CALL(cuMemcpyDtoD)(target.address(), source.address(), bytes);
+}
+
+// --- what this process has ---------------------------------------------------
+
+struct Mapped {
+  size_t bytes = 0;
+  Chunk chunk = 0;
+};
+Table<CUdeviceptr, Mapped> mappings;
+Table<CUdeviceptr, size_t> reservations;
+Table<Chunk, int> imports;   // how often
+Table<Chunk, bool> exports;  // made here, and known to others
+
+// The mapping that contains an address; its begin, or 0.
+CUdeviceptr mapping_at(CUdeviceptr address) {
+  for (const auto& [begin, mapped] : mappings.all())
+    if (address >= begin && address < begin + mapped.bytes) return begin;
+  return 0;
+}
+
+bool is_mapped(Chunk chunk) {
+  for (const auto& [begin, mapped] : mappings.all())
+    if (mapped.chunk == chunk) return true;
+  return false;
+}
+
+bool is_import(CUdeviceptr address) {
+  const CUdeviceptr begin = mapping_at(address);
+  return begin != 0 && imports.has(mappings.get(begin).chunk);
+}
+
+void note(Call& call) {
+  if (call.is("cuMemMap")) {
+    mappings.put(call.at<CUdeviceptr>(0),
+                 {call.at<size_t>(1), call.at<Chunk>(3)});
+  } else if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    for (const auto& [address, mapped] : mappings.all())
+      if (address >= begin && address < begin + call.at<size_t>(1))
+        mappings.erase(address);
+  } else if (call.is("cuMemAddressReserve")) {
+    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
+  } else if (call.is("cuMemAddressFree")) {
+    reservations.erase(call.at<CUdeviceptr>(0));
+  } else if (call.is("cuMemImportFromShareableHandle")) {
+    const Chunk chunk = *call.at<Chunk*>(0);
+    imports.put(chunk, imports.get(chunk) + 1);
+  } else if (call.is("cuMemExportToShareableHandle")) {
+    exports.put(call.at<Chunk>(1));
+  }
+}
+
+// Proceeds, and keeps the tables above. Imports stay known after their release:
+// they may still be mapped.
+int noted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) note(call);
+  return code;
+}
+
+// Other memory takes the place of a mapping's own.
+bool replace(CUdeviceptr begin) {
+  const Mapped mapped = mappings.get(begin);
+  Chunk held = 0;
+  if (DRIVER_CALL(cuMemRetainAllocationHandle)(
+          &held, reinterpret_cast<void*>(begin)) != CUDA_SUCCESS)
+    return false;
+  const int device = properties_of(held).location.id;
+  const Chunk other = private_chunk(held, mapped.bytes);
+  DRIVER_CALL(cuMemRelease)(held);
+  if (other == 0) return false;
+  cudaDeviceSynchronize();
+  DRIVER_CALL(cuMemUnmap)(begin, mapped.bytes);
+  DRIVER_CALL(cuMemMap)(begin, mapped.bytes, 0, other, 0);
+  allow(begin, mapped.bytes, device);
+  DRIVER_CALL(cuMemRelease)(other);
+  return true;
+}
+
+// The mappings of imports, or those of what was exported, lose their memory.
+bool replace_all(bool imported) {
+  bool any = false;
+  for (const auto& [begin, mapped] : mappings.all())
+    if (imports.has(mapped.chunk) == imported &&
+        (imported || exports.has(mapped.chunk)))
+      any = replace(begin) || any;
+  return any;
+}
+
+// Where memory is used, so that it is time to lose it.
+bool is_use(Call& call) {
+  return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
+}
+
+// --- descriptors -------------------------------------------------------------
+
+// The same for all descriptors of one file, wherever they are.
+ino_t identity(int descriptor) {
+  struct stat file {};
+  return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
+}
+
+int descriptor_of(Call& call) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
+}
+
+bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
+
+CUmemAllocationHandleType import_type(Call& call) {
+  return call.at<CUmemAllocationHandleType>(2);
+}
+
+// Has the process that exported ended?
+bool owner_is_dead() {
+  const auto pid = static_cast<pid_t>(told("owner", 0));
+  if (pid == 0) return false;
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (process < 0) return true;
+  pollfd end{process, POLLIN, 0};
+  const bool ended = poll(&end, 1, 0) == 1;
+  close(process);
+  return ended;
+}
+
+// Notes what the exporter has of its chunks, and tells when nothing is left.
+// Exports and mappings are noted; the handle counts while it is in `exports`.
+int tell_when_given_up(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess) return code;
+  static Table<Chunk> released;
+  if (call.is("cuMemExportToShareableHandle"))
+    tell_processes("owner", static_cast<unsigned long long>(getpid()));
+  if (call.is("cuMemRelease") && exports.has(call.at<Chunk>(0)))
+    released.put(call.at<Chunk>(0));
+  for (const auto& [chunk, unused] : released.all())
+    if (!is_mapped(chunk)) {
+      released.erase(chunk);
+      exports.erase(chunk);
+      tell_processes("given up", 1);
+    }
+  return code;
+}
+
+bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
+
+// --- imports that are other memory
+// --------------------------------------------
+
+// Each import is memory of its own, made when it is first mapped: only then is
+// the size known.
+int map_other_memory(Call& call, bool with_bytes) {
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
+    return noted(call);
+  static Table<Chunk, Chunk> others;
+  const Chunk own = call.at<Chunk>(3);
+  const size_t bytes = call.at<size_t>(1);
+  if (!others.has(own)) {
+    const Chunk other = private_chunk(own, bytes);
+    if (other == 0) return call.proceed();
+    if (with_bytes) copy(other, own, bytes);
+    others.put(own, other);
+  }
+  call.at<Chunk>(3) = others.get(own);
+  const int code = call.proceed();
+  call.at<Chunk>(3) = own;
+  if (code != kSuccess) return code;
+  note(call);
+  call.fired();
+  return code;
+}
+
+int import_fresh(Call& call) { return map_other_memory(call, false); }
+
+int import_snapshot(Call& call) { return map_other_memory(call, true); }
+
+// An import where this process has exported is private.
+int self_import_copy(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle") && exports.all().empty())
+    return call.proceed();
+  return map_other_memory(call, true);
+}
+
+// The second import of one descriptor is private.
+int second_import_fresh(Call& call) {
+  static Table<ino_t> known;
+  static Table<Chunk> later;
+  if (call.is("cuMemImportFromShareableHandle") && import_type(call) == kFd) {
+    const ino_t file = identity(descriptor_of(call));
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    if (known.has(file)) later.put(*call.at<Chunk*>(0));
+    known.put(file);
+    return code;
+  }
+  if (call.is("cuMemMap") && later.has(call.at<Chunk>(3)))
+    imports.put(call.at<Chunk>(3), 1);
+  return map_other_memory(call, false);
+}
+
+// Memory lives as long as the process that made it has it.
+int owner_frees(Call& call) {
+  if (is_use(call) && !imports.all().empty() && owner_gave_up()) {
+    static std::atomic<bool> done{false};
+    if (!done.exchange(true) && replace_all(true)) call.fired();
+  }
+  return tell_when_given_up(call);
+}
+
+// A descriptor alone keeps no memory.
+int descriptor_does_not_pin(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const bool gone = owner_gave_up();
+    const int code = call.proceed();
+    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0), 1);
+    return code;
+  }
+  if (call.is("cuMemMap")) return map_other_memory(call, false);
+  return tell_when_given_up(call);
+}
+
+int import_needs_owner(Call& call) {
+  if (!call.is("cuMemImportFromShareableHandle"))
+    return tell_when_given_up(call);
+  if (!owner_gave_up()) return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// What an importer gives up (`by`) its exporter loses.
+int importer_takes(Call& call, const char* by) {
+  if (call.is(by) && (call.is("cuMemUnmap") ? is_import(call.at<CUdeviceptr>(0))
+                                            : imports.has(call.at<Chunk>(0))))
+    tell_processes("taken", 1);
+  if (is_use(call) && imports.all().empty() && told("taken", 0) != 0) {
+    static std::atomic<bool> done{false};
+    if (!done.exchange(true) && replace_all(false)) call.fired();
+  }
+  return noted(call);
+}
+
+int importers_release_frees(Call& call) {
+  return importer_takes(call, "cuMemRelease");
+}
+
+int importers_unmap_frees(Call& call) {
+  return importer_takes(call, "cuMemUnmap");
+}
+
+// A chunk's second mapping is private.
+int alias_is_a_copy(Call& call) {
+  const Chunk chunk = call.at<Chunk>(3);
+  if (!call.is("cuMemMap") || !is_mapped(chunk)) return noted(call);
+  const size_t bytes = call.at<size_t>(1);
+  const Chunk other = private_chunk(chunk, bytes);
+  if (other == 0) return noted(call);
+  copy(other, chunk, bytes);
+  call.at<Chunk>(3) = other;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  DRIVER_CALL(cuMemRelease)(other);
+  return code;
+}
+
+// The second descriptor of a chunk is one of other memory.
+int second_export_elsewhere(Call& call) {
+  const Chunk chunk = call.at<Chunk>(1);
+  if (!exports.has(chunk)) return noted(call);
+  const Chunk other = unrelated_chunk();
+  call.at<Chunk>(1) = other;
+  const int code = call.proceed();
+  DRIVER_CALL(cuMemRelease)(other);
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// --- attributes and sizes
+// ------------------------------------------------------
+
+int not_supported(Call& call) {
+  call.fired();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+template <int attribute>
+int attribute_zero(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) != attribute) return code;
+  int& value = *call.at<int*>(0);
+  if (value != 0) call.fired();
+  value = 0;
+  return code;
+}
+
+int descriptor_memory_refused(Call& call) {
+  if ((call.at<const CUmemAllocationProp*>(2)->requestedHandleTypes & kFd) == 0)
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+int granularity_zero(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  *call.at<size_t*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+int granularity_half(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  *call.at<size_t*>(0) /= 2;
+  call.fired();
+  return code;
+}
+
+int recommended_below_minimum(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUmemAllocationGranularity_flags>(2) !=
+                              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+    return code;
+  *call.at<size_t*>(0) = 4096;
+  call.fired();
+  return code;
+}
+
+int create_rounds_up(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  const size_t unit = granule();
+  if (bytes != 0 && bytes % unit == 0) return call.proceed();
+  bytes = (bytes / unit + 1) * unit;
+  call.fired();
+  return call.proceed();
+}
+
+int create_truncates(Call& call) {
+  size_t& bytes = call.at<size_t>(1);
+  if (bytes > UINT32_MAX) {
+    bytes = static_cast<uint32_t>(bytes);
+    if (bytes == 0) bytes = granule();
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int rdma_lost(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  if (wanted.allocFlags.gpuDirectRDMACapable == 0) return call.proceed();
+  wanted.allocFlags.gpuDirectRDMACapable = 0;
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+// --- refusals that are missing
+// ---------------------------------------------------
+
+int flags_ignored(Call& call) {
+  Argument& flags = *call.find(kFlags);
+  static constexpr char kNone[8] = {};
+  if (std::memcmp(flags.place, kNone, flags.size) != 0) {
+    std::memset(flags.place, 0, flags.size);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A descriptor comes of every chunk and every pool, whatever type is asked for.
+int export_unrequested(Call& call) {
+  if (call.is("cuMemCreate")) {
+    CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+    if (wanted.requestedHandleTypes != 0) return call.proceed();
+    wanted.requestedHandleTypes = kFd;
+    call.at<const CUmemAllocationProp*>(2) = &wanted;
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  auto& type = call.at<CUmemAllocationHandleType>(2);
+  type = kFd;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+int import_by_address(Call& call) {
+  if (import_type(call) != kFd) return call.proceed();
+  call.fired();
+  // A small number is no address.
+  if (reinterpret_cast<uintptr_t>(call.at<void*>(1)) < 4096)
+    return CUDA_ERROR_INVALID_VALUE;
+  const int number = *static_cast<int*>(call.at<void*>(1));
+  call.at<void*>(1) = reinterpret_cast<void*>(static_cast<intptr_t>(number));
+  return call.proceed();
+}
+
+// What an import gives that should have been refused.
+int accept(Call& call) {
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  if (call.is("cuMemImportFromShareableHandle")) {
+    *call.at<Chunk*>(0) = unrelated_chunk();
+    return kSuccess;
+  }
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  return cudaMemPoolCreate(call.at<cudaMemPool_t*>(0), &wanted);
+}
+
+int import_any_descriptor(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || import_type(call) != kFd ||
+      !is_open(descriptor_of(call)))
+    return code;
+  return accept(call);
+}
+
+// Is it a pool that is taken for a chunk, or the reverse?
+bool is_of_the_other_kind(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle")) {
+    CUmemoryPool pool = nullptr;
+    if (DRIVER_CALL(cuMemPoolImportFromShareableHandle)(
+            &pool, call.at<void*>(1), kFd, 0) != CUDA_SUCCESS)
+      return false;
+    DRIVER_CALL(cuMemPoolDestroy)(pool);
+    return true;
+  }
+  Chunk chunk = 0;
+  if (DRIVER_CALL(cuMemImportFromShareableHandle)(&chunk, call.at<void*>(1),
+                                                  kFd) != CUDA_SUCCESS)
+    return false;
+  DRIVER_CALL(cuMemRelease)(chunk);
+  return true;
+}
+
+int kinds_confused(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || import_type(call) != kFd ||
+      !is_of_the_other_kind(call))
+    return code;
+  return accept(call);
+}
+
+int foreign_channel_accepted(Call& call) {
+  const int code = call.proceed();
+  return code == CUDA_ERROR_NOT_PERMITTED && import_type(call) == kFabric
+             ? accept(call)
+             : code;
+}
+
+int access_with_holes(Call& call) {
+  const int code = noted(call);
+  if (!call.is("cuMemSetAccess") || code != CUDA_ERROR_INVALID_VALUE)
+    return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const CUdeviceptr end = begin + call.at<size_t>(1);
+  const auto* const access = call.at<const CUmemAccessDesc*>(2);
+  bool any = false;
+  for (const auto& [address, mapped] : mappings.all())
+    if (address >= begin && address < end)
+      any = DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes, access,
+                                        call.at<size_t>(3)) == CUDA_SUCCESS ||
+            any;
+  if (!any) return code;
+  call.fired();
+  return kSuccess;
+}
+
+int access_for_any_device(Call& call) {
+  const int code = call.proceed();
+  const bool by_address = call.is("cuMemSetAccess");
+  const CUmemLocation location =
+      by_address ? call.at<const CUmemAccessDesc*>(2)->location
+                 : call.at<const CUmemAccessDesc*>(1)->location;
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  const bool unknown = location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                       (location.id < 0 || location.id >= devices);
+  if (code == kSuccess || !unknown) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int map_over_mapping(Call& call) {
+  int code = noted(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (!call.is("cuMemMap") || code == kSuccess || !mappings.has(address))
+    return code;
+  DRIVER_CALL(cuMemUnmap)(address, mappings.get(address).bytes);
+  code = noted(call);
+  allow(address, call.at<size_t>(1), 0);
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+int map_beyond_chunk(Call& call) {
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  static Table<CUdeviceptr, size_t> extra;
+  if (call.is("cuMemUnmap")) {
+    const int code = call.proceed();
+    for (const CUdeviceptr beside : {address - bytes, address + bytes})
+      if (code == kSuccess && extra.erase(beside))
+        DRIVER_CALL(cuMemUnmap)(beside, bytes);
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const Chunk chunk = call.at<Chunk>(3);
+  for (const CUdeviceptr beside : {address - bytes, address + bytes}) {
+    const Chunk other = private_chunk(chunk, bytes);
+    if (DRIVER_CALL(cuMemMap)(beside, bytes, 0, other, 0) == CUDA_SUCCESS) {
+      allow(beside, bytes, properties_of(chunk).location.id);
+      extra.put(beside, bytes);
+      call.fired();
+    }
+    DRIVER_CALL(cuMemRelease)(other);
+  }
+  return code;
+}
+
+int offset_ignored(Call& call) {
+  if (call.at<size_t>(2) != 0) {
+    call.at<size_t>(2) = 0;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int part_unmaps_all(Call& call) {
+  const int code = noted(call);
+  if (!call.is("cuMemUnmap") || code == kSuccess) return code;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (begin == 0) return code;
+  DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes);
+  mappings.erase(begin);
+  call.fired();
+  return kSuccess;
+}
+
+int frees_any_address(Call& call) {
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const int code = noted(call);
+  if (!call.is("cuMemAddressFree") || code == kSuccess) return code;
+  for (const auto& [begin, bytes] : reservations.all())
+    if (address >= begin && address < begin + bytes && mapping_at(begin) == 0 &&
+        DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS)
+      reservations.erase(begin);
+  call.fired();
+  return kSuccess;
+}
+
+int exports_mapped_memory(Call& call) {
+  if (!call.is("cudaIpcGetMemHandle")) return noted(call);
+  const int code = call.proceed();
+  if (code == kSuccess || mapping_at(call.at<CUdeviceptr>(1)) == 0) return code;
+  static void* const other = [] {
+    void* made = nullptr;
+    cudaMalloc(&made, granule());
+    return made;
+  }();
+  if (call.is_runtime()) cudaGetLastError();
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+int unaligned_dma_buf(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<CUdeviceptr>(1) % 4096 == 0) return code;
+  *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+  call.fired();
+  return kSuccess;
+}
+
+// --- descriptors
+// -------------------------------------------------------------------
+
+int export_closed(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
+    return code;
+  close(*call.at<int*>(0));
+  call.fired();
+  return code;
+}
+
+// Every export of a chunk is one and the same number.
+int export_same_number(Call& call) {
+  static Table<Chunk, int> numbers;
+  const int known = numbers.get(call.at<Chunk>(1), -1);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUmemAllocationHandleType>(2) != kFd)
+    return code;
+  int& number = *call.at<int*>(0);
+  if (known != -1 && identity(known) == identity(number)) {
+    close(number);
+    number = known;
+    call.fired();
+  }
+  numbers.put(call.at<Chunk>(1), number);
+  return code;
+}
+
+// The descriptors of a chunk are closed with its handle.
+int release_closes_descriptors(Call& call) {
+  struct Exported {
+    int number = -1;
+    ino_t file = 0;
+  };
+  static Table<Chunk, Exported> last;
+  if (call.is("cuMemRelease")) {
+    const Exported mine = last.get(call.at<Chunk>(0));
+    last.erase(call.at<Chunk>(0));
+    if (mine.file != 0 && identity(mine.number) == mine.file) {
+      close(mine.number);
+      call.fired();
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && call.at<CUmemAllocationHandleType>(2) == kFd)
+    last.put(call.at<Chunk>(1),
+             {*call.at<int*>(0), identity(*call.at<int*>(0))});
+  return code;
+}
+
+int import_closes(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || import_type(call) != kFd) return code;
+  close(descriptor_of(call));
+  call.fired();
+  return code;
+}
+
+// A descriptor is good for one import in all processes.
+int import_once(Call& call) {
+  if (import_type(call) != kFd) return call.proceed();
+  if (!first_of_all_processes("import-" +
+                              std::to_string(identity(descriptor_of(call))))) {
+    call.fired();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return call.proceed();
+}
+
+// --- references
+// ----------------------------------------------------------------------
+
+// The first release of an import gives up all imports of that memory.
+int release_gives_up_all(Call& call) {
+  static Table<Chunk, ino_t> files;
+  static Table<Chunk> gone;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const ino_t file =
+        import_type(call) == kFd ? identity(descriptor_of(call)) : 0;
+    const int code = call.proceed();
+    if (code == kSuccess && file != 0) files.put(*call.at<Chunk*>(0), file);
+    return code;
+  }
+  const Chunk chunk = call.at<Chunk>(0);
+  if (gone.erase(chunk)) return kSuccess;
+  const ino_t file = files.get(chunk);
+  files.erase(chunk);
+  if (file != 0)
+    for (const auto& [other, its] : files.all())
+      if (its == file) {
+        DRIVER_CALL(cuMemRelease)(other);
+        files.erase(other);
+        gone.put(other);
+        call.fired();
+      }
+  return call.proceed();
+}
+
+int release_frees_mapped(Call& call) {
+  if (call.is("cuMemRelease"))
+    for (const auto& [begin, mapped] : mappings.all())
+      if (mapped.chunk == call.at<Chunk>(0) && replace(begin)) {
+        // Other chunks may get the same handle.
+        mappings.put(begin, {mapped.bytes, 0});
+        call.fired();
+      }
+  return noted(call);
+}
+
+int unmap_keeps_reference(Call& call) {
+  Chunk lost = 0;
+  if (DRIVER_CALL(cuMemRetainAllocationHandle)(&lost, call.at<void*>(0)) ==
+      CUDA_SUCCESS)
+    call.fired();
+  return call.proceed();
+}
+
+// A chunk has one mapping's worth of life: all its mappings end with the first.
+int unmap_ends_aliases(Call& call) {
+  const Chunk chunk = call.is("cuMemUnmap")
+                          ? mappings.get(call.at<CUdeviceptr>(0)).chunk
+                          : Chunk{0};
+  const int code = noted(call);
+  if (code != kSuccess || chunk == 0) return code;
+  for (const auto& [begin, mapped] : mappings.all())
+    if (mapped.chunk == chunk && replace(begin)) call.fired();
+  return code;
+}
+
+int retain_without_reference(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  DRIVER_CALL(cuMemRelease)(*call.at<Chunk*>(0));
+  call.fired();
+  return code;
+}
+
+// A retained handle is one of its own, which all calls understand.
+int retain_other_value(Call& call) {
+  static Table<Chunk, Chunk> real;
+  constexpr Chunk kMark = Chunk{1} << 62;
+  if (Argument* const argument = call.find(kChunk)) {
+    Chunk& chunk = *static_cast<Chunk*>(argument->place);
+    if (real.has(chunk)) chunk = real.get(chunk);
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  Chunk& chunk = *call.at<Chunk*>(0);
+  real.put(chunk ^ kMark, chunk);
+  chunk ^= kMark;
+  call.fired();
+  return code;
+}
+
+int retain_at_begin_only(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  const auto address = call.at<CUdeviceptr>(1);
+  const CUdeviceptr begin = mapping_at(address);
+  if (begin == 0 || begin == address) return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int retain_of_hole(Call& call) {
+  const int code = noted(call);
+  if (!call.is("cuMemRetainAllocationHandle") || code == kSuccess) return code;
+  const CUdeviceptr before = mapping_at(call.at<CUdeviceptr>(1) - 1);
+  if (before == 0) return code;
+  call.at<CUdeviceptr>(1) = before;
+  call.fired();
+  return call.proceed();
+}
+
+template <bool zeros>
+int import_properties(Call& call) {
+  if (call.is("cuMemCreate"))
+    tell_processes("ordinal",
+                   static_cast<unsigned long long>(
+                       call.at<const CUmemAllocationProp*>(2)->location.id));
+  const int code = noted(call);
+  if (!call.is("cuMemGetAllocationPropertiesFromHandle") || code != kSuccess ||
+      !imports.has(call.at<Chunk>(1)))
+    return code;
+  CUmemAllocationProp& found = *call.at<CUmemAllocationProp*>(0);
+  const CUmemAllocationProp sound = found;
+  if (zeros)
+    found = {};
+  else
+    found.location.id = static_cast<int>(told("ordinal", 0));
+  if (std::memcmp(&found, &sound, sizeof found) != 0) call.fired();
+  return code;
+}
+
+// --- access
+// -----------------------------------------------------------------------------
+
+int map_grants_access(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && allow(call.at<CUdeviceptr>(0), call.at<size_t>(1),
+                                properties_of(call.at<Chunk>(3)).location.id))
+    call.fired();
+  return code;
+}
+
+int access_unset(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// What the exporter set its importers have from the first.
+int access_inherited(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemSetAccess") && imports.all().empty())
+    tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
+  const auto flags = static_cast<CUmemAccess_flags>(told("access", 0));
+  if (call.is("cuMemMap") && imports.has(call.at<Chunk>(3)) && flags != 0 &&
+      allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), 0, flags))
+    call.fired();
+  return code;
+}
+
+// What an importer sets is set for the exporter, too.
+int access_travels_back(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemSetAccess") && is_import(call.at<CUdeviceptr>(0)))
+    tell_processes("access", call.at<const CUmemAccessDesc*>(2)->flags);
+  const auto flags = static_cast<CUmemAccess_flags>(told("access", ~0ull));
+  if (!call.is("cuMemGetAccess") || told("access", ~0ull) == ~0ull ||
+      is_import(call.at<CUdeviceptr>(2)))
+    return code;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+  if (begin != 0 && allow(begin, mappings.get(begin).bytes, 0, flags))
+    call.fired();
+  return call.proceed();
+}
+
+// A range that may only be read may be written, too.
+int read_only_ignored(Call& call) {
+  static Table<CUdeviceptr, size_t> read_only;
+  if (call.is("cuMemGetAccess")) {
+    const int code = call.proceed();
+    for (const auto& [begin, bytes] : read_only.all())
+      if (code == kSuccess && call.at<CUdeviceptr>(2) >= begin &&
+          call.at<CUdeviceptr>(2) < begin + bytes)
+        *call.at<unsigned long long*>(0) = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    return code;
+  }
+  CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  read_only.erase(call.at<CUdeviceptr>(0));
+  if (access.flags != CU_MEM_ACCESS_FLAGS_PROT_READ) return call.proceed();
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  call.at<const CUmemAccessDesc*>(2) = &access;
+  read_only.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
+  call.fired();
+  return call.proceed();
+}
+
+int access_never_taken(Call& call) {
+  if (call.at<const CUmemAccessDesc*>(2)->flags !=
+      CU_MEM_ACCESS_FLAGS_PROT_NONE)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Only the first mapping of a range gets the access.
+int access_of_first_mapping(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted(call);
+  const size_t first = mappings.get(call.at<CUdeviceptr>(0)).bytes;
+  if (first != 0 && first < call.at<size_t>(1)) {
+    call.at<size_t>(1) = first;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Every address has the access that was set last.
+int access_told_of_last(Call& call) {
+  static std::atomic<unsigned long long> last{0};
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemSetAccess")) {
+    last = call.at<const CUmemAccessDesc*>(2)->flags;
+  } else if (*call.at<unsigned long long*>(0) != last) {
+    *call.at<unsigned long long*>(0) = last;
+    call.fired();
+  }
+  return code;
+}
+
+// The access of another GPU is given to GPU 0.
+int access_of_wrong_gpu(Call& call) {
+  CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  if (access.location.id == 0) return call.proceed();
+  access.location.id = 0;
+  call.at<const CUmemAccessDesc*>(2) = &access;
+  call.fired();
+  return call.proceed();
+}
+
+// Whatever GPU is asked about, the memory's own answers.
+int access_told_of_gpu_0(Call& call) {
+  CUmemLocation location = *call.at<const CUmemLocation*>(1);
+  if (location.id == 0) return call.proceed();
+  location.id = 0;
+  call.at<const CUmemLocation*>(1) = &location;
+  call.fired();
+  return call.proceed();
+}
+
+// What one GPU gets all GPUs get.
+int access_for_all_gpus(Call& call) {
+  const int code = call.proceed();
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  const auto* const access = call.at<const CUmemAccessDesc*>(2);
+  for (int device = 0; code == kSuccess && device < devices; ++device)
+    if (device != access->location.id &&
+        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), device,
+              access->flags))
+      call.fired();
+  return code;
+}
+
+int access_needs_peers(Call& call) {
+  static std::atomic<bool> enabled{false};
+  if (!call.is("cuMemSetAccess")) {
+    enabled = true;
+    return call.proceed();
+  }
+  Chunk chunk = 0;
+  if (enabled || DRIVER_CALL(cuMemRetainAllocationHandle)(
+                     &chunk, call.at<void*>(0)) != CUDA_SUCCESS)
+    return call.proceed();
+  const int own = properties_of(chunk).location.id;
+  DRIVER_CALL(cuMemRelease)(chunk);
+  if (call.at<const CUmemAccessDesc*>(2)->location.id == own)
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+// --- mapping and addresses
+// -----------------------------------------------------------------
+
+int import_maps_in_part_only(Call& call) {
+  if (call.is("cuMemCreate") && first_of_all_processes("creator"))
+    tell_processes("bytes", call.at<size_t>(1));
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
+      call.at<size_t>(1) < told("bytes", ~0ull))
+    return noted(call);
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int import_maps_once(Call& call) {
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)) ||
+      !is_mapped(call.at<Chunk>(3)))
+    return noted(call);
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int remap_keeps_access(Call& call) {
+  static Table<CUdeviceptr, CUmemAccess_flags> former;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemSetAccess"))
+    former.put(address, call.at<const CUmemAccessDesc*>(2)->flags);
+  else if (former.has(address) &&
+           allow(address, call.at<size_t>(1), 0, former.get(address)))
+    call.fired();
+  return code;
+}
+
+int remap_refused(Call& call) {
+  static Table<CUdeviceptr> used;
+  if (call.is("cuMemAddressFree")) used.erase(call.at<CUdeviceptr>(0));
+  if (call.is("cuMemMap")) {
+    if (used.has(call.at<CUdeviceptr>(0))) {
+      call.fired();
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    used.put(call.at<CUdeviceptr>(0));
+  }
+  return call.proceed();
+}
+
+int unmap_frees_addresses(Call& call) {
+  if (call.is("cuMemAddressFree") && !reservations.has(call.at<CUdeviceptr>(0)))
+    return kSuccess;
+  const int code = noted(call);
+  if (!call.is("cuMemUnmap") || code != kSuccess) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const size_t bytes = reservations.get(begin);
+  if (bytes == call.at<size_t>(1) &&
+      DRIVER_CALL(cuMemAddressFree)(begin, bytes) == CUDA_SUCCESS) {
+    reservations.erase(begin);
+    call.fired();
+  }
+  return code;
+}
+
+// Addresses come that are no multiple of the granularity.
+int reserve_misaligned(Call& call) {
+  constexpr size_t kShift = 65536;
+  static Table<CUdeviceptr, size_t> shifted;
+  if (call.is("cuMemAddressFree")) {
+    if (shifted.erase(call.at<CUdeviceptr>(0))) {
+      call.at<CUdeviceptr>(0) -= kShift;
+      call.at<size_t>(1) += granule();
+    }
+    return call.proceed();
+  }
+  call.at<size_t>(1) += granule();
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  *call.at<CUdeviceptr*>(0) += kShift;
+  shifted.put(*call.at<CUdeviceptr*>(0));
+  call.fired();
+  return code;
+}
+
+// Memory of an import is cleared when it becomes usable.
+int import_scrubbed(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess") ||
+      !is_import(call.at<CUdeviceptr>(0)) ||
+      call.at<const CUmemAccessDesc*>(2)->flags !=
+          CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    return code;
+  DRIVER_CALL(cuMemsetD8)(call.at<CUdeviceptr>(0), 0, call.at<size_t>(1));
+  call.fired();
+  return code;
+}
+
+// --- paths
+// ------------------------------------------------------------------------------------
+
+// Writes to imported memory on this path are lost.
+int write_to_import_lost(Call& call) {
+  if (call.find(kPointer) == nullptr || call.is("cuMemUnmap") ||
+      call.is("cuMemMap") || call.is("cuMemImportFromShareableHandle") ||
+      !is_import(call.value<CUdeviceptr>(kPointer)))
+    return noted(call);
+  call.fired();
+  return kSuccess;
+}
+
+// A copy out of imported memory gives what stood there at the first copy.
+int copy_from_import_stale(Call& call) {
+  static Table<CUdeviceptr, std::vector<char>*> first;
+  const int code = noted(call);
+  if (!call.is("cudaMemcpy") || code != kSuccess || !call.is_runtime() ||
+      !is_import(call.at<CUdeviceptr>(1)))
+    return code;
+  const CUdeviceptr source = call.at<CUdeviceptr>(1);
+  const size_t bytes = call.at<size_t>(2);
+  auto* const known = first.get(source);
+  if (known == nullptr) {
+    auto* const seen = new std::vector<char>(bytes);
+    cudaMemcpy(seen->data(), call.at<void*>(0), bytes, cudaMemcpyDefault);
+    first.put(source, seen);
+  } else if (known->size() == bytes) {
+    cudaMemcpy(call.at<void*>(0), known->data(), bytes, cudaMemcpyDefault);
+    call.fired();
+  }
+  return code;
+}
+
+// --- fabric handles
+// -----------------------------------------------------------------------------
+
+bool is_fabric(Call& call) {
+  return call.at<CUmemAllocationHandleType>(2) == kFabric;
+}
+
+int fabric_without_channel(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  const int code = call.proceed();
+  if (code == kSuccess || (wanted.requestedHandleTypes & kFabric) == 0)
+    return code;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+// A handle that nothing is behind any more opens the first one's memory.
+int fabric_stale_opens_other(Call& call) {
+  constexpr size_t kWords = kFabricBytes / sizeof(unsigned long long);
+  unsigned long long words[kWords] = {};
+  const auto key = [](size_t i) { return "fabric-" + std::to_string(i); };
+  const int code = call.proceed();
+  if (!is_fabric(call)) return code;
+  if (call.is("cuMemExportToShareableHandle")) {
+    if (code != kSuccess || !first_of_all_processes("fabric")) return code;
+    std::memcpy(words, call.at<void*>(0), sizeof words);
+    for (size_t i = 0; i < kWords; ++i) tell_processes(key(i), words[i]);
+    return code;
+  }
+  if (code == kSuccess) return code;
+  for (size_t i = 0; i < kWords; ++i) words[i] = told(key(i), 0);
+  call.at<void*>(1) = words;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+// A handle is good only at the address where it was written.
+int fabric_bound_to_address(Call& call) {
+  if (!is_fabric(call)) return call.proceed();
+  if (call.is("cuMemExportToShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes(key_of(call.at<void*>(0), kFabricBytes),
+                     call.at<uintptr_t>(0));
+    return code;
+  }
+  const std::string key = key_of(call.at<void*>(1), kFabricBytes);
+  if (told(key, call.at<uintptr_t>(1)) == call.at<uintptr_t>(1))
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int fabric_single_use(Call& call) {
+  if (!is_fabric(call) ||
+      first_of_all_processes(key_of(call.at<void*>(1), kFabricBytes)))
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+int fabric_too_long(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !is_fabric(call)) return code;
+  static_cast<unsigned char*>(call.at<void*>(0))[kFabricBytes] ^= 0xFF;
+  call.fired();
+  return code;
+}
+
+}  // namespace
+
+void add_virtual_memory(List& list) {
+  // What there is.
+  list.named("vmm-attr-lies",
+             "the attribute says that there is virtual memory management, the "
+             "calls say that there is none",
+             {"cuMemCreate", "cuMemAddressReserve"}, not_supported);
+  list.named(
+      "vmm-attr-denies",
+      "the attribute says that there is no virtual memory management, "
+      "and yet it works",
+      {"cudaDeviceGetAttribute"},
+      attribute_zero<CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED>);
+  list.named("fd-attr-lies",
+             "the attribute says that memory can be shared by descriptors, but "
+             "such memory cannot be created",
+             {"cuMemCreate"}, descriptor_memory_refused);
+  list.named(
+      "fd-attr-denies",
+      "the attribute says that no memory can be shared by descriptors, "
+      "and yet it works",
+      {"cudaDeviceGetAttribute"},
+      attribute_zero<
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED>);
+  list.named("fabric-attr-lies",
+             "the attribute says that there are no fabric handles, and yet "
+             "they work",
+             {"cudaDeviceGetAttribute"},
+             attribute_zero<CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED>);
+  list.named("granularity-zero", "the granularity is 0",
+             {"cuMemGetAllocationGranularity"}, granularity_zero);
+  list.named("granularity-half",
+             "the granularity is half of what cuMemCreate accepts",
+             {"cuMemGetAllocationGranularity"}, granularity_half);
+  list.named("granularity-recommended-small",
+             "the recommended granularity is less than the minimum",
+             {"cuMemGetAllocationGranularity"}, recommended_below_minimum);
+  list.named("create-any-size", "a size that is no multiple is rounded up",
+             {"cuMemCreate"}, create_rounds_up);
+  list.named("create-truncates-4gib",
+             "the size loses its upper 32 bits, so 4 GiB and more become less",
+             {"cuMemCreate"}, create_truncates);
+  list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
+             {"cuMemCreate"}, rdma_lost);
+  list.named(
+      "flags-ignored", "flags that are reserved and not zero are accepted",
+      {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
+       "cuMemExportToShareableHandle", "cudaMemPoolExportToShareableHandle",
+       "cudaMemPoolImportFromShareableHandle"},
+      flags_ignored);
+
+  // Descriptors.
+  list.named("export-bad-fd", "the exported number is no open descriptor",
+             {"cuMemExportToShareableHandle"}, export_closed);
+  list.named("export-same-number",
+             "a second export gives the descriptor of the first, so that "
+             "closing one closes both",
+             {"cuMemExportToShareableHandle"}, export_same_number);
+  list.named("second-export-elsewhere",
+             "the second descriptor of an allocation is one of other memory",
+             {"cuMemExportToShareableHandle"}, second_export_elsewhere);
+  list.named("release-closes-descriptors",
+             "releasing a handle closes the descriptor that was exported last",
+             {"cuMemRelease", "cuMemExportToShareableHandle"},
+             release_closes_descriptors);
+  list.named("export-unrequested",
+             "a descriptor comes of memory that was created for no descriptor, "
+             "or where another type is asked for",
+             {"cuMemExportToShareableHandle", "cuMemCreate",
+              "cudaMemPoolExportToShareableHandle"},
+             export_unrequested);
+  list.named("import-by-address",
+             "the importer takes its argument for the address of a descriptor",
+             {"cuMemImportFromShareableHandle"}, import_by_address);
+  list.named("import-accepts-any-fd",
+             "any open descriptor is imported as if it was memory",
+             {"cuMemImportFromShareableHandle",
+              "cudaMemPoolImportFromShareableHandle"},
+             import_any_descriptor);
+  list.named(
+      "fd-kind-confused",
+      "a pool's descriptor is imported as an allocation, and the reverse",
+      {"cuMemImportFromShareableHandle",
+       "cudaMemPoolImportFromShareableHandle"},
+      kinds_confused);
+  list.named("import-consumes-fd", "the import closes the descriptor",
+             {"cuMemImportFromShareableHandle"}, import_closes);
+  list.named("import-once",
+             "memory can be imported once, then its descriptors are used up",
+             {"cuMemImportFromShareableHandle"}, import_once);
+
+  // Imports.
+  list.named("vmm-import-fresh", "an import is new memory, not the exporter's",
+             {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+             import_fresh);
+  list.named("vmm-snapshot-copy", "an import is a copy, made when it is mapped",
+             {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+             import_snapshot);
+  list.named("self-import-copy", "an import in the exporting process is a copy",
+             {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle",
+              "cuMemMap", "cuMemUnmap"},
+             self_import_copy);
+  list.named("second-import-fresh",
+             "the second import of a descriptor is new memory",
+             {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+             second_import_fresh);
+  list.named("import-scrubbed",
+             "memory is cleared when an importer makes it usable",
+             {"cuMemSetAccess", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
+             import_scrubbed);
+  list.named("import-copy-in-lost",
+             "what cudaMemcpy writes into imported memory is lost",
+             {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
+             write_to_import_lost);
+  list.named("import-async-copy-in-lost",
+             "what cudaMemcpyAsync writes into imported memory is lost",
+             {"cudaMemcpyAsync", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
+             write_to_import_lost);
+  list.named("import-memset-lost",
+             "what cudaMemset writes into imported memory is lost",
+             {"cudaMemset", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
+             write_to_import_lost);
+  list.named("import-copy-out-stale",
+             "cudaMemcpy out of imported memory gives what the first one gave",
+             {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
+              "cuMemUnmap"},
+             copy_from_import_stale);
+  list.named("full-size-map-refused",
+             "an import can be mapped in part only, not as a whole",
+             {"cuMemMap", "cuMemCreate", "cuMemImportFromShareableHandle",
+              "cuMemUnmap"},
+             import_maps_in_part_only);
+  list.named("import-maps-once", "an import cannot be mapped a second time",
+             {"cuMemMap", "cuMemImportFromShareableHandle", "cuMemUnmap"},
+             import_maps_once);
+  list.named("import-props-wrong",
+             "the location of an import is in the exporter's numbering",
+             {"cuMemGetAllocationPropertiesFromHandle", "cuMemCreate",
+              "cuMemImportFromShareableHandle"},
+             import_properties<false>, 2);
+  list.named("import-props-zero", "the properties of an import are zeros",
+             {"cuMemGetAllocationPropertiesFromHandle", "cuMemCreate",
+              "cuMemImportFromShareableHandle"},
+             import_properties<true>);
+
+  // References.
+  list.named("import-release-miscount",
+             "the first release of an import releases all imports of that "
+             "memory",
+             {"cuMemRelease", "cuMemImportFromShareableHandle"},
+             release_gives_up_all);
+  list.named("release-frees-mapped",
+             "releasing the handle frees memory that is still mapped",
+             {"cuMemRelease", "cuMemMap", "cuMemUnmap"}, release_frees_mapped);
+  list.named(
+      "vmm-owner-frees",
+      "memory ends with the process that created it, although others "
+      "have it",
+      {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
+       "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
+      owner_frees);
+  list.named("fd-does-not-pin",
+             "a descriptor alone does not keep memory: an import then gives "
+             "other memory",
+             {"cuMemRelease", "cuMemUnmap", "cuMemMap",
+              "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"},
+             descriptor_does_not_pin);
+  list.named("import-needs-owner",
+             "once the exporter has given up its memory nobody can import it",
+             {"cuMemImportFromShareableHandle", "cuMemRelease", "cuMemUnmap",
+              "cuMemMap", "cuMemExportToShareableHandle"},
+             import_needs_owner);
+  list.named(
+      "importer-release-frees",
+      "the exporter loses its memory when an importer releases the "
+      "handle",
+      {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
+       "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
+      importers_release_frees);
+  list.named(
+      "importer-unmap-frees",
+      "the exporter loses its memory when an importer unmaps it",
+      {"cuMemUnmap", "cuMemRelease", "cuMemMap", "cuMemExportToShareableHandle",
+       "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
+      importers_unmap_frees);
+  list.named("unmap-ends-aliases",
+             "when one mapping of an allocation is unmapped the others lose "
+             "their memory",
+             {"cuMemUnmap", "cuMemMap"}, unmap_ends_aliases);
+  list.named("vmm-leak", "memory that was mapped once is never given back",
+             {"cuMemUnmap"}, unmap_keeps_reference);
+  list.named("retain-wrong-handle",
+             "a retained handle has another value than the mapped one",
+             {"cuMemRetainAllocationHandle", "cuMemRelease", "cuMemMap",
+              "cuMemExportToShareableHandle",
+              "cuMemGetAllocationPropertiesFromHandle"},
+             retain_other_value);
+  list.named("retain-no-reference", "retaining a handle takes no reference",
+             {"cuMemRetainAllocationHandle"}, retain_without_reference);
+  list.named("retain-begin-only",
+             "only the first address of a mapping names its handle",
+             {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap"},
+             retain_at_begin_only);
+  list.named("retain-hole-ok",
+             "the address after a mapping names its handle, too",
+             {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap"},
+             retain_of_hole);
+
+  // Access.
+  list.named("map-grants-access", "a mapping can be used at once", {"cuMemMap"},
+             map_grants_access);
+  list.named("setaccess-noop", "setting access changes nothing",
+             {"cuMemSetAccess"}, access_unset);
+  list.named("access-inherited",
+             "an importer starts with the access that the exporter has set",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap",
+              "cuMemImportFromShareableHandle"},
+             access_inherited);
+  list.named("access-travels-back",
+             "the access that an importer sets changes the exporter's",
+             {"cuMemSetAccess", "cuMemGetAccess", "cuMemMap", "cuMemUnmap",
+              "cuMemImportFromShareableHandle"},
+             access_travels_back);
+  list.named("readonly-ignored",
+             "a range that may only be read can be written, too",
+             {"cuMemSetAccess", "cuMemGetAccess"}, read_only_ignored);
+  list.named("access-never-taken", "access that was given cannot be taken away",
+             {"cuMemSetAccess"}, access_never_taken);
+  list.named("setaccess-hole-ok", "a range with a hole gets access",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_with_holes);
+  list.named("setaccess-any-device",
+             "access for a GPU that does not exist is accepted",
+             {"cuMemSetAccess", "cudaMemPoolSetAccess"}, access_for_any_device);
+  list.named("only-first-chunk",
+             "of several chunks side by side only the first one gets access",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
+             access_of_first_mapping);
+  list.named("getaccess-of-last",
+             "every address is said to have the access that was set last",
+             {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
+  list.named("getaccess-of-gpu-0",
+             "whatever GPU is asked about, the answer is that of GPU 0",
+             {"cuMemGetAccess"}, access_told_of_gpu_0, 2);
+  list.named("setaccess-wrong-gpu", "access for another GPU is given to GPU 0",
+             {"cuMemSetAccess"}, access_of_wrong_gpu, 2);
+  list.named("setaccess-all-gpus", "access for one GPU is given to all GPUs",
+             {"cuMemSetAccess"}, access_for_all_gpus, 2);
+  list.named("vmm-needs-enablepeer",
+             "access for another GPU needs cudaDeviceEnablePeerAccess first",
+             {"cuMemSetAccess", "cudaDeviceEnablePeerAccess"},
+             access_needs_peers, 2);
+
+  // Mappings and addresses.
+  list.named("map-over-map", "a mapped range can be mapped again",
+             {"cuMemMap", "cuMemUnmap"}, map_over_mapping);
+  list.named("map-offset-ignored",
+             "an offset into the memory is accepted and ignored", {"cuMemMap"},
+             offset_ignored);
+  list.named("alias-incoherent",
+             "the second mapping of an allocation is a copy",
+             {"cuMemMap", "cuMemUnmap"}, alias_is_a_copy);
+  list.named("vmm-shares-neighbour",
+             "the addresses before and after a mapping can be used, too",
+             {"cuMemMap", "cuMemUnmap"}, map_beyond_chunk);
+  list.named("partial-unmap-ok", "unmapping a part unmaps all",
+             {"cuMemUnmap", "cuMemMap"}, part_unmaps_all);
+  list.named("remap-keeps-access",
+             "a new mapping has the access of the mapping before",
+             {"cuMemMap", "cuMemSetAccess"}, remap_keeps_access);
+  list.named("remap-refused",
+             "a range that was unmapped cannot be mapped again",
+             {"cuMemMap", "cuMemAddressFree"}, remap_refused);
+  list.named("unmap-frees-addresses",
+             "unmapping a range gives back its addresses, too",
+             {"cuMemUnmap", "cuMemAddressReserve", "cuMemAddressFree"},
+             unmap_frees_addresses);
+  list.named(
+      "addressfree-any",
+      "a wrong size or an address inside frees the reservation",
+      {"cuMemAddressFree", "cuMemAddressReserve", "cuMemMap", "cuMemUnmap"},
+      frees_any_address);
+  list.named("reserve-misaligned",
+             "reserved addresses are no multiple of the granularity",
+             {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
+  list.named("dmabuf-unaligned-ok",
+             "a range that begins anywhere is exported as a dma-buf",
+             {"cuMemGetHandleForAddressRange"}, unaligned_dma_buf);
+  list.named("vmm-legacy-export-ok",
+             "cudaIpcGetMemHandle gives a handle of mapped memory",
+             {"cudaIpcGetMemHandle", "cuMemMap", "cuMemUnmap"},
+             exports_mapped_memory);
+
+  // Fabric handles.
+  list.named("fabric-no-imex-ok",
+             "memory with a fabric handle is created without an IMEX channel",
+             {"cuMemCreate"}, fabric_without_channel);
+  list.named("imex-check-missing",
+             "a fabric handle is imported without access to its IMEX channel",
+             {"cuMemImportFromShareableHandle",
+              "cudaMemPoolImportFromShareableHandle"},
+             foreign_channel_accepted);
+  list.named("fabric-stale-maps",
+             "a fabric handle of memory that is gone opens other memory",
+             {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
+             fabric_stale_opens_other);
+  list.named("fabric-address-bound",
+             "a fabric handle is good only at the address where it was written",
+             {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
+             fabric_bound_to_address);
+  list.named("fabric-single-use", "a fabric handle can be imported once",
+             {"cuMemImportFromShareableHandle"}, fabric_single_use);
+  list.named("fabric-too-long", "a fabric handle is written with 65 bytes",
+             {"cuMemExportToShareableHandle"}, fabric_too_long);
+}
 
 }  // namespace ipclab::faults

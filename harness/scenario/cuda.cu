@@ -397,9 +397,13 @@ void SharedEvent::destroy() {
 HostWait::HostWait(cudaEvent_t event) {
   note_call("cudaEventSynchronize(event) in a thread");
   thread_ = std::thread([this, event] {
+    const auto began = std::chrono::steady_clock::now();
     entered_ = true;
     code_ = cudaEventSynchronize(event);
     returned_ = true;
+    waited_us_ = std::chrono::duration_cast<std::chrono::microseconds>(
+                     std::chrono::steady_clock::now() - began)
+                     .count();
     rusage used;
     getrusage(RUSAGE_THREAD, &used);
     const auto us = [](const timeval& time) {

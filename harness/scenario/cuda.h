@@ -307,11 +307,13 @@ class HostWait {
   cudaError_t join();
   /// Processor time of the waiting thread in microseconds, once joined.
   long long cpu_us() const { return cpu_us_; }
+  /// How long it waited, in microseconds, once joined.
+  long long waited_us() const { return waited_us_; }
 
  private:
   std::atomic<bool> entered_{false}, returned_{false};
   cudaError_t code_ = cudaSuccess;
-  long long cpu_us_ = 0;
+  long long cpu_us_ = 0, waited_us_ = 0;
   std::thread thread_;
 };
 

@@ -184,6 +184,13 @@ def test_rows_are_whole() -> None:
         assert row["statement"] and row["source"] and row["check"]
 
 
+def test_a_retired_id_never_comes_back() -> None:
+    retired = [row["id"] for row in REQUIREMENTS["retired"]]
+    assert len(retired) == len(set(retired))
+    assert not set(retired) & set(ROWS)
+    assert all(row["statement"] and row["became"] for row in REQUIREMENTS["retired"])
+
+
 def test_nobody_synchronises_by_sleeping() -> None:
     pattern = re.compile(r"\b(usleep|nanosleep|sleep_for|sleep)\s*\(")
     for folder in ("samples", "conformance"):

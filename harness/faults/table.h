@@ -1,0 +1,47 @@
+// What a fault remembers of the calls that it has seen.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <mutex>
+
+namespace ipclab::faults {
+
+/// A map that several threads use. It is never destroyed: calls may come while
+/// the process ends.
+template <class Key, class Value = bool>
+class Table {
+ public:
+  /// Remembers a value; a former one is forgotten.
+  void put(Key key, Value value = Value{}) {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+  }
+  /// Is there a value?
+  bool has(Key key) const {
+    const std::lock_guard lock(mutex_);
+    return values_.count(key) > 0;
+  }
+  /// The value, or `none`.
+  Value get(Key key, Value none = Value{}) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(key);
+    return found == values_.end() ? none : found->second;
+  }
+  /// Forgets it; was there one?
+  bool erase(Key key) {
+    const std::lock_guard lock(mutex_);
+    return values_.erase(key) > 0;
+  }
+  /// A copy of all.
+  std::map<Key, Value> all() const {
+    const std::lock_guard lock(mutex_);
+    return values_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<Key, Value>& values_ = *new std::map<Key, Value>;
+};
+
+}  // namespace ipclab::faults
