@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from ipclab.cli import main
 
 if TYPE_CHECKING:

@@ -3,13 +3,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-
 from conftest import NO_GPU, PROBE, Build, machine
 
 

@@ -481,9 +481,10 @@ class Campaign:
         lines = _lines(log)
         shutil.rmtree(folder, ignore_errors=True)
         if any(UNKNOWN in role["output"] for role in record["roles"]):
+            name = job.fault.name if job.fault else "none"
             raise HarnessError(
-                f"{self.catalogue.library}: does not know {job.fault and job.fault.name}, "
-                "which its own list has: build both again"
+                f"{self.catalogue.library}: does not know {name}, which its own list "
+                "has: build both again"
             )
         verdict, reason = str(record["verdict"]), str(record["reason"])
         reason = reason.partition("\n")[0]
