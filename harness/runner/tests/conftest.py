@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from ipclab.cli import main
 
 if TYPE_CHECKING:
@@ -92,6 +95,16 @@ PROBE: dict[str, Any] = {
     ],
 }
 
+NO_GPU = {
+    **PROBE,
+    "backend": "none",
+    "gpus": [],
+    "capabilities": [
+        {"name": "gpus", "available": False, "reason": "cudaErrorNoDevice (100)"}
+    ],
+}
+MODEL = {**PROBE, "backend": "model", "gpus": PROBE["gpus"][:1]}
+
 ROWS = {
     "LMEM-01": "MUST",
     "LMEM-02": "ERROR",
@@ -113,6 +126,46 @@ def violates(**changes):
     record(outcome="violates", reason=reason, failures=[{{**FAILURE, **changes}}])
     sys.exit(1)
 """
+
+
+# What a test does of the library's part, as it links no CUDA.
+UNDER_FAULTS = """\
+import os
+def log(variable, *words):
+    if path := os.environ.get(variable):
+        with open(path, "a") as stream:
+            stream.write(" ".join(words) + "\\n")
+def reaches(*functions):
+    for name in functions:
+        log("IPCLAB_FAULT_CENSUS", "called", str(os.getpid()), name)
+def under(*names, fires=True):
+    # Whether the fault is one of these, which then takes effect.
+    chosen = os.environ.get("IPCLAB_FAULT")
+    if chosen in names and fires:
+        log("IPCLAB_FAULT_LOG", "fired", chosen, str(os.getpid()), "cudaFree")
+    return chosen in names
+"""
+
+OF_JSON = ("rows", "profile")  # what faults.json says of a fault, not the library
+
+
+@functools.cache
+def _library() -> Path:
+    """A library that shows that it was loaded and breaks nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="ipclab-fake-faults-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "libipclab_faults.so"
+    source = (
+        "#include <stdlib.h>\n"
+        "__attribute__((constructor)) static void load(void) {\n"
+        '  setenv("FAKE_FAULTS", "loaded", 1);\n'
+        "}\n"
+    )
+    command = [*(os.environ.get("IPCLAB_CC", "cc").split()), "-shared", "-fPIC"]
+    subprocess.run(
+        [*command, "-xc", "-", "-o", str(path)], input=source, text=True, check=True
+    )
+    return path
 
 
 class Build:
@@ -190,6 +243,7 @@ class Build:
         self.add(
             f"conformance.01_legacy_memory.{name}",
             PRELUDE.format(line=line, failure=json.dumps(FAILURE))
+            + UNDER_FAULTS
             + textwrap.dedent(program),
             *labels,
             timeout=timeout,
@@ -199,7 +253,8 @@ class Build:
         self, program: str, lesson: str = "01_legacy_memory", timeout: float = 20
     ) -> None:
         """One lesson."""
-        program = "import os, signal, sys, time\n" + textwrap.dedent(program)
+        program = textwrap.dedent(program)
+        program = f"{UNDER_FAULTS}import signal, sys, time\n{program}"
         self.add(f"sample.{lesson}", program, "sample", lesson, "gpu1", timeout=timeout)
 
     def add(self, name: str, program: str, *labels: str, timeout: float = 20) -> None:
@@ -211,6 +266,36 @@ class Build:
             f'set_tests_properties({name} PROPERTIES LABELS "{";".join(labels)}" '
             f"TIMEOUT {timeout} SKIP_RETURN_CODE 77)\n"
         )
+
+    def faults(self, *faults: dict[str, Any], **decided: Any) -> None:
+        """A library of these faults, and faults.json; the tests play their effect."""
+        folder = self.folder / "faults"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(_library(), folder / "libipclab_faults.so")
+        listed = []
+        for fault in faults:
+            name, _, operator = fault["name"].partition(".")
+            entry: dict[str, Any] = {"function": name if operator else "cudaFree"}
+            entry |= {"kind": "operator", "operator": operator} if operator else {}
+            entry = {"kind": "named", "what": "is wrong", "gpus": 1, **entry, **fault}
+            listed.append({x: y for x, y in entry.items() if x not in OF_JSON})
+        lister = folder / "ipclab_faults"
+        lister.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(listed)}\nEND\n")
+        lister.chmod(0o755)
+        document = {
+            "named": [
+                {x: y for x, y in fault.items() if x in ("name", *OF_JSON)}
+                for fault in faults
+                if "rows" in fault
+            ],
+            "equivalent": [],
+            "expected_unfired": [],
+            "lessons": {},
+            **decided,
+        }
+        path = self.source / "harness/faults/faults.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document))
 
     def raw(self, text: str) -> None:
         """Lines of CTestTestfile.cmake as they are."""
@@ -258,6 +343,25 @@ class Build:
             self.ipclab("run", "--build", "build", "--results", "out", *arguments),
             self.root / "out",
         )
+
+
+def machine(build: Build, native: dict[str, Any], **model: Any) -> Path:
+    """Let the probe answer `native`, and as the model where that is in front."""
+    folder = build.folder / "model"
+    folder.mkdir()
+    (folder / "libcudart.so.13").touch()
+    document = {
+        **MODEL,
+        "runtime_library": str(folder.resolve() / "libcudart.so.13"),
+        **model,
+    }
+    build.probe(
+        "import os\n"
+        "front = os.environ.get('LD_LIBRARY_PATH', '').split(':')[0]\n"
+        f"model = front == {str(folder.resolve())!r}\n"
+        f"print({json.dumps(document)!r} if model else {json.dumps(native)!r})\n"
+    )
+    return folder
 
 
 class Outcome:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import PROBE, Build
 from ipclab import fingerprint, manifest
 

@@ -77,6 +77,7 @@ def _command(options: argparse.Namespace) -> int:
                 pid=options.pid,
                 record=options.machine,
                 json=options.json,
+                expect=options.write_expect,
             ),
         )
     if options.command == "explain":
@@ -143,6 +144,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         deviations=options.deviations,
         backend=options.backend,
         profile=options.profile,
+        expect=options.expect,
     )
 
 
@@ -154,6 +156,7 @@ def _qualify(options: argparse.Namespace) -> int:
         jobs=options.jobs,
         backend=options.backend,
         profile=options.profile,
+        expect=options.expect,
         **verify.FIXED,
     )
     assert settings.results is not None
@@ -301,6 +304,14 @@ def _parser() -> argparse.ArgumentParser:
             help="tests at once; each gets its own GPUs while there are enough",
         )
         command.add_argument(
+            "--expect",
+            metavar="FILE",
+            type=Path,
+            default=None,
+            help="what this machine must be able to do: what the probe denies fails "
+            "the run (`ipclab doctor --write-expect` writes one)",
+        )
+        command.add_argument(
             "--results",
             metavar="DIR",
             type=Path,
@@ -329,6 +340,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="write facts and findings there, too; -: print them and nothing else",
+    )
+    look.add_argument(
+        "--write-expect",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write what this machine can, for `ipclab run --expect`; look it through",
     )
     look.add_argument(
         "--machine",
@@ -365,8 +383,8 @@ def _parser() -> argparse.ArgumentParser:
         "then each fault meets the tests that it concerns. What was found is kept "
         "test by test: a command that was stopped goes on with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
-        "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or the "
-        "command was stopped before its end",
+        "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
+        "the command was stopped before its end",
     )
     kill.add_argument(
         "--faults", metavar="NAME", nargs="+", default=[], help="these alone"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import backend, checks, ctest, machine, probe
+from ipclab import backend, checks, ctest, expect, machine, probe
 from ipclab.checks import Finding
 from ipclab.errors import HarnessError, UsageError
 from ipclab.machine import Machine
@@ -30,6 +30,7 @@ class Request:
     profile: str | None = None
     pid: int | None = None  # compare with this process
     record: Path | None = None  # judge the machine that was written down here
+    expect: Path | None = None  # write there what the machine can
     json: Path | None = None  # write it there; "-": print it instead of the tables
 
 
@@ -38,6 +39,8 @@ def run(out: Console, request: Request) -> int:
     found = _recorded(request) if request.record is not None else _gather(request)
     findings = checks.judge(found)
     shared = checks.shared(found)
+    if request.expect is not None:
+        expect.write(request.expect, found.probe)
     if request.json is not None:
         _write(out, request.json, _document(found, findings, shared))
     if request.json != Path("-"):

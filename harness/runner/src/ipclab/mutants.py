@@ -36,7 +36,7 @@ from ipclab import (
 )
 from ipclab.ctest import Case
 from ipclab.deviations import UNJUDGED_KINDS
-from ipclab.errors import UsageError
+from ipclab.errors import HarnessError, UsageError
 from ipclab.faults import HOOK, OPERATOR, Fault
 from ipclab.journal import Journal
 from ipclab.run import Planted, Run, Settings
@@ -47,6 +47,7 @@ CONFORMANCE, LESSONS = "conformance", "sample"
 # A row that no fault of its own has killed meets so many further operators.
 PROOFS = 60
 STOPPED = 3  # exit code
+UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
 
 
 @dataclass(frozen=True)
@@ -479,6 +480,12 @@ class Campaign:
         seconds = round(time.monotonic() - began, 3)
         lines = _lines(log)
         shutil.rmtree(folder, ignore_errors=True)
+        if any(UNKNOWN in role["output"] for role in record["roles"]):
+            name = job.fault.name if job.fault else "none"
+            raise HarnessError(
+                f"{self.catalogue.library}: does not know {name}, which its own list "
+                "has: build both again"
+            )
         verdict, reason = str(record["verdict"]), str(record["reason"])
         reason = reason.partition("\n")[0]
         if job.fault is None:
@@ -577,7 +584,7 @@ class Campaign:
         else:
             found = trials.decided(fault, found, self.catalogue, self.backend)
         if missing:
-            found = {**found, "result": trials.NOT_RUN, "note": missing}
+            found = {**found, "result": trials.NOT_RUN, "note": missing, "wrong": False}
         return {
             "name": fault.name,
             "kind": fault.kind,

@@ -18,6 +18,7 @@ from ipclab import (
     backend,
     ctest,
     deviations,
+    expect,
     fingerprint,
     manifest,
     probe,
@@ -47,6 +48,7 @@ class Settings:
     deviations: Path | None = None
     backend: str = "auto"  # one of backend.CHOICES
     profile: str | None = None  # which machine the model plays
+    expect: Path | None = None  # what this machine must be able to do
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ class Run:
         rows, entries = _data_files(settings)
         self._data = {"requirements.json": rows, "deviations.json": entries}
         self.catalogue = deviations.read_requirements(rows)
+        expected = expect.read(settings.expect) if settings.expect else None
         self.required = _read_required(settings.require, set(self.catalogue))
         chosen = backend.choose(
             settings.build, everything, settings.backend, settings.profile
         )
         self.probe = chosen.probe
         self._environment = chosen.environment
+        self.findings = expect.findings(expected, self.probe) if expected else []
         self.fingerprint = fingerprint.of_machine(self.probe)
         self.deviations = deviations.Deviations(
             deviations.read_deviations(entries),
@@ -205,7 +209,10 @@ class Run:
     def problems(self) -> list[str]:
         """What fails the run besides the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
-        found = self.deviations.problems(kinds, self._everything)
+        found = [
+            *self.findings,
+            *self.deviations.problems(kinds, self._everything),
+        ]
         if self.error:
             found.append(self.error)
         table = self.rows

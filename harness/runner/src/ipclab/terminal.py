@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import probe, records
+from ipclab import expect, probe, records
 from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record
 from ipclab.run import Run
@@ -151,8 +151,14 @@ class Counted:
 
 
 def first_line(out: Console, run: Run) -> None:
-    """Which backend it is."""
+    """Which backend it is, and where the machine is not what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
+    for finding in run.findings:
+        out.print(Text(finding, style="bold red"), soft_wrap=True)
+    if run.settings.expect is None:
+        for name, how in expect.disagreements(run.probe).items():
+            line = f"{name}: attribute and attempt disagree: {how} (see --expect)"
+            out.print(Text(line, style="yellow"), soft_wrap=True)
 
 
 def final(out: Console, run: Run) -> None:

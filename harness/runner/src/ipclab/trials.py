@@ -327,11 +327,11 @@ def of_lessons(
     missed = [
         f"{x['row']} ({x['result']})"
         for x in cells
-        if x["central"] and x["result"] not in NOTICED
+        if x["central"] and x["result"] not in (*NOTICED, ELSEWHERE)
     ]
     noticed = [x for x in cells if x["result"] in NOTICED]
     result, note = found["result"], ""
-    if result != NOT_RUN or not found["left"]:
+    if result != NOT_RUN:
         if fault.allowed:
             result = FLAGGED if noticed else PASSED if found["fired"] else UNFIRED
             note = ", ".join(f"{x['row']}: {x['reason']}" for x in noticed)

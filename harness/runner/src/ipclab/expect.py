@@ -1,0 +1,136 @@
+"""What a machine must be able to do (`--expect FILE`), so that no skip hides a fault.
+
+A test that says 'not applicable' because a capability is denied is silent about
+whether the denial is right. The file says what this machine can, and which
+disagreements of attribute and attempt are known, each with its reason.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ipclab import schema
+from ipclab.errors import HarnessError, UsageError
+from ipclab.probe import Probe
+
+Expected = dict[str, Any]  # held to SCHEMA
+
+ABOUT = (
+    "What this machine must be able to do: `ipclab run --expect` holds the probe to "
+    "it. `known` are capabilities whose attribute and attempt disagree, and why."
+)
+SCHEMA: schema.Schema = {
+    "type": "object",
+    "properties": {
+        "about": {"type": "string"},
+        "backend": {"enum": ["cuda", "model"]},
+        "gpus": {"type": "integer", "minimum": 1},
+        "peers": {"type": "integer", "minimum": 0},  # ordered pairs
+        "capabilities": {"type": "array", "items": {"type": "string"}},
+        "known": {
+            "type": "object",
+            "additionalProperties": {"type": "string", "minLength": 1},
+        },
+    },
+    "required": ["backend", "gpus", "peers", "capabilities", "known"],
+    "additionalProperties": False,
+}
+
+
+def of_probe(probe: Probe) -> Expected:
+    """What a machine can, as its probe says now; a person looks it through.
+
+    UsageError if it has no GPU: there is nothing to expect.
+    """
+    if not probe["gpus"]:
+        raise UsageError("no GPU here: nothing can be expected of this machine")
+    return {
+        "about": ABOUT,
+        "backend": probe["backend"],
+        "gpus": len(probe["gpus"]),
+        "peers": len(probe.get("peers", [])),
+        "capabilities": [x["name"] for x in probe["capabilities"] if x["available"]],
+        "known": disagreements(probe),
+    }
+
+
+def read(path: Path) -> Expected:
+    """The file; UsageError if it is not good."""
+    try:
+        document: Expected = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{path}: is no JSON") from None
+    if wrong := schema.error(document, SCHEMA, "expect"):
+        raise UsageError(
+            f"{path}: {wrong}; `ipclab doctor --write-expect FILE` writes one"
+        )
+    return document
+
+
+def write(path: Path, probe: Probe) -> None:
+    """Write what the probe says now; HarnessError if it cannot be written."""
+    text = json.dumps(of_probe(probe), indent=1, ensure_ascii=False) + "\n"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+
+
+def findings(expected: Expected, probe: Probe) -> list[str]:
+    """Where the machine is not what was expected, one line each."""
+    found = []
+    if probe["backend"] != expected["backend"]:
+        found.append(
+            f"expected: backend {expected['backend']}; this is {probe['backend']}"
+        )
+    for what, there in (
+        ("gpus", len(probe["gpus"])),
+        ("peers", len(probe.get("peers", []))),
+    ):
+        if there < expected[what]:
+            name = {"gpus": "GPUs", "peers": "pairs of peers"}[what]
+            found.append(f"expected: {expected[what]} {name}; there are {there}")
+    by_name = {x["name"]: x for x in probe["capabilities"]}
+    for name in expected["capabilities"]:
+        if name not in by_name:
+            found.append(f"expected: {name}, which the probe does not know")
+        elif not by_name[name]["available"]:
+            found.append(f"expected: {name}; denied: {by_name[name]['reason']}")
+    disagree = disagreements(probe)
+    found += [
+        f"{name}: attribute and attempt disagree: {how}"
+        for name, how in disagree.items()
+        if name not in (*expected["known"], *expected["capabilities"])
+    ]
+    found += [
+        f"{name}: attribute and attempt agree; 'known' says that they do not: {why}"
+        for name, why in expected["known"].items()
+        if name not in disagree
+    ]
+    return found
+
+
+def disagreements(probe: Probe) -> dict[str, str]:
+    """Capabilities of which the attribute says one thing and the attempt another."""
+    return {
+        x["name"]: f"{x['attribute']}, {x['attempt']}"
+        for x in probe["capabilities"]
+        if _disagrees(x)
+    }
+
+
+def _disagrees(capability: dict[str, Any]) -> bool:
+    attribute = str(capability.get("attribute", ""))
+    value = attribute.rpartition(" = ")[2]
+    attempt = str(capability.get("attempt", "none"))
+    if not value.lstrip("-").isdigit() or attempt.startswith("none"):
+        return False
+    promised = int(value) > 0
+    # Denied by the attribute alone: the reason then names no attempt.
+    worked = capability["available"] if promised else capability["reason"] == attribute
+    return bool(promised != worked)

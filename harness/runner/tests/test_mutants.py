@@ -1,0 +1,760 @@
+"""`ipclab mutants`: what becomes of a fault, and of a command that is stopped."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from conftest import NO_GPU, PROBE, Build, machine
+from ipclab import matrix
+
+FREE = "reaches('cudaFree')\n"
+
+
+@pytest.fixture
+def model(build: Build) -> Build:
+    """A build with a reference model and no GPU."""
+    machine(build, NO_GPU)
+    return build
+
+
+def mutants(build: Build, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command into `kills`, or where the arguments say."""
+    if not {"--results", "--resume"} & set(arguments):
+        arguments = ("--results", "kills", *arguments)
+    return build.ipclab("mutants", "--build", "build", "-j", "2", *arguments)
+
+
+def document(build: Build, name: str = "kills/mutants.json") -> dict[str, Any]:
+    """The matrix, held to its schema."""
+    found: dict[str, Any] = json.loads((build.root / name).read_text())
+    jsonschema.Draft202012Validator(matrix.SCHEMA).validate(found)
+    return found
+
+
+def results(build: Build, name: str = "kills/mutants.json") -> dict[str, str]:
+    """Fault: what became of it."""
+    return {x["name"]: x["result"] for x in document(build, name)["faults"]}
+
+
+def cells(build: Build, fault: str, name: str = "kills/mutants.json") -> dict[str, str]:
+    """Row: what it says of a fault."""
+    [found] = (x for x in document(build, name)["faults"] if x["name"] == fault)
+    return {x["row"]: x["result"] for x in found["cells"]}
+
+
+def journal(build: Build, name: str = "kills/faults.jsonl") -> list[dict[str, Any]]:
+    """The trials that were made."""
+    lines = [json.loads(x) for x in (build.root / name).read_text().splitlines()]
+    return [x for x in lines if x["line"] == "trial"]
+
+
+# --- operators ---------------------------------------------------------------
+
+
+def test_an_operator_is_killed_survives_or_never_fires(model: Build) -> None:
+    model.faults(
+        {"name": "cudaFree.noop"},
+        {"name": "cudaFree.twice"},
+        {"name": "cudaFree.late"},
+        {"name": "cudaMalloc.noop", "function": "cudaMalloc"},
+    )
+    model.conformance(FREE + "violates() if under('cudaFree.noop') else record()")
+    model.conformance(
+        FREE + "under('cudaFree.twice'); record()", "Suite.Two", "LMEM-02"
+    )
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {
+        "cudaFree.noop": "killed",
+        "cudaFree.twice": "survived",
+        "cudaFree.late": "never fired",
+        "cudaMalloc.noop": "never fired",
+    }
+    assert cells(model, "cudaFree.noop") == {"LMEM-01": "killed"}
+    assert "4 faults: 1 killed, 1 survived, 2 never fired" in done.stdout
+    assert "survived: cudaFree.twice: is wrong" in done.stdout
+    # LMEM-02 is judged, has a test here, and nothing made it fail.
+    assert "no fault is noticed by LMEM-02: never seen to fail" in done.stdout
+
+
+def test_an_operator_stops_at_its_first_kill(model: Build) -> None:
+    model.faults({"name": "cudaFree.noop"})
+    for i in range(6):
+        model.conformance(
+            FREE + "violates() if under('cudaFree.noop') else record()", f"Suite.T{i}"
+        )
+    done = model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
+    assert done.returncode == 0, done.stdout
+    assert len(journal(model)) == 1
+
+
+def test_tests_that_do_not_reach_the_function_are_not_asked(model: Build) -> None:
+    model.faults({"name": "cudaFree.noop"})
+    model.conformance("under('cudaFree.noop'); record()")
+    mutants(model)
+    assert journal(model) == []
+    assert results(model) == {"cudaFree.noop": "never fired"}
+
+
+def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
+    model.faults({"name": "cudaFree.noop"})
+    rows = model.source / "conformance/requirements.json"
+    catalogue = json.loads(rows.read_text())
+    catalogue["rows"][1]["source"] = "see cuFree"
+    rows.write_text(json.dumps(catalogue))
+    test = FREE + "violates() if under('cudaFree.noop') else record()"
+    model.conformance(test, "Suite.Fast", "LMEM-01")
+    model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")
+    model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
+    assert journal(model)[0]["ctest"].endswith("Suite.Slow")
+
+
+def test_rows_without_a_kill_are_tried_with_further_operators(model: Build) -> None:
+    model.faults({"name": "cudaFree.noop"})
+    test = FREE + "violates() if under('cudaFree.noop') else record()"
+    for i in (1, 2):
+        model.conformance(test, f"Suite.T{i}", f"LMEM-0{i}")
+    done = model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
+    assert done.returncode == 0, done.stdout
+    assert cells(model, "cudaFree.noop") == {"LMEM-01": "killed", "LMEM-02": "killed"}
+
+
+# --- named faults ------------------------------------------------------------
+
+
+def test_each_row_of_a_named_fault_has_to_notice(model: Build) -> None:
+    model.faults(
+        {"name": "all", "rows": ["LMEM-01", "LMEM-02"]},
+        {"name": "one", "rows": ["LMEM-01", "LMEM-02"]},
+        {"name": "seen", "rows": ["LMEM-01", "OBS-01"]},
+        {"name": "open", "rows": ["LMEM-01", "LMEM-99"]},
+    )
+    model.conformance("violates() if under('all', 'one', 'seen', 'open') else record()")
+    model.conformance("under('all', 'one'); record()", "Suite.Lax", "LMEM-02")
+    model.conformance(
+        "under('one', fires=False); violates() if under('all') else record()",
+        "Suite.Second",
+        "LMEM-02",
+    )
+    model.conformance("under('seen'); record()", "Suite.Seen", "OBS-01")
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {
+        "all": "killed",
+        "one": "survived",
+        "open": "killed",
+        "seen": "killed",
+    }
+    assert cells(model, "all") == {"LMEM-01": "killed", "LMEM-02": "killed"}
+    assert cells(model, "one") == {"LMEM-01": "killed", "LMEM-02": "survived"}
+    assert cells(model, "seen") == {"LMEM-01": "killed", "OBS-01": "observed"}
+    assert cells(model, "open") == {"LMEM-01": "killed", "LMEM-99": "no test"}
+    assert "one: is wrong (not noticed by LMEM-02 survived)" in done.stdout
+
+
+def test_another_legal_answer_passes_or_is_flagged(model: Build) -> None:
+    model.faults(
+        {"name": "ok-good", "rows": ["LMEM-01"]},
+        {"name": "ok-flagged", "rows": ["LMEM-01"]},
+        {"name": "ok-idle", "rows": ["LMEM-01"]},
+        {"name": "bad", "rows": ["LMEM-01"]},
+    )
+    model.conformance(
+        "under('ok-good'); violates() if under('ok-flagged', 'bad') else record()"
+    )
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {
+        "bad": "killed",
+        "ok-good": "passed",
+        "ok-flagged": "flagged",
+        "ok-idle": "never fired",
+    }
+    assert "flagged: ok-flagged: is wrong (LMEM-01: violates" in done.stdout
+
+
+def test_a_capability_that_is_denied_is_a_kill_of_its_own_kind(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance(
+        "record(outcome='not applicable', reason='no IPC') "
+        "if under('bad') else record()"
+    )
+    done = mutants(model)
+    assert done.returncode == 0
+    assert results(model) == {"bad": "denied"}
+    assert "1 faults: 1 denied" in done.stdout
+
+
+def test_a_hang_is_a_kill_and_costs_a_part_of_the_time_limit(
+    model: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipclab.trials.MORE_SECONDS", 0.5)
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance("if under('bad'): time.sleep(600)\nrecord()", timeout=900)
+    began = time.monotonic()
+    assert mutants(model).returncode == 0
+    assert time.monotonic() - began < 60
+    [trial] = journal(model)
+    assert trial["verdict"] == "hung"
+    assert results(model) == {"bad": "killed"}
+
+
+def test_a_test_that_cannot_judge_is_no_kill(model: Build) -> None:
+    model.faults(
+        {"name": "broken", "rows": ["LMEM-01"]},
+        {"name": "chance", "rows": ["LMEM-01"]},
+    )
+    model.conformance(
+        """
+        if under("broken"):
+            sys.exit(1)
+        if under("chance", fires=False):
+            violates(reason="by chance")
+        record()
+        """
+    )
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {"broken": "unjudged", "chance": "unjudged"}
+    assert "wrote no record (exit 1)" in done.stdout
+
+
+def test_a_fault_does_not_hide_behind_a_deviation(build: Build) -> None:
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    build.faults(
+        {"name": "hidden", "rows": ["LMEM-01"]},
+        {"name": "other", "rows": ["LMEM-01"]},
+    )
+    build.conformance(
+        "under('hidden')\nviolates(**{'seen': 'zeros'} if under('other') else {})"
+    )
+    build.deviation()
+    done = mutants(build, "--backend", "cuda")
+    assert done.returncode == 1
+    assert results(build) == {"hidden": "survived", "other": "killed"}
+    assert "hidden by deviation LMEM-01" in done.stdout
+
+
+def test_equivalents_are_tried_all_the_same(model: Build) -> None:
+    why = "no sentence speaks of it"
+    model.faults(
+        {"name": "cudaFree.late"},
+        {"name": "cudaFree.noop"},
+        {"name": "cudaFree.idle"},
+        {"name": "cudaFree.awake"},
+        {"name": "cudaFree.lost"},
+        equivalent=[
+            {"fault": "cudaFree.late", "why": why},
+            {"fault": "cudaFree.noop", "why": why},
+        ],
+        expected_unfired=[
+            {"fault": "cudaFree.idle", "where": "model", "why": "only a GPU has it"},
+            {"fault": "cudaFree.awake", "where": "model", "why": "only a GPU has it"},
+            {"fault": "cudaFree.lost", "where": "cuda", "why": "only the model has it"},
+        ],
+    )
+    model.conformance(
+        FREE + "under('cudaFree.late')\n"
+        "violates() if under('cudaFree.noop', 'cudaFree.awake') else record()"
+    )
+    done = mutants(model)
+    assert done.returncode == 1
+    assert results(model) == {
+        "cudaFree.awake": "killed",
+        "cudaFree.idle": "never fired",
+        "cudaFree.late": "equivalent",
+        "cudaFree.lost": "never fired",
+        "cudaFree.noop": "not equivalent",
+    }
+    wrong = {x["name"] for x in document(model)["faults"] if x["wrong"]}
+    assert wrong == {"cudaFree.awake", "cudaFree.lost", "cudaFree.noop"}
+    assert "faults.json expects that it never fires here; it did" in done.stdout
+    page = (model.root / "kills/mutants.html").read_text()
+    assert why in page
+
+
+# --- the sound driver ----------------------------------------------------------
+
+
+def test_a_test_that_fails_without_a_fault_is_left_out_and_told(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01", "LMEM-02"]})
+    model.conformance("violates(reason='zeros')")
+    model.conformance("violates() if under('bad') else record()", "Suite.B", "LMEM-02")
+    done = mutants(model)
+    assert done.returncode == 1
+    assert (
+        "left out, as it fails without a fault: "
+        "conformance.01_legacy_memory.Suite.Name: violates: zeros" in done.stdout
+    )
+    assert cells(model, "bad") == {"LMEM-01": "not applicable", "LMEM-02": "killed"}
+    assert results(model) == {"bad": "killed"}
+
+
+def test_the_library_changes_no_verdict(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    test = "violates() if under('bad') else record()"
+    model.conformance(test)
+    assert model.run("--backend", "model").code == 0
+    assert mutants(model, "--baseline", "out").returncode == 0
+    loaded = "os.environ.get('FAKE_FAULTS')"
+    model.conformance(
+        f"record(outcome='lifted' if {loaded} else 'conforms')", "Suite.L", "LIM-01"
+    )
+    model.faults({"name": "bad", "rows": ["LMEM-01", "LIM-01"]})
+    model.ipclab("run", "--build", "build", "--backend", "model", "--results", "two")
+    done = mutants(model, "--baseline", "two", "--results", "kills2")
+    assert done.returncode == 1
+    assert "Suite.L: lifted with the library, conforms in two" in done.stdout
+
+
+def test_a_fault_is_chosen_by_environment_alone(
+    model: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("IPCLAB_FAULT", "not-this")
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance(
+        f"""
+        seen = dict(os.environ)
+        open(r"{model.root}/seen", "a").write(json.dumps(seen) + "\\n")
+        violates() if under("bad") else record()
+        """
+    )
+    assert mutants(model).returncode == 0
+    lines = (model.root / "seen").read_text().splitlines()
+    sound, faulty = (json.loads(x) for x in lines)
+    library = str((model.folder / "faults/libipclab_faults.so").resolve())
+    for seen in (sound, faulty):
+        assert seen["LD_PRELOAD"].split(":")[-1] == library
+        assert seen["FAKE_FAULTS"] == "loaded"
+        assert not Path(seen["IPCLAB_FAULT_STATE"]).exists()  # of this test alone
+    assert "IPCLAB_FAULT" not in sound and "IPCLAB_FAULT_CENSUS" in sound
+    assert faulty["IPCLAB_FAULT"] == "bad" and "IPCLAB_FAULT_CENSUS" not in faulty
+    assert sound["IPCLAB_CAPABILITIES"] == faulty["IPCLAB_CAPABILITIES"]
+
+
+def test_what_the_library_does_not_know_stops_the_command(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance(
+        """
+        if os.environ.get("IPCLAB_FAULT"):
+            print("ipclab faults: no fault 'bad'; see harness/faults/faults.json")
+            sys.exit(127)
+        record()
+        """
+    )
+    done = mutants(model)
+    assert done.returncode == 3
+    assert "does not know bad, which its own list has" in done.stdout
+
+
+def test_a_hook_of_the_model_is_a_fault_of_the_model_alone(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01"]})
+    hooks = model.source / "harness/model/mutants.json"
+    hooks.parent.mkdir(parents=True)
+    entry = {"entry": "IpcOpenMem", "what": "inside", "rows": ["LMEM-01"]}
+    hooks.write_text(
+        json.dumps(
+            [
+                {"name": "inside", **entry},
+                {"name": "of-tegra", **entry, "profile": "tegra"},
+                {"name": "bad", **entry},
+            ]
+        )
+    )
+    model.conformance(
+        """
+        inside = os.environ.get("IPCLAB_MUTANT")
+        tegra = os.environ.get("IPCLAB_PROFILE") == "tegra"
+        bad = under("bad") or inside == "inside" or (inside == "of-tegra" and tegra)
+        violates() if bad else record()
+        """
+    )
+    assert mutants(model).returncode == 0
+    assert results(model) == {"bad": "killed", "inside": "killed", "of-tegra": "killed"}
+    model.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    done = mutants(model, "--backend", "cuda", "--results", "gpu")
+    assert results(model, "gpu/mutants.json") == {"bad": "killed"}
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_needs_more_gpus_is_not_run_or_has_two_on_the_model(build: Build) -> None:
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    build.faults({"name": "cudaFree.first-gpu", "gpus": 2})
+    build.conformance(
+        FREE + "violates() if under('cudaFree.first-gpu') else record()", gpus=2
+    )
+    done = mutants(build, "--backend", "cuda")
+    assert done.returncode == 0
+    assert results(build) == {"cudaFree.first-gpu": "not run"}
+    assert "needs 2 GPUs" in (build.root / "kills/mutants.html").read_text()
+    assert journal(build) == []
+
+
+# --- which faults ----------------------------------------------------------------
+
+
+def several(build: Build) -> None:
+    """Five faults, all noticed."""
+    build.faults(
+        {"name": "cudaFree.noop"},
+        {"name": "cudaFree.twice"},
+        {"name": "cudaMalloc.noop", "function": "cudaMalloc"},
+        {"name": "named", "rows": ["LMEM-01"]},
+        {"name": "other", "rows": ["LMEM-01"]},
+    )
+    build.conformance(
+        "reaches('cudaFree', 'cudaMalloc')\n"
+        "chosen = os.environ.get('IPCLAB_FAULT')\n"
+        "violates() if under(chosen) and chosen else record()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen"),
+    [
+        ((), 5),
+        (("--faults", "named", "cudaFree.noop"), 2),
+        (("--function", "cudaFree"), 4),
+        (("--function", "cudaMalloc"), 1),
+        (("--operators",), 3),
+        (("--named",), 2),
+        (("--named", "--shard", "1/2"), 1),
+    ],
+)
+def test_a_part_says_that_it_is_one(
+    model: Build, arguments: tuple[str, ...], chosen: int
+) -> None:
+    several(model)
+    done = mutants(model, *arguments)
+    assert done.returncode == 0, done.stdout
+    assert set(results(model).values()) == {"killed"}
+    assert len(results(model)) == chosen
+    assert ("NOT the whole matrix" in done.stdout) == (chosen < 5)
+    assert bool(document(model)["partial"]) == (chosen < 5)
+
+
+def test_the_shards_are_the_whole(model: Build) -> None:
+    several(model)
+    found: list[str] = []
+    for part in (1, 2, 3):
+        name = f"part{part}"
+        assert mutants(model, "--shard", f"{part}/3", "--results", name).returncode == 0
+        found += results(model, f"{name}/mutants.json")
+    assert sorted(found) == sorted(set(found))
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--faults", "typo"), "no fault 'typo'; `ipclab_faults` lists them"),
+        (("--function", "cudaTypo"), "no fault of 'cudaTypo'"),
+        (("--function", "cudaMalloc", "--named"), "no fault is left"),
+        (("--shard", "3/2"), "3/2 is not K/N with K from 1 to N"),
+        (("--operators", "--named"), "not allowed with"),
+        (("--resume", "kills", "--named"), "leave out --kind"),
+        (("--resume", "gone"), "gone/faults.jsonl: No such file or directory"),
+        (("--backend", "cuda"), "no GPU here: leave out --backend cuda"),
+        (("--results", "/dev/null/x"), "/dev/null/x: Not a directory"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    model: Build, arguments: tuple[str, ...], said: str
+) -> None:
+    several(model)
+    done = mutants(model, *arguments)
+    assert done.returncode == 2
+    assert said in done.stdout
+
+
+def test_a_build_without_the_library_says_how_to_make_it(model: Build) -> None:
+    model.conformance("record()")
+    done = mutants(model)
+    assert done.returncode == 2
+    assert "no faults here; build them with: cmake --build build" in done.stdout
+
+
+def test_the_two_lists_have_to_agree(model: Build) -> None:
+    model.faults(
+        {"name": "bad", "rows": ["LMEM-01"]},
+        {"name": "no-rows"},
+        equivalent=[{"fault": "cudaGone.noop", "why": "?"}],
+    )
+    model.conformance("violates() if under('bad') else record()")
+    done = mutants(model)
+    assert done.returncode == 1
+    assert "faults.json: no rows for no-rows, which the library has" in done.stdout
+    assert "faults.json: there is no fault cudaGone.noop" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "faults.json: [] is no object"),
+        ("{", "is no JSON"),
+        (
+            '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
+            '"lessons": {}}',
+            "faults.json.named[0].rows: is missing",
+        ),
+    ],
+)
+def test_a_malformed_list_is_one_clear_error(
+    model: Build, text: str, said: str
+) -> None:
+    several(model)
+    (model.source / "harness/faults/faults.json").write_text(text)
+    done = mutants(model)
+    assert done.returncode == 3
+    assert said in done.stdout
+
+
+# --- stopped and gone on -----------------------------------------------------------
+
+
+def slow(build: Build, count: int) -> None:
+    """Faults of which each takes a third of a second."""
+    names = [f"fault-{i}" for i in range(count)]
+    build.faults(*({"name": name, "rows": ["LMEM-01"]} for name in names))
+    build.conformance(f"time.sleep(0.3); violates() if under(*{names!r}) else record()")
+
+
+def test_a_limit_stops_and_resume_goes_on(model: Build) -> None:
+    slow(model, 24)
+    done = mutants(model, "--limit", "3")
+    assert done.returncode == 3
+    said = done.stdout.splitlines()[-1]
+    found = re.search(r"stopped: (\d+) of 24 faults are left", said)
+    assert found, done.stdout
+    left = int(found[1])
+    assert 0 < left < 24
+    before = journal(model)
+    assert len(before) == 24 - left
+    assert list(results(model).values()).count("not run") == left
+    done = mutants(model, "--resume", "kills")
+    assert done.returncode == 0, done.stdout
+    assert journal(model)[: len(before)] == before  # nothing was done again
+    tested = [x["fault"] for x in journal(model)]
+    assert sorted(tested) == sorted(set(tested)) and len(tested) == 24
+    assert set(results(model).values()) == {"killed"}
+    # All is done: to go on once more only writes the page again.
+    assert mutants(model, "--resume", "kills").returncode == 0
+    assert len(journal(model)) == 24
+
+
+def test_a_half_written_line_is_done_again(model: Build) -> None:
+    slow(model, 3)
+    assert mutants(model).returncode == 0
+    path = model.root / "kills/faults.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert len(path.read_text().splitlines()) == 5
+    assert mutants(model, "--resume", "kills").returncode == 0
+    assert len(journal(model)) == 3
+
+
+def test_another_build_is_not_gone_on_with(model: Build) -> None:
+    slow(model, 3)
+    assert mutants(model).returncode == 0
+    model.conformance("record()", "Suite.New", "LMEM-02")
+    done = mutants(model, "--resume", "kills")
+    assert done.returncode == 2
+    assert "was begun with another build" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda lines: lines[1:], "line 1 is no line of a matrix"),
+        (lambda lines: [lines[0], "{}", *lines[1:]], "line 2 is no line of a matrix"),
+        (lambda lines: [lines[0], "{" * 100000, *lines[1:]], "line 2 is no JSON"),
+        (
+            lambda lines: [*lines, lines[-1].replace('"seconds": ', '"seconds": -')],
+            "is below 0",
+        ),
+        (lambda lines: [], "nothing to resume"),
+    ],
+)
+def test_a_damaged_journal_is_told(
+    model: Build, damage: Callable[[list[str]], list[str]], said: str
+) -> None:
+    slow(model, 2)
+    assert mutants(model).returncode == 0
+    path = model.root / "kills/faults.jsonl"
+    lines = damage(path.read_text().splitlines())
+    path.write_text("".join(f"{line}\n" for line in lines))
+    done = mutants(model, "--resume", "kills")
+    assert done.returncode == 2
+    assert said in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_loses_nothing(model: Build, number: int) -> None:
+    slow(model, 24)
+    arguments = ("--build", "build", "-j", "2", "--results", "kills")
+    process = model.start("mutants", *arguments)
+    path = model.root / "kills/faults.jsonl"
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text().count('"trial"') < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert "faults are left; go on with: ipclab mutants --resume kills" in said
+    assert mutants(model, "--resume", "kills").returncode == 0
+    assert set(results(model).values()) == {"killed"}
+
+
+def test_a_folder_has_one_matrix(model: Build) -> None:
+    slow(model, 1)
+    assert mutants(model).returncode == 0
+    done = mutants(model)
+    assert done.returncode == 2
+    assert "holds a matrix already; --resume kills goes on with it" in done.stdout
+
+
+# --- lessons -------------------------------------------------------------------------
+
+
+def test_lessons_notice_their_central_faults(model: Build) -> None:
+    model.faults(
+        {"name": "central", "rows": ["LMEM-01"]},
+        {"name": "missed", "rows": ["LMEM-01"]},
+        {"name": "aside", "rows": ["LMEM-01"]},
+        {"name": "ok-legal", "rows": ["LMEM-01"]},
+        {"name": "ok-flagged", "rows": ["LMEM-01"]},
+        {"name": "cudaFree.noop"},
+        {"name": "cudaFree.twice"},
+        lessons={"01_legacy_memory": ["central", "missed", "cudaFree.noop"]},
+    )
+    model.sample(
+        FREE + "under('missed', 'aside', 'ok-legal', 'cudaFree.twice')\n"
+        "sys.exit(under('central', 'ok-flagged', 'cudaFree.noop'))"
+    )
+    done = mutants(model, "--lessons")
+    name = "kills/lessons.json"
+    assert done.returncode == 1
+    assert results(model, name) == {
+        "aside": "not noticed",
+        "central": "killed",
+        "cudaFree.noop": "killed",
+        "missed": "survived",
+        "ok-flagged": "flagged",
+        "ok-legal": "passed",
+    }
+    line = "01_legacy_memory: notices 2 of 4 that take effect in it, 2 of its 3 central"
+    # `missed` took effect, too, and is told by name.
+    assert line.replace("of 4", "of 3") in done.stdout or line in done.stdout
+    assert (
+        "survived: missed: is wrong "
+        "(must be noticed by 01_legacy_memory (survived))" in done.stdout
+    )
+    assert (model.root / "kills/lessons.html").exists()
+
+
+def test_a_lesson_without_the_fault_that_it_must_notice(model: Build) -> None:
+    model.faults(
+        {"name": "gone", "rows": ["LMEM-01"]},
+        {"name": "skipped", "rows": ["LMEM-01"]},
+        lessons={"99_gone": ["gone"], "01_legacy_memory": ["skipped"]},
+    )
+    model.sample(FREE + "print('SKIP: one GPU'); sys.exit(77)")
+    done = mutants(model, "--lessons")
+    assert done.returncode == 1
+    assert "gone: is wrong (must be noticed by 99_gone (no test))" in done.stdout
+    assert results(model, "kills/lessons.json")["skipped"] == "not run"
+
+
+# --- where it is shown ---------------------------------------------------------------
+
+
+def noticed(build: Build) -> None:
+    """One fault, noticed by the one test of its row."""
+    build.faults({"name": "bad", "rows": ["LMEM-01"]}, {"name": "cudaFree.noop"})
+    build.conformance(
+        FREE + "violates() if under('bad', 'cudaFree.noop') else record()"
+    )
+
+
+def test_the_matrix_goes_into_the_page_of_a_run(model: Build) -> None:
+    noticed(model)
+    assert model.run("--backend", "model").code == 0
+    page = model.root / "out/report.html"
+    assert "Kill matrix" not in page.read_text()
+    assert mutants(model, "--results", "out").returncode == 0
+    text = page.read_text()
+    assert "bad, LMEM-01: killed" in text
+    assert "cudaFree.noop: killed" in text
+    assert "Every judged row that has a test here has failed" in text
+
+
+def test_a_matrix_of_its_own_has_a_folder(model: Build) -> None:
+    noticed(model)
+    done = model.ipclab("mutants", "--build", "build")
+    assert done.returncode == 0
+    (folder,) = (model.root / "results").iterdir()
+    assert folder.name.endswith("Z-mutants")
+    page = (folder / "mutants.html").read_text()
+    assert "Made on the reference model" in page
+    assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
+    assert f"results/{folder.name}/mutants.html" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda x: x.pop("faults"), "matrix.faults: is missing"),
+        (lambda x: x.update(seconds=-1), "matrix.seconds: -1 is below 0"),
+        (lambda x: x["rows"].clear(), "matrix.rows: LMEM-01 is missing"),
+        (
+            lambda x: x["faults"][0]["cells"][0].update(result="good"),
+            '"good" is none of killed',
+        ),
+        (None, "is no JSON"),
+    ],
+)
+def test_a_damaged_matrix_is_told(
+    model: Build, damage: Callable[[Any], Any] | None, text: str
+) -> None:
+    noticed(model)
+    assert model.run("--backend", "model").code == 0
+    mutants(model, "--results", "out")
+    path = model.root / "out/mutants.json"
+    found = json.loads(path.read_text())
+    before = (model.root / "out/report.html").read_text()
+    if damage:
+        damage(found)
+    path.write_text(json.dumps(found) if damage else "{")
+    done = model.ipclab("report", "out")
+    assert done.returncode == 2
+    assert text in done.stdout
+    assert "remove it or make it again" in done.stdout
+    assert (model.root / "out/report.html").read_text() == before
+
+
+def test_rules_name_what_proves_a_row(model: Build) -> None:
+    noticed(model)
+    assert model.run().code == 0
+    done = model.ipclab("rules", "--build", "build")
+    (line,) = (x for x in done.stdout.splitlines() if x.startswith("LMEM-01"))
+    assert line.split()[:4] == ["LMEM-01", "MUST", "1", "1"]
+    told = model.ipclab(
+        "rules", "--build", "build", "--results", "out", "lmem-01"
+    ).stdout
+    assert "conformance.01_legacy_memory.Suite.Name  conforms" in told
+    assert "bad: is wrong" in told
+    done = model.ipclab("rules", "--build", "build", "LMEM-99")
+    assert done.returncode == 2
+    assert "no row 'LMEM-99'" in done.stderr + done.stdout
