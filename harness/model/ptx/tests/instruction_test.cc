@@ -670,6 +670,11 @@ TEST(Move, SpecialRegisterAsAnOperand) {
   EXPECT_EQ(d[0], 0u);
 }
 
+TEST(Move, TheWarpSizeIsAConstant) {
+  expect_unary<uint32_t, uint32_t>("add.u32 d, WARP_SZ, 0; sub.u32 d, d,",
+                                   {5, 40}, [](uint32_t a) { return 32 - a; });
+}
+
 TEST(Memory, NarrowAccessesExtend) {
   const auto d = evaluate<int32_t, int32_t>(
       ".local .align 8 .b8 buffer[8];\n"
