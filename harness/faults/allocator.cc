@@ -11,8 +11,7 @@
 namespace ipclab::faults {
 namespace {
 
-// --- allocations and frees
-// -----------------------------------------------------
+// --- allocations and frees ---------------------------------------------------
 
 int waits_for_own_stream(Call& call) {
   const int code = call.proceed();
@@ -142,8 +141,7 @@ int graph_work_lost(Call& call) {
   return kSuccess;
 }
 
-// --- reuse
-// -------------------------------------------------------------------------
+// --- reuse -------------------------------------------------------------------
 
 bool has_policy(void* address, cudaMemPoolAttr policy) {
   int on = 0;
@@ -207,8 +205,7 @@ int free_seen_by_own_stream(Call& call) {
   return put_free_off(call, allocates(call), false);
 }
 
-// --- pools of a device
-// -----------------------------------------------------------------
+// --- pools of a device -------------------------------------------------------
 
 int pool_not_set(Call& call) {
   call.fired();
@@ -275,8 +272,7 @@ int any_location(Call& call) {
   return accepted(call);
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 // The pool's own device is shut out, at least in what is told.
 int own_device_shut_out(Call& call) {
@@ -326,8 +322,7 @@ int access_to_all_pools(Call& call) {
   return code;
 }
 
-// --- footprint
-// -------------------------------------------------------------------------------
+// --- footprint ---------------------------------------------------------------
 
 // The threshold is remembered, and `real` holds.
 int threshold_told_only(Call& call, bool keeps_all) {
@@ -443,8 +438,7 @@ int watermark_reset_to_zero(Call& call) {
   return code;
 }
 
-// --- policies
-// ----------------------------------------------------------------------------------
+// --- policies ----------------------------------------------------------------
 
 constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
@@ -529,8 +523,7 @@ int attribute_of_last_pool(Call& call) {
   return code;
 }
 
-// --- what a pointer says of itself
-// ------------------------------------------------------------
+// --- what a pointer says of itself -------------------------------------------
 
 // `value` answers for stream-ordered memory.
 template <class T>
@@ -582,8 +575,7 @@ int allows(Call& call) {
   return code;
 }
 
-// --- memory without a legacy handle
-// -----------------------------------------------------------
+// --- memory without a legacy handle ------------------------------------------
 
 int stream_ordered_has_handle(Call& call) {
   if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);

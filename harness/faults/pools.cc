@@ -21,6 +21,7 @@ using Handles = cudaMemAllocationHandleType;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
 constexpr size_t kPage = 2 << 20;
+constexpr size_t kCleared = 64 << 20;  // enough to be seen, little to wait for
 
 // A pool of GPU 0 that can be exported to descriptors.
 cudaMemPool_t shareable_pool() {
@@ -184,8 +185,7 @@ int maximum_counts_freed(Call& call) {
   return refused(call, cudaErrorMemoryAllocation);
 }
 
-// --- exports
-// -------------------------------------------------------------------
+// --- exports -----------------------------------------------------------------
 
 // Data of memory whose pool was not exported yet are zeros.
 int useless_before_pool(Call& call) {
@@ -259,8 +259,7 @@ int waits_for_streams(Call& call) {
   return call.proceed();
 }
 
-// --- imports of pools
-// ------------------------------------------------------------
+// --- imports of pools --------------------------------------------------------
 
 int second_process_refused(Call& call) {
   static const bool first = first_of_all_processes("importer");
@@ -367,8 +366,7 @@ int destroy_ends_imports(Call& call) {
   return noted_pools(call);
 }
 
-// --- imports of pointers
-// -----------------------------------------------------------
+// --- imports of pointers -----------------------------------------------------
 
 // Imported memory is other memory. The real one stays imported until the end.
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
@@ -386,7 +384,7 @@ int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
   if ((on_host ? cudaHostAlloc(&other, bytes, cudaHostAllocDefault)
                : cudaMalloc(&other, bytes)) != cudaSuccess)
     return code;
-  cudaMemset(other, 0, bytes);
+  cudaMemset(other, 0, std::min(bytes, kCleared));
   if (with_bytes) cudaMemcpy(other, address, bytes, cudaMemcpyDefault);
   cudaDeviceSynchronize();
   others.put(other, on_host);
@@ -535,8 +533,7 @@ int free_ends_siblings(Call& call) {
   return noted_pools(call);
 }
 
-// --- paths
-// ---------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 int write_to_import_lost(Call& call) {
   const bool writes = call.find(kPointer) != nullptr &&
@@ -567,8 +564,7 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- frees
-// ----------------------------------------------------------------------------
+// --- frees -------------------------------------------------------------------
 
 int import_not_freed(Call& call) {
   if (frees(call) && is_import(call.at<void*>(0))) return refused(call);
@@ -683,8 +679,7 @@ int trim_takes_live(Call& call) {
   return code;
 }
 
-// --- attributes
-// -------------------------------------------------------------------------
+// --- attributes --------------------------------------------------------------
 
 bool is_policy(cudaMemPoolAttr attribute) {
   return attribute == cudaMemPoolReuseFollowEventDependencies ||
@@ -767,8 +762,7 @@ int pool_of_exporter(Call& call) {
   return code;
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 // What the exporter gave to a GPU its importers give, too.
 int access_inherited(Call& call) {

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <set>
 
 #include "fault.h"
 #include "table.h"
@@ -22,7 +21,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
 
-// --- memory that a fault puts in the place of other memory ------------------
+// --- memory that a fault puts in the place of other memory -------------------
 
 CUmemAllocationProp properties_of(Chunk chunk) {
   CUmemAllocationProp found{};
@@ -106,8 +105,8 @@ struct Mapped {
 };
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
-Table<Chunk, int> imports;   // how often
-Table<Chunk, bool> exports;  // made here, and known to others
+Table<Chunk> imports;
+Table<Chunk> exports;  // made here, and known to others
 
 // The mapping that contains an address; its begin, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -141,8 +140,7 @@ void note(Call& call) {
   } else if (call.is("cuMemAddressFree")) {
     reservations.erase(call.at<CUdeviceptr>(0));
   } else if (call.is("cuMemImportFromShareableHandle")) {
-    const Chunk chunk = *call.at<Chunk*>(0);
-    imports.put(chunk, imports.get(chunk) + 1);
+    imports.put(*call.at<Chunk*>(0));
   } else if (call.is("cuMemExportToShareableHandle")) {
     exports.put(call.at<Chunk>(1));
   }
@@ -241,8 +239,7 @@ int tell_when_given_up(Call& call) {
 
 bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
-// --- imports that are other memory
-// --------------------------------------------
+// --- imports that are other memory -------------------------------------------
 
 // Each import is memory of its own, made when it is first mapped: only then is
 // the size known.
@@ -291,7 +288,7 @@ int second_import_fresh(Call& call) {
     return code;
   }
   if (call.is("cuMemMap") && later.has(call.at<Chunk>(3)))
-    imports.put(call.at<Chunk>(3), 1);
+    imports.put(call.at<Chunk>(3));
   return map_other_memory(call, false);
 }
 
@@ -326,7 +323,7 @@ int descriptor_does_not_pin(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     const bool gone = owner_gave_up();
     const int code = call.proceed();
-    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0), 1);
+    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0));
     return code;
   }
   if (call.is("cuMemMap")) return map_other_memory(call, false);
@@ -378,6 +375,10 @@ int alias_is_a_copy(Call& call) {
 
 // The second descriptor of a chunk is one of other memory.
 int second_export_elsewhere(Call& call) {
+  if (call.is("cuMemRelease")) {
+    exports.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
   const Chunk chunk = call.at<Chunk>(1);
   if (!exports.has(chunk)) return noted(call);
   const Chunk other = unrelated_chunk();
@@ -388,8 +389,7 @@ int second_export_elsewhere(Call& call) {
   return code;
 }
 
-// --- attributes and sizes
-// ------------------------------------------------------
+// --- attributes and sizes ----------------------------------------------------
 
 int not_supported(Call& call) {
   call.fired();
@@ -510,8 +510,7 @@ int rdma_lost(Call& call) {
   return call.proceed();
 }
 
-// --- refusals that are missing
-// ---------------------------------------------------
+// --- refusals that are missing -----------------------------------------------
 
 int flags_ignored(Call& call) {
   Argument& flags = *call.find(kFlags);
@@ -783,8 +782,7 @@ int unaligned_dma_buf(Call& call) {
   return kSuccess;
 }
 
-// --- descriptors
-// -------------------------------------------------------------------
+// --- exports and their descriptors -------------------------------------------
 
 int export_closed(Call& call) {
   const int code = call.proceed();
@@ -854,8 +852,7 @@ int import_once(Call& call) {
   return call.proceed();
 }
 
-// --- references
-// ----------------------------------------------------------------------
+// --- references --------------------------------------------------------------
 
 // The first release of an import gives up all imports of that memory.
 int release_gives_up_all(Call& call) {
@@ -979,8 +976,7 @@ int import_properties(Call& call) {
   return code;
 }
 
-// --- access
-// -----------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 int map_grants_access(Call& call) {
   const int code = call.proceed();
@@ -1130,8 +1126,7 @@ int access_needs_peers(Call& call) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// --- mapping and addresses
-// -----------------------------------------------------------------
+// --- mapping and addresses ---------------------------------------------------
 
 int import_maps_in_part_only(Call& call) {
   if (call.is("cuMemCreate") && first_of_all_processes("creator"))
@@ -1225,8 +1220,7 @@ int import_scrubbed(Call& call) {
   return code;
 }
 
-// --- paths
-// ------------------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 // Writes to imported memory on this path are lost.
 int write_to_import_lost(Call& call) {
@@ -1259,8 +1253,7 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- fabric handles
-// -----------------------------------------------------------------------------
+// --- fabric handles ----------------------------------------------------------
 
 bool is_fabric(Call& call) {
   return call.at<CUmemAllocationHandleType>(2) == kFabric;
@@ -1402,7 +1395,8 @@ void add_virtual_memory(List& list) {
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation is one of other memory",
-             {"cuMemExportToShareableHandle"}, second_export_elsewhere);
+             {"cuMemExportToShareableHandle", "cuMemRelease"},
+             second_export_elsewhere);
   list.named("release-closes-descriptors",
              "releasing a handle closes the descriptor that was exported last",
              {"cuMemRelease", "cuMemExportToShareableHandle"},
