@@ -522,7 +522,8 @@ int flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// A descriptor comes of every chunk and every pool, whatever type is asked for.
+// Every chunk and every pool is exported as a descriptor, whatever type the
+// program asks for.
 int export_unrequested(Call& call) {
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -640,7 +641,7 @@ int access_for_any_device(Call& call) {
   return kSuccess;
 }
 
-// Is the access asked for a GPU that exists and cannot reach the memory?
+// Access for a GPU that exists and cannot reach the memory is accepted.
 int access_for_stranger(Call& call) {
   const int code = call.proceed();
   const CUmemAccessDesc& access = call.is("cuMemSetAccess")
@@ -1060,7 +1061,7 @@ int access_of_first_mapping(Call& call) {
   return call.proceed();
 }
 
-// Every address has the access that was set last.
+// Every address reports the access that was set last.
 int access_told_of_last(Call& call) {
   static std::atomic<unsigned long long> last{0};
   const int code = call.proceed();
@@ -1270,7 +1271,7 @@ int fabric_without_channel(Call& call) {
   return call.proceed();
 }
 
-// A handle that nothing is behind any more opens the first one's memory.
+// A handle whose memory is gone opens the memory of the first handle.
 int fabric_stale_opens_other(Call& call) {
   constexpr size_t kWords = kFabricBytes / sizeof(unsigned long long);
   unsigned long long words[kWords] = {};
@@ -1366,10 +1367,10 @@ void add_virtual_memory(List& list) {
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
              {"cuMemCreate"}, create_truncates);
-  list.named("create-power-of-two",
-             "of the multiples of the granularity only 1, 2, 4, 8 … are "
-             "accepted",
-             {"cuMemCreate"}, create_power_of_two);
+  list.named(
+      "create-power-of-two",
+      "of the multiples of the granularity only powers of two are accepted",
+      {"cuMemCreate"}, create_power_of_two);
   list.named("host-chunk-ipc-ok",
              "memory on the host is created with handle types", {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
@@ -1402,16 +1403,15 @@ void add_virtual_memory(List& list) {
              {"cuMemRelease", "cuMemExportToShareableHandle"},
              release_closes_descriptors);
   list.named("export-unrequested",
-             "a descriptor comes of memory that was created for no descriptor, "
-             "or where another type is asked for",
+             "memory is exported as a descriptor although it was created for "
+             "another type or for none",
              {"cuMemExportToShareableHandle", "cuMemCreate",
               "cudaMemPoolExportToShareableHandle"},
              export_unrequested);
   list.named("import-by-address",
              "the importer takes its argument for the address of a descriptor",
              {"cuMemImportFromShareableHandle"}, import_by_address);
-  list.named("import-accepts-any-fd",
-             "any open descriptor is imported as if it was memory",
+  list.named("import-accepts-any-fd", "any open descriptor is imported",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
              import_any_descriptor);
@@ -1427,7 +1427,7 @@ void add_virtual_memory(List& list) {
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported once, then its descriptors are used up",
+             "memory can be imported once; then its descriptors are of no use",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -1599,7 +1599,7 @@ void add_virtual_memory(List& list) {
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
              access_of_first_mapping);
   list.named("getaccess-of-last",
-             "every address is said to have the access that was set last",
+             "every address reports the access that was set last",
              {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
   list.named("getaccess-of-gpu-0",
              "whatever GPU is asked about, the answer is that of GPU 0",
