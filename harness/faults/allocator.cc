@@ -11,8 +11,7 @@
 namespace ipclab::faults {
 namespace {
 
-// --- allocations and frees
-// -----------------------------------------------------
+// --- allocations and frees ---------------------------------------------------
 
 int waits_for_own_stream(Call& call) {
   const int code = call.proceed();
@@ -116,7 +115,7 @@ int free_waits(Call& call) {
   return noted_pools(call);
 }
 
-// Waits for another stream's event, or not at all.
+// A stream waits for imported events only.
 int wait_for_own_event_lost(Call& call) {
   static Table<cudaEvent_t> imported;
   if (call.is("cudaIpcOpenEventHandle")) {
@@ -142,8 +141,7 @@ int graph_work_lost(Call& call) {
   return kSuccess;
 }
 
-// --- reuse
-// -------------------------------------------------------------------------
+// --- reuse -------------------------------------------------------------------
 
 bool has_policy(void* address, cudaMemPoolAttr policy) {
   int on = 0;
@@ -207,15 +205,14 @@ int free_seen_by_own_stream(Call& call) {
   return put_free_off(call, allocates(call), false);
 }
 
-// --- pools of a device
-// -----------------------------------------------------------------
+// --- pools of a device -------------------------------------------------------
 
 int pool_not_set(Call& call) {
   call.fired();
   return kSuccess;
 }
 
-// The default pool is said to be whatever was set last.
+// The pool that was set last is reported as the default pool.
 int default_follows_current(Call& call) {
   static std::atomic<cudaMemPool_t> set{nullptr};
   if (call.find(kPool) != nullptr) {
@@ -275,10 +272,9 @@ int any_location(Call& call) {
   return accepted(call);
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
-// The pool's own device is shut out, at least in what is told.
+// The pool's own device loses its access, at least in what is reported.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
   if (call.is("cudaMemPoolGetAccess")) {
@@ -326,10 +322,9 @@ int access_to_all_pools(Call& call) {
   return code;
 }
 
-// --- footprint
-// -------------------------------------------------------------------------------
+// --- footprint ---------------------------------------------------------------
 
-// The threshold is remembered, and `real` holds.
+// The threshold is only reported: the pool really has 0, or keeps all.
 int threshold_told_only(Call& call, bool keeps_all) {
   static Table<cudaMemPool_t, cuuint64_t> told;
   if (call.is("cudaMemPoolCreate")) {
@@ -396,7 +391,7 @@ int trim_takes_pending(Call& call) {
   return noted_pools(call);
 }
 
-// One attribute answers for another one.
+// One attribute reports the value of another one.
 template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
 int attribute_of_another(Call& call) {
   const int code = call.proceed();
@@ -443,8 +438,7 @@ int watermark_reset_to_zero(Call& call) {
   return code;
 }
 
-// --- policies
-// ----------------------------------------------------------------------------------
+// --- policies ----------------------------------------------------------------
 
 constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
@@ -529,10 +523,9 @@ int attribute_of_last_pool(Call& call) {
   return code;
 }
 
-// --- what a pointer says of itself
-// ------------------------------------------------------------
+// --- what a pointer says of itself -------------------------------------------
 
-// `value` answers for stream-ordered memory.
+// Stream-ordered memory reports `value`.
 template <class T>
 int pointer_says(Call& call, CUpointer_attribute which, T value) {
   const int code = noted_pools(call);
@@ -562,7 +555,7 @@ int pointer_is_of_default_pool(Call& call) {
                       default_pool());
 }
 
-// All memory is said to export to these types.
+// All memory reports these handle types.
 template <unsigned long long types>
 int allows(Call& call) {
   const int code = call.proceed();
@@ -582,8 +575,7 @@ int allows(Call& call) {
   return code;
 }
 
-// --- memory without a legacy handle
-// -----------------------------------------------------------
+// --- memory without a legacy handle ------------------------------------------
 
 int stream_ordered_has_handle(Call& call) {
   if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
@@ -695,7 +687,7 @@ void add_allocator(List& list) {
       "after cudaDeviceReset stream-ordered memory cannot be freed",
       {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
       orphaned_by_reset);
-  list.named("captured-work-lost", "what was captured is not done",
+  list.named("captured-work-lost", "captured work is not done",
              {"cudaGraphLaunch"}, graph_work_lost);
 
   // Reuse.
@@ -722,13 +714,13 @@ void add_allocator(List& list) {
   list.named("setpool-ignored", "setting the current pool changes nothing",
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
   list.named("default-follows-current",
-             "the pool that is set is told as the default pool, too",
+             "the pool that was set is reported as the default pool, too",
              {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool",
               "cudaMemSetMemPool"},
              default_follows_current);
   list.named(
       "location-default-follows-current",
-      "the pool that is set is told as the default pool of its place",
+      "the pool that was set is reported as the default pool of its place",
       {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
       default_follows_current);
   list.named(
@@ -787,7 +779,8 @@ void add_allocator(List& list) {
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
                                   cudaMemPoolAttrUsedMemHigh>);
-  list.named("reserved-tells-used", "what is used is told as what is reserved",
+  list.named("reserved-tells-used",
+             "the memory in use is reported as the memory reserved",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
                                   cudaMemPoolAttrUsedMemCurrent>);
@@ -823,23 +816,23 @@ void add_allocator(List& list) {
 
   // Pointers.
   list.named(
-      "context-attr-not-null",
-      "stream-ordered memory is said to have a context",
+      "context-attr-not-null", "stream-ordered memory reports a context",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_has_context);
   list.named(
-      "ordinal-attr-current", "memory is said to lie on the current device",
+      "ordinal-attr-current", "memory reports the current device",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_on_current_device, 2);
   list.named(
-      "mempool-attr-default", "memory is said to come from the default pool",
+      "mempool-attr-default", "memory reports the default pool",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_of_default_pool);
   list.named("allowed-types-lies",
-             "all memory is said to export to descriptors",
+             "all memory reports that it exports to descriptors",
              {"cuPointerGetAttributes", "cuPointerGetAttribute"},
              allows<CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR>);
-  list.named("allowed-types-none", "no memory is said to export to anything",
+  list.named("allowed-types-none",
+             "all memory reports that it exports to nothing",
              {"cuPointerGetAttributes", "cuPointerGetAttribute"},
              allows<CU_MEM_HANDLE_TYPE_NONE>);
 

@@ -21,6 +21,7 @@ using Handles = cudaMemAllocationHandleType;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
 constexpr size_t kPage = 2 << 20;
+constexpr size_t kCleared = 64 << 20;  // enough to be seen, little to wait for
 
 // A pool of GPU 0 that can be exported to descriptors.
 cudaMemPool_t shareable_pool() {
@@ -184,8 +185,7 @@ int maximum_counts_freed(Call& call) {
   return refused(call, cudaErrorMemoryAllocation);
 }
 
-// --- exports
-// -------------------------------------------------------------------
+// --- exports -----------------------------------------------------------------
 
 // Data of memory whose pool was not exported yet are zeros.
 int useless_before_pool(Call& call) {
@@ -259,8 +259,7 @@ int waits_for_streams(Call& call) {
   return call.proceed();
 }
 
-// --- imports of pools
-// ------------------------------------------------------------
+// --- imports of pools --------------------------------------------------------
 
 int second_process_refused(Call& call) {
   static const bool first = first_of_all_processes("importer");
@@ -367,8 +366,7 @@ int destroy_ends_imports(Call& call) {
   return noted_pools(call);
 }
 
-// --- imports of pointers
-// -----------------------------------------------------------
+// --- imports of pointers -----------------------------------------------------
 
 // Imported memory is other memory. The real one stays imported until the end.
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
@@ -386,7 +384,7 @@ int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
   if ((on_host ? cudaHostAlloc(&other, bytes, cudaHostAllocDefault)
                : cudaMalloc(&other, bytes)) != cudaSuccess)
     return code;
-  cudaMemset(other, 0, bytes);
+  cudaMemset(other, 0, std::min(bytes, kCleared));
   if (with_bytes) cudaMemcpy(other, address, bytes, cudaMemcpyDefault);
   cudaDeviceSynchronize();
   others.put(other, on_host);
@@ -519,7 +517,7 @@ int offset_lost(Call& call) {
   return code;
 }
 
-// Of several processes each takes from the others what it frees.
+// A free in one process ends the imports of the others.
 int free_ends_siblings(Call& call) {
   static std::atomic<bool> mine{false};
   if (frees(call) && is_import(call.at<void*>(0))) {
@@ -535,8 +533,7 @@ int free_ends_siblings(Call& call) {
   return noted_pools(call);
 }
 
-// --- paths
-// ---------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 int write_to_import_lost(Call& call) {
   const bool writes = call.find(kPointer) != nullptr &&
@@ -567,8 +564,7 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- frees
-// ----------------------------------------------------------------------------
+// --- frees -------------------------------------------------------------------
 
 int import_not_freed(Call& call) {
   if (frees(call) && is_import(call.at<void*>(0))) return refused(call);
@@ -683,8 +679,7 @@ int trim_takes_live(Call& call) {
   return code;
 }
 
-// --- attributes
-// -------------------------------------------------------------------------
+// --- attributes --------------------------------------------------------------
 
 bool is_policy(cudaMemPoolAttr attribute) {
   return attribute == cudaMemPoolReuseFollowEventDependencies ||
@@ -719,7 +714,7 @@ int policy_of_import_leaks(Call& call) {
   return code;
 }
 
-// The exporter's total is told in the importer.
+// The importer's pool reports the exporter's total.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
@@ -767,8 +762,7 @@ int pool_of_exporter(Call& call) {
   return code;
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 // What the exporter gave to a GPU its importers give, too.
 int access_inherited(Call& call) {
@@ -837,7 +831,7 @@ int access_of_one_half(Call& call) {
   return code;
 }
 
-// Every GPU is said to have access.
+// Every GPU is reported to have access.
 int access_always_told(Call& call) {
   const int code = call.proceed();
   auto& flags = *call.at<cudaMemAccessFlags*>(0);
@@ -884,7 +878,7 @@ void add_pools(List& list) {
   list.named("maxsize-ignored", "a pool grows beyond its maximal size",
              {"cudaMemPoolCreate"}, maximum_ignored);
   list.named("maxsize-counts-freed",
-             "what was freed counts towards the maximal size for ever",
+             "what was freed still counts towards the maximal size",
              {"cudaMallocFromPoolAsync", "cudaMemPoolCreate"},
              maximum_counts_freed);
 
@@ -954,7 +948,7 @@ void add_pools(List& list) {
 
   // Imports of pointers.
   list.named("pool-import-fresh",
-             "an imported pointer is one to new memory, not the exporter's",
+             "an imported pointer leads to new memory, not to the exporter's",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh);
@@ -964,7 +958,7 @@ void add_pools(List& list) {
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              second_process_fresh);
   list.named("pool-import-copy",
-             "an imported pointer is one to a copy, made at the import",
+             "an imported pointer leads to a copy, made at the import",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_snapshot);
@@ -975,7 +969,7 @@ void add_pools(List& list) {
               "cudaFreeAsync"},
              import_fresh_of_node);
   list.named("pool-import-4gib",
-             "of an allocation beyond 4 GiB other memory is imported",
+             "an allocation of 4 GiB or more is imported as new memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh_beyond_4gib);
@@ -998,7 +992,7 @@ void add_pools(List& list) {
        "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
       import_frozen);
   list.named("importptr-accepts-garbage",
-             "data that no export made give a pointer",
+             "data that come from no export are imported",
              {"cudaMemPoolImportPointer"}, garbage_imported);
   list.named(
       "importptr-pool-ignored", "data of one pool are accepted for another one",
@@ -1089,13 +1083,13 @@ void add_pools(List& list) {
               "cudaMemPoolImportFromShareableHandle"},
              policy_of_import_leaks);
   list.named("import-stats-global",
-             "an imported pool tells what the exporter uses",
+             "an imported pool reports what the exporter uses",
              {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
   list.named(
       "import-stats-keep-freed",
-      "what was freed of an imported pool counts as used",
+      "what was freed of an imported pool still counts as used",
       {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
       used_keeps_freed);
   list.named("mempool-attr-foreign",
@@ -1122,7 +1116,7 @@ void add_pools(List& list) {
        "cudaMemPoolImportPointer"},
       access_of_one_half<true>, 2);
   list.named("pool-getaccess-always",
-             "every GPU is said to have access to every pool",
+             "every GPU is reported to have access to every pool",
              {"cudaMemPoolGetAccess"}, access_always_told, 2);
   list.named("pool-setaccess-wrong-gpu",
              "access to a pool for another GPU is given to GPU 0",

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <set>
 
 #include "fault.h"
 #include "table.h"
@@ -22,7 +21,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
 
-// --- memory that a fault puts in the place of other memory ------------------
+// --- memory that a fault puts in the place of other memory -------------------
 
 CUmemAllocationProp properties_of(Chunk chunk) {
   CUmemAllocationProp found{};
@@ -106,8 +105,8 @@ struct Mapped {
 };
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
-Table<Chunk, int> imports;   // how often
-Table<Chunk, bool> exports;  // made here, and known to others
+Table<Chunk> imports;
+Table<Chunk> exports;  // made here, and known to others
 
 // The mapping that contains an address; its begin, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -141,8 +140,7 @@ void note(Call& call) {
   } else if (call.is("cuMemAddressFree")) {
     reservations.erase(call.at<CUdeviceptr>(0));
   } else if (call.is("cuMemImportFromShareableHandle")) {
-    const Chunk chunk = *call.at<Chunk*>(0);
-    imports.put(chunk, imports.get(chunk) + 1);
+    imports.put(*call.at<Chunk*>(0));
   } else if (call.is("cuMemExportToShareableHandle")) {
     exports.put(call.at<Chunk>(1));
   }
@@ -241,8 +239,7 @@ int tell_when_given_up(Call& call) {
 
 bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
-// --- imports that are other memory
-// --------------------------------------------
+// --- imports that are other memory -------------------------------------------
 
 // Each import is memory of its own, made when it is first mapped: only then is
 // the size known.
@@ -291,7 +288,7 @@ int second_import_fresh(Call& call) {
     return code;
   }
   if (call.is("cuMemMap") && later.has(call.at<Chunk>(3)))
-    imports.put(call.at<Chunk>(3), 1);
+    imports.put(call.at<Chunk>(3));
   return map_other_memory(call, false);
 }
 
@@ -326,7 +323,7 @@ int descriptor_does_not_pin(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     const bool gone = owner_gave_up();
     const int code = call.proceed();
-    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0), 1);
+    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0));
     return code;
   }
   if (call.is("cuMemMap")) return map_other_memory(call, false);
@@ -378,6 +375,10 @@ int alias_is_a_copy(Call& call) {
 
 // The second descriptor of a chunk is one of other memory.
 int second_export_elsewhere(Call& call) {
+  if (call.is("cuMemRelease")) {
+    exports.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
   const Chunk chunk = call.at<Chunk>(1);
   if (!exports.has(chunk)) return noted(call);
   const Chunk other = unrelated_chunk();
@@ -388,8 +389,7 @@ int second_export_elsewhere(Call& call) {
   return code;
 }
 
-// --- attributes and sizes
-// ------------------------------------------------------
+// --- attributes and sizes ----------------------------------------------------
 
 int not_supported(Call& call) {
   call.fired();
@@ -510,8 +510,7 @@ int rdma_lost(Call& call) {
   return call.proceed();
 }
 
-// --- refusals that are missing
-// ---------------------------------------------------
+// --- refusals that are missing -----------------------------------------------
 
 int flags_ignored(Call& call) {
   Argument& flags = *call.find(kFlags);
@@ -523,7 +522,8 @@ int flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// A descriptor comes of every chunk and every pool, whatever type is asked for.
+// Every chunk and every pool is exported as a descriptor, whatever type the
+// program asks for.
 int export_unrequested(Call& call) {
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -641,7 +641,7 @@ int access_for_any_device(Call& call) {
   return kSuccess;
 }
 
-// Is the access asked for a GPU that exists and cannot reach the memory?
+// Access for a GPU that exists and cannot reach the memory is accepted.
 int access_for_stranger(Call& call) {
   const int code = call.proceed();
   const CUmemAccessDesc& access = call.is("cuMemSetAccess")
@@ -783,8 +783,7 @@ int unaligned_dma_buf(Call& call) {
   return kSuccess;
 }
 
-// --- descriptors
-// -------------------------------------------------------------------
+// --- exports and their descriptors -------------------------------------------
 
 int export_closed(Call& call) {
   const int code = call.proceed();
@@ -854,8 +853,7 @@ int import_once(Call& call) {
   return call.proceed();
 }
 
-// --- references
-// ----------------------------------------------------------------------
+// --- references --------------------------------------------------------------
 
 // The first release of an import gives up all imports of that memory.
 int release_gives_up_all(Call& call) {
@@ -979,8 +977,7 @@ int import_properties(Call& call) {
   return code;
 }
 
-// --- access
-// -----------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 int map_grants_access(Call& call) {
   const int code = call.proceed();
@@ -1064,7 +1061,7 @@ int access_of_first_mapping(Call& call) {
   return call.proceed();
 }
 
-// Every address has the access that was set last.
+// Every address reports the access that was set last.
 int access_told_of_last(Call& call) {
   static std::atomic<unsigned long long> last{0};
   const int code = call.proceed();
@@ -1130,8 +1127,7 @@ int access_needs_peers(Call& call) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// --- mapping and addresses
-// -----------------------------------------------------------------
+// --- mapping and addresses ---------------------------------------------------
 
 int import_maps_in_part_only(Call& call) {
   if (call.is("cuMemCreate") && first_of_all_processes("creator"))
@@ -1225,8 +1221,7 @@ int import_scrubbed(Call& call) {
   return code;
 }
 
-// --- paths
-// ------------------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 // Writes to imported memory on this path are lost.
 int write_to_import_lost(Call& call) {
@@ -1259,8 +1254,7 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- fabric handles
-// -----------------------------------------------------------------------------
+// --- fabric handles ----------------------------------------------------------
 
 bool is_fabric(Call& call) {
   return call.at<CUmemAllocationHandleType>(2) == kFabric;
@@ -1277,7 +1271,7 @@ int fabric_without_channel(Call& call) {
   return call.proceed();
 }
 
-// A handle that nothing is behind any more opens the first one's memory.
+// A handle whose memory is gone opens the memory of the first handle.
 int fabric_stale_opens_other(Call& call) {
   constexpr size_t kWords = kFabricBytes / sizeof(unsigned long long);
   unsigned long long words[kWords] = {};
@@ -1373,10 +1367,10 @@ void add_virtual_memory(List& list) {
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
              {"cuMemCreate"}, create_truncates);
-  list.named("create-power-of-two",
-             "of the multiples of the granularity only 1, 2, 4, 8 … are "
-             "accepted",
-             {"cuMemCreate"}, create_power_of_two);
+  list.named(
+      "create-power-of-two",
+      "of the multiples of the granularity only powers of two are accepted",
+      {"cuMemCreate"}, create_power_of_two);
   list.named("host-chunk-ipc-ok",
              "memory on the host is created with handle types", {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
@@ -1402,22 +1396,22 @@ void add_virtual_memory(List& list) {
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation is one of other memory",
-             {"cuMemExportToShareableHandle"}, second_export_elsewhere);
+             {"cuMemExportToShareableHandle", "cuMemRelease"},
+             second_export_elsewhere);
   list.named("release-closes-descriptors",
              "releasing a handle closes the descriptor that was exported last",
              {"cuMemRelease", "cuMemExportToShareableHandle"},
              release_closes_descriptors);
   list.named("export-unrequested",
-             "a descriptor comes of memory that was created for no descriptor, "
-             "or where another type is asked for",
+             "memory is exported as a descriptor although it was created for "
+             "another type or for none",
              {"cuMemExportToShareableHandle", "cuMemCreate",
               "cudaMemPoolExportToShareableHandle"},
              export_unrequested);
   list.named("import-by-address",
              "the importer takes its argument for the address of a descriptor",
              {"cuMemImportFromShareableHandle"}, import_by_address);
-  list.named("import-accepts-any-fd",
-             "any open descriptor is imported as if it was memory",
+  list.named("import-accepts-any-fd", "any open descriptor is imported",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
              import_any_descriptor);
@@ -1433,7 +1427,7 @@ void add_virtual_memory(List& list) {
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported once, then its descriptors are used up",
+             "memory can be imported once; then its descriptors are of no use",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -1605,7 +1599,7 @@ void add_virtual_memory(List& list) {
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
              access_of_first_mapping);
   list.named("getaccess-of-last",
-             "every address is said to have the access that was set last",
+             "every address reports the access that was set last",
              {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
   list.named("getaccess-of-gpu-0",
              "whatever GPU is asked about, the answer is that of GPU 0",
