@@ -44,11 +44,6 @@ def of_programs(
     return {name: of_file(found[name]) for name in sorted(found)}
 
 
-def of_records(data: bytes) -> dict[str, Any]:
-    """What records.jsonl is: count of records, bytes, digest."""
-    return {"count": data.count(b"\n"), "bytes": len(data), "sha256": of_bytes(data)}
-
-
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
     """The document with its own digest in the field `digest`."""
     return {**document, "digest": of_document(document)}
