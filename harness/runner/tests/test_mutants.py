@@ -15,7 +15,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import matrix
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from conftest import PROBE, Build
 from ipclab.schedule import Allocator
 

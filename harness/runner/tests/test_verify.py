@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import hashlib
 import json
 import shutil
 import tracemalloc
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from conftest import PROBE, Build
 from ipclab import fingerprint, manifest, results
 
@@ -440,6 +440,20 @@ def test_an_expired_deviation_does_not_qualify(build: Build) -> None:
         "not verified: the run itself complains: deviations.json: "
         "LMEM-01 expired on 2020-01-31; ask platform"
     )
+
+
+def test_a_program_is_read_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite(build)
+    digest, read = hashlib.file_digest, []
+
+    def counted(stream: Any, name: str) -> Any:
+        read.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    assert qualify(build, "-j", "2")[0] == 0
+    assert read
+    assert sorted(read) == sorted(set(read))
 
 
 def test_a_program_must_not_change_during_the_run(build: Build) -> None:
