@@ -31,7 +31,8 @@ from generator import (
     verdicts,
 )
 from generator.chapters import page_of
-from ipclab.errors import UsageError
+from ipclab import faults
+from ipclab.errors import HarnessError, UsageError
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -47,7 +48,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         write(args.lessons, args.cuda, args.results, args.output)
-    except (recorded.Missing, UsageError) as error:
+    except (recorded.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
     return 0
@@ -66,7 +67,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
-        json.loads((TOP / "harness/model/mutants.json").read_text()),
+        [x for x in faults.known(lesson_list.parent) if not x.allowed],
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
     )

@@ -79,10 +79,12 @@ def runs(folders: Iterable[Path]) -> list[Run]:
     """
     found = []
     for folder in folders:
-        about, records, wrong = results.read(folder)
-        if wrong:
-            raise Missing(f"{folder}: {wrong}; record it again with ipclab run")
-        found.append(Run(folder.name, about, records))
+        contents = results.read(folder)
+        if contents.wrong:
+            raise Missing(
+                f"{folder}: {contents.wrong}; record it again with ipclab run"
+            )
+        found.append(Run(folder.name, contents.run, contents.records))
     return sorted(found, key=lambda run: not run.real)
 
 

@@ -15,6 +15,7 @@ from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled
 from ipclab import records
+from ipclab.faults import Fault
 
 Row = dict[str, Any]
 NOT_COVERED = """@section rules_not_covered What is left out
@@ -51,7 +52,7 @@ class Evidence:
 
     lessons: set[str]  # that there are; the catalogue plans more
     tests: dict[str, list[str]]  # row -> what its tests are called
-    mutants: list[Row]  # mutants.json
+    faults: list[Fault]  # what may make a row fail
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
 
@@ -108,7 +109,7 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     """One row with all that is known of it."""
     name = row["id"]
     lessons = [x for x in row["lessons"] if x in evidence.lessons]
-    mutants = [m for m in evidence.mutants if name in m["rows"]]
+    faults = [x for x in evidence.faults if name in x.rows]
     rows = [
         ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
         ("Source", plain(spelled(row["source"]))),
@@ -119,7 +120,7 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
         ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
         (
             "Seen to fail by",
-            lines(f"`{m['name']}`: {plain(m['what'])}" for m in mutants),
+            lines(f"`{x.name}`: {plain(x.what)}" for x in faults),
         ),
         *((run.machine, verdict(run, name)) for run in evidence.runs),
         *(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from generator import chapters, costs, documents, lessons, recorded, rules, verdicts
+from ipclab.faults import Fault
 
 ROW = {
     "id": "LMEM-01",
@@ -55,7 +56,7 @@ def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None)
     evidence = rules.Evidence(
         {"01_legacy_memory"},
         {"LMEM-01": ["A.B"]},
-        [{"name": "a-mutant", "what": "breaks it", "rows": ["LMEM-01"]}],
+        [Fault("a-fault", "named", "cudaFree", None, "breaks it", rows=("LMEM-01",))],
         deviations or [],
         list(runs),
     )
@@ -85,7 +86,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "MUST: documented guarantee",
         "cuda_runtime_api.h:1-2",
         "`A.B`",
-        "`a-mutant`: breaks it",
+        "`a-fault`: breaks it",
         "| **NVIDIA H200, driver 580.1** | conforms |",
         "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
         "@ref lesson_01 |",

@@ -161,10 +161,8 @@ def _library() -> Path:
         '  setenv("FAKE_FAULTS", "loaded", 1);\n'
         "}\n"
     )
-    command = [*(os.environ.get("IPCLAB_CC", "cc").split()), "-shared", "-fPIC"]
-    subprocess.run(
-        [*command, "-xc", "-", "-o", str(path)], input=source, text=True, check=True
-    )
+    command = [os.environ.get("IPCLAB_CXX", "c++"), "-shared", "-fPIC", "-xc", "-"]
+    subprocess.run([*command, "-o", str(path)], input=source, text=True, check=True)
     return path
 
 

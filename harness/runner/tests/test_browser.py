@@ -170,25 +170,71 @@ def kills(folder: Path) -> Path:
     """A kill matrix with every result, lying in a results folder."""
     results = list(trials.MEANING)
     rows = [f"LMEM-{i:02}" for i in range(len(results))]
+
+    def cell(row: str, result: str) -> dict[str, Any]:
+        return {
+            "row": row,
+            "result": result,
+            "test": None,
+            "verdict": "violates",
+            "reason": HOSTILE,
+        }
+
+    def fault(name: str, result: str, **changes: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "kind": "named",
+            "function": "cudaFree",
+            "operator": None,
+            "what": f"is wrong {HOSTILE}",
+            "profile": None,
+            "result": result,
+            "wrong": result in trials.WRONG,
+            "note": HOSTILE,
+            "why": "",
+            "left": 0,
+            "tests": 1,
+            "fired": 1,
+            "cells": [],
+            **changes,
+        }
+
     document = {
-        "version": 1,
+        "version": matrix.VERSION,
+        "suite": "conformance",
+        "backend": "model",
+        "machine": f"a machine {HOSTILE}",
         "made": "2027-01-01T00:00:00+00:00",
         "seconds": 1.5,
+        "digest": "0",
         "partial": "only those that were named",
+        "problems": [HOSTILE],
+        "unsound": [
+            {"ctest": "a", "profile": None, "verdict": "hung", "reason": HOSTILE}
+        ],
+        "baseline": 3,
         "unproved": ["LMEM-77"],
         "rows": [
             {"id": x, "statement": HOSTILE, "kind": "MUST", "lesson": f"{i % 2}0_x"}
             for i, x in enumerate(rows)
         ],
-        "mutants": [
-            {
-                "name": f"mutant-{i}",
-                "entry": "IpcOpenMem",
-                "what": f"is wrong {HOSTILE}",
-                "profile": None,
-                "results": [{"row": rows[i], "result": result}]
-                + [{"row": rows[0], "result": trials.KILLED}] * (i == 1),
-            }
+        "faults": [
+            fault(
+                f"fault-{i}",
+                result,
+                cells=[cell(rows[i], result)]
+                + [cell(rows[0], trials.KILLED)] * (i == 1),
+            )
+            for i, result in enumerate(results)
+        ]
+        + [
+            fault(
+                f"cudaFree{i % 3}.way-{i}",
+                result,
+                kind="operator",
+                function=f"cudaFree{i % 3}",
+                operator=f"way-{i}",
+            )
             for i, result in enumerate(results)
         ],
     }
@@ -403,7 +449,7 @@ def test_no_sheet_of_a_gpu_run_speaks_of_the_model(
 def test_the_matrix_says_all_without_colour(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(kills(tmp_path / "kills"))
     assert "not the whole matrix: only those that were named" in page.text
-    assert "No mutant is killed by LMEM-77" in page.text
+    assert "no fault is noticed by LMEM-77" in page.text
     for result, meaning in trials.MEANING.items():
         assert f" {result}" in page.text
         assert meaning in page.text
@@ -414,22 +460,22 @@ def test_the_matrix_says_all_without_colour(browser: Browser, tmp_path: Path) ->
         "return [mark.textContent, mark.getAttribute('d') + filled]})"
     )
     assert len(marks) == len(trials.MEANING) + 1
-    assert f"mutant-2, LMEM-02: {trials.SURVIVED}" in [title for title, _ in marks]
+    assert f"fault-4, LMEM-04: {trials.SURVIVED}" in [title for title, _ in marks]
     looks = {title.partition(": ")[2]: look for title, look in marks}
     assert len(set(looks.values())) == len(trials.MEANING)
 
 
-def test_a_name_of_the_picture_leads_to_its_mutant(
+def test_a_name_of_the_picture_leads_to_its_fault(
     browser: Browser, tmp_path: Path
 ) -> None:
     page = browser.open(kills(tmp_path / "kills"), height=300)
-    page.run("document.querySelector('svg a[href$=\"mutant-5\"]').focus()")
+    page.run("document.querySelector('svg a[href$=\"fault-fault-5\"]').focus()")
     page.press(Keys.ENTER)
     row = page.run(
         "const row = document.querySelector('tr:target');"
         "return [row.textContent, row.getBoundingClientRect().top]"
     )
-    assert "mutant-5" in row[0]
+    assert "fault-5" in row[0]
     assert 0 <= row[1] < 300
 
 

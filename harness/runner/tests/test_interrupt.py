@@ -100,12 +100,12 @@ def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
 def test_a_cut_or_foreign_line_is_no_result(build: Build) -> None:
     build.conformance("record()")
     good = (build.run().folder / "records.jsonl").read_bytes()
-    assert records.parse_lines(good)[1] is None
-    assert records.parse_lines(good[:-1]) == (
+    assert records.parse_lines([good])[1] is None
+    assert records.parse_lines([good[:-1]]) == (
         [],
         "the last line is cut off and is left out",
     )
-    found, wrong = records.parse_lines(good + b"{}\n" + good)
+    found, wrong = records.parse_lines([good, b"{}\n", good])
     assert len(found) == 1
     assert wrong == "line 2: record.version: is missing; it and the rest are left out"
 
@@ -161,7 +161,8 @@ def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
     told = [x for x in done.stdout.splitlines() if "No space left on device" in x]
     assert len(told) == 1
     assert "Traceback" not in done.stdout
-    found, wrong = records.parse_lines((tiny_disk / "out/records.jsonl").read_bytes())
+    data = (tiny_disk / "out/records.jsonl").read_bytes()
+    found, wrong = records.parse_lines(data.splitlines(keepends=True))
     assert wrong is None
     assert [x["test"] for x in found] == ["Suite.A"]
     done = build.ipclab("verify", out)
@@ -189,8 +190,8 @@ def test_a_file_that_may_not_grow_ends_the_run(build: Build) -> None:
     assert done.returncode == 3, said
     assert said.count("File too large") == 1
     assert "Traceback" not in said
-    lines = (build.root / "out/records.jsonl").read_bytes()
-    found, wrong = records.parse_lines(lines)
+    data = (build.root / "out/records.jsonl").read_bytes()
+    found, wrong = records.parse_lines(data.splitlines(keepends=True))
     assert wrong is None
     assert [x["test"] for x in found] == ["Suite.A", "Suite.B"]
     is_a_prefix(build, "broken", 2)

@@ -414,7 +414,7 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
     by_test = {entry["test"]: entry for entry in entries}
     used = set()
     for folder in sorted((top / "docs/results").glob("*/")):
-        for record in results.read(folder)[1]:
+        for record in results.read(folder).records:
             if record["verdict"] == "deviates":
                 entry = by_test[record["test"]]
                 assert deviations.unknown_failure(entry, record) is None

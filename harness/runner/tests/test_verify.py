@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import copy
 import gzip
+import hashlib
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PROBE, Build
-from ipclab import fingerprint, manifest
+from ipclab import fingerprint, manifest, results
 
 Document = dict[str, Any]
 Edit = Callable[[Document, list[Document]], None]
@@ -38,6 +40,13 @@ def suite(build: Build) -> None:
     build.conformance("record()", "Suite.A", "LMEM-01")
     build.conformance("record()", "Suite.B", "LMEM-02")
     build.sample("print('lesson')")
+
+
+def _seal(data: bytes) -> dict[str, Any]:
+    """What run.json says of records.jsonl."""
+    seal = results.Seal()
+    seal.add(data)
+    return seal.document
 
 
 def qualify(build: Build, *arguments: str) -> tuple[int, str]:
@@ -85,7 +94,7 @@ def rewrite(folder: Path, change: Edit, seal: bool) -> None:
     data = "".join(json.dumps(record) + "\n" for record in records).encode()
     lines.write_bytes(data)
     if seal:
-        run["manifest"]["records"] = manifest.of_records(data)
+        run["manifest"]["records"] = _seal(data)
         run = manifest.sealed(run)
     path.write_text(json.dumps(run))
 
@@ -137,7 +146,7 @@ def test_one_byte_is_noticed(handed_in: Build) -> None:
 def test_the_seal_is_of_what_was_appended(good: Build) -> None:
     path = good.root / "out/records.jsonl"
     run = json.loads((good.root / "out/run.json").read_text())
-    assert run["manifest"]["records"] == manifest.of_records(path.read_bytes())
+    assert run["manifest"]["records"] == _seal(path.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -433,6 +442,20 @@ def test_an_expired_deviation_does_not_qualify(build: Build) -> None:
     )
 
 
+def test_a_program_is_read_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite(build)
+    digest, read = hashlib.file_digest, []
+
+    def counted(stream: Any, name: str) -> Any:
+        read.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    assert qualify(build, "-j", "2")[0] == 0
+    assert read
+    assert sorted(read) == sorted(set(read))
+
+
 def test_a_program_must_not_change_during_the_run(build: Build) -> None:
     suite(build)
     build.conformance(
@@ -464,3 +487,100 @@ def test_the_models_libraries_are_programs(build: Build) -> None:
         1,
         ["model/libcudart.so.13: is not the program that ran"],
     )
+
+
+# --- results that somebody else made ---------------------------------------------
+
+
+def test_a_bomb_is_refused_before_it_fills_the_memory(
+    handed_in: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by what it unpacks to: whatever its size on disk."""
+    monkeypatch.setattr(results, "LARGEST", 10 * 2**20)
+    folder = handed_in.root / "out"
+    (folder / "records.jsonl").unlink()
+    packed = folder / "records.jsonl.gz"
+    with gzip.open(packed, "wb") as stream:
+        for _ in range(30):
+            stream.write(b"\n" * 2**20)
+    assert packed.stat().st_size < 100_000
+    tracemalloc.start()
+    for command in (("verify", "out"), ("report", "out")):
+        done = handed_in.ipclab(*command)
+        assert done.returncode == 2
+        assert "larger than any result of ipclab" in done.stdout
+    assert tracemalloc.get_traced_memory()[1] < 60 * 2**20
+    tracemalloc.stop()
+
+
+def test_a_line_without_end_is_refused(
+    handed_in: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "LONGEST_LINE", 2**16)
+    path = handed_in.root / "out/records.jsonl"
+    path.write_bytes(b"x" * 2**17)
+    done = handed_in.ipclab("verify", "out")
+    assert done.returncode == 2
+    assert "larger than any result of ipclab" in done.stdout
+
+
+def test_a_report_goes_through_no_link(handed_in: Build) -> None:
+    folder = handed_in.root / "out"
+    mine = handed_in.root / "mine"
+    mine.write_text("my own\n")
+    for name in ("report.html", ".report.html.draft"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(mine)
+    assert handed_in.ipclab("report", "out").returncode == 0
+    assert mine.read_text() == "my own\n"
+    assert not (folder / "report.html").is_symlink()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda run: run.pop("machine"), "run.json.machine: is missing"),
+        (
+            lambda run: run["fingerprint"]["gpus"].append("a GPU"),
+            'run.json.fingerprint.gpus[2]: "a GPU" is no object',
+        ),
+        (
+            lambda run: run["fingerprint"]["gpus"][0].update(memory_bytes="many"),
+            "run.json.fingerprint.gpus[0].memory_bytes",
+        ),
+        (lambda run: run["settings"].pop("repeat"), "run.json.settings.repeat"),
+        (
+            lambda run: run["manifest"]["data"].update({"../../etc/passwd": None}),
+            "run.json.manifest.data.../../etc/passwd: is no field of it",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "compare", "verify"])
+def test_a_run_of_another_shape_is_one_clear_error(
+    handed_in: Build, damage: Callable[[Document], Any], said: str, command: str
+) -> None:
+    path = handed_in.root / "out/run.json"
+    run = json.loads(path.read_text())
+    damage(run)
+    path.write_text(json.dumps(run))
+    done = handed_in.ipclab(command, "out", *["out"] * (command == "compare"))
+    assert done.returncode == (1 if command == "verify" else 2)
+    assert said in done.stdout
+    assert "Traceback" not in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["report", "verify"])
+def test_deep_json_is_no_json(handed_in: Build, command: str) -> None:
+    folder = handed_in.root / "out"
+    text = (folder / "records.jsonl").read_text()
+    (folder / "records.jsonl").write_text(f"{DEEP}\n{text}")
+    done = handed_in.ipclab(command, "out")
+    assert "line 1 is no JSON" in done.stdout
+    (folder / "run.json").write_text(DEEP)
+    done = handed_in.ipclab(command, "out")
+    assert done.returncode == 2
+    assert "is no JSON" in done.stdout

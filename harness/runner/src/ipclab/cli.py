@@ -215,23 +215,25 @@ def _pytest(run: Run, out: Console) -> int:
 
 
 def _report(folder: Path) -> int:
-    run, found, wrong = results.read(folder)
+    contents = results.read(folder)
     path = folder / "report.html"
-    page = report.page(run, found, wrong, matrix.read(folder))
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    if run["state"] != "finished":
-        print(f"{folder}: the run is {run['state']}, {len(found)} records", flush=True)
-    if wrong:
-        print(f"{folder}: {wrong}", flush=True)
+    results.write(path, _page_of(contents, folder))
+    if (state := contents.run["state"]) != "finished":
+        number = len(contents.records)
+        print(f"{folder}: the run is {state}, {number} records", flush=True)
+    if contents.wrong:
+        print(f"{folder}: {contents.wrong}", flush=True)
     print(path, flush=True)
     return 0
 
 
 def _page(folder: Path) -> str:
-    return report.page(*results.read(folder), matrix.read(folder))
+    return _page_of(results.read(folder), folder)
+
+
+def _page_of(contents: results.Contents, folder: Path) -> str:
+    kills = matrix.read(folder)
+    return report.page(contents.run, contents.records, contents.wrong, kills)
 
 
 def _parser() -> argparse.ArgumentParser:

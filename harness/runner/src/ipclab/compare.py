@@ -350,7 +350,8 @@ def _environment(
 
 
 def _read(folder: Path) -> Read:
-    document, found, wrong = results.read(folder)
+    contents = results.read(folder)
+    document, found, wrong = contents.run, contents.records, contents.wrong
     if wrong:
         raise UsageError(f"{folder}: {wrong}; compare whole results only")
     if document["state"] != "finished":

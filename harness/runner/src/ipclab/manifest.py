@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,21 @@ from typing import Any
 from ipclab import ctest
 from ipclab.ctest import Case
 
+_known: dict[tuple[str, int, int, int, int], str] = {}
+
 
 def of_file(path: Path) -> str | None:
-    """The digest of a file; None if there is none that can be read."""
+    """The digest of a file; None if there is none that can be read.
+
+    A file is read once, and again only if the system says that it was changed.
+    """
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+            now = os.fstat(stream.fileno())
+            key = str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+            if key not in _known:
+                _known[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+            return _known[key]
     except OSError:
         return None
 
@@ -42,11 +52,6 @@ def of_programs(
                 found.setdefault(str(path.relative_to(root)), path)
                 break
     return {name: of_file(found[name]) for name in sorted(found)}
-
-
-def of_records(data: bytes) -> dict[str, Any]:
-    """What records.jsonl is: count of records, bytes, digest."""
-    return {"count": data.count(b"\n"), "bytes": len(data), "sha256": of_bytes(data)}
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:

@@ -630,18 +630,19 @@ class Campaign:
         """Where a run without the library said something else."""
         if (folder := self._request.baseline) is None:
             return []
-        document, found, wrong = results.read(folder)
-        if wrong or document["state"] != "finished":
-            raise UsageError(f"{folder}: {wrong or 'the run is not finished'}")
+        there = results.read(folder)
+        document = there.run
+        if there.wrong or document["state"] != "finished":
+            raise UsageError(f"{folder}: {there.wrong or 'the run is not finished'}")
         if document["backend"] != self.backend:
             raise UsageError(f"{folder}: a run on {document['backend']}")
         profile = document["settings"].get("profile")
-        there = {row.ctest: row.shown for row in records.rows(found)}
+        verdicts = {row.ctest: row.shown for row in records.rows(there.records)}
         return [
             f"{x.ctest}: {x.verdict} with the library, "
-            f"{there.get(x.ctest, 'not recorded')} in {folder}"
+            f"{verdicts.get(x.ctest, 'not recorded')} in {folder}"
             for x in self._journal.baseline
-            if x.profile == profile and there.get(x.ctest) != x.verdict
+            if x.profile == profile and verdicts.get(x.ctest) != x.verdict
         ]
 
     def _digest(self, sound: Run) -> str:

@@ -126,23 +126,30 @@ def counts(table: Iterable[Row]) -> dict[str, int]:
     return {name: found[name] for name in ORDER if found[name]}
 
 
-def parse_lines(data: bytes) -> tuple[list[Record], str | None]:
+def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
     """The good records of a records.jsonl, and what is wrong with it, if anything.
 
-    A last line without its newline was cut off: it is no result.
+    Each line has its newline; a last one without was cut off: it is no result. The
+    lines are read to their end even if one of them is wrong.
     """
     records: list[Record] = []
-    lines = data.split(b"\n")
-    cut = lines.pop()
+    wrong: str | None = None
     for number, text in enumerate(lines, 1):
+        if wrong:
+            continue
+        if not text.endswith(b"\n"):
+            wrong = "the last line is cut off and is left out"
+            continue
         try:
             record = json.loads(text)
-        except ValueError:
-            return records, f"line {number} is no JSON; it and the rest are left out"
-        if wrong := schema.error(record, schema.RECORD):
-            return records, f"line {number}: {wrong}; it and the rest are left out"
+        except (ValueError, RecursionError):
+            wrong = f"line {number} is no JSON; it and the rest are left out"
+            continue
+        if found := schema.error(record, schema.RECORD):
+            wrong = f"line {number}: {found}; it and the rest are left out"
+            continue
         records.append(record)
-    return records, "the last line is cut off and is left out" if cut else None
+    return records, wrong
 
 
 def _row(name: str, attempts: list[Record]) -> Row:

@@ -14,11 +14,17 @@ import hashlib
 import json
 import os
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from ipclab import records
+from ipclab import records, schema
 from ipclab.errors import HarnessError, UsageError
+
+# A run of the whole suite with three attempts has 10 MiB, its longest line 100 KiB.
+LARGEST = 256 * 2**20  # bytes
+LONGEST_LINE = 16 * 2**20
 
 
 def default_folder(what: str = "") -> Path:
@@ -38,7 +44,7 @@ class Results:
         """Makes the folder. UsageError if it already holds something."""
         self.folder = folder
         self.lines = folder / "records.jsonl"
-        self._seal, self._bytes, self._count = hashlib.sha256(), 0, 0
+        self._seal = Seal()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
@@ -54,21 +60,12 @@ class Results:
     def append(self, record: records.Record) -> None:
         """Add one record; what could be written of a failed one is cut off again."""
         data = append(self.lines, record)
-        self._seal.update(data)
-        self._bytes += len(data)
-        self._count += 1
+        self._seal.add(data)
 
     @property
     def seal(self) -> dict[str, Any]:
-        """What records.jsonl must be (as `manifest.of_records`).
-
-        Of what was appended, not of what the file holds now.
-        """
-        return {
-            "count": self._count,
-            "bytes": self._bytes,
-            "sha256": self._seal.hexdigest(),
-        }
+        """What records.jsonl must be: of what was appended, not of what is there."""
+        return self._seal.document
 
     def link_latest(self) -> None:
         """Let results/latest lead to this folder."""
@@ -109,7 +106,8 @@ def write(path: Path, text: str) -> None:
     """Write a whole file: a temporary one, fsync, rename. HarnessError if it fails."""
     draft = path.with_name(f".{path.name}.draft")
     try:
-        with draft.open("w", encoding="utf-8") as stream:
+        draft.unlink(missing_ok=True)  # "x" follows no link that somebody left
+        with draft.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -121,35 +119,80 @@ def write(path: Path, text: str) -> None:
         raise _cannot(path, error) from None
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[records.Record], str | None]:
-    """run.json, the records, and what is wrong with the records, if anything.
+@dataclass(frozen=True)
+class Contents:
+    """What a results folder holds."""
 
-    Raises UsageError if this is no results folder.
+    run: dict[str, Any]  # run.json
+    records: list[records.Record]  # the good ones
+    wrong: str | None  # what is wrong with the records, if anything
+    seal: dict[str, Any]  # what records.jsonl is, as `Results.seal`
+
+
+def read(folder: Path) -> Contents:
+    """A results folder, whoever made it.
+
+    Raises UsageError if this is no results folder, or none of this version.
     """
+    contents = read_unchecked(folder)
+    if wrong := schema.error(contents.run, schema.RUN, "run.json"):
+        raise UsageError(
+            f"{folder}: {wrong}; was it made by another version of ipclab?"
+        )
+    return contents
+
+
+def read_unchecked(folder: Path) -> Contents:
+    """The same for somebody who checks run.json and says what is wrong."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     path = folder / "run.json"
     try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"{path}: larger than any result of ipclab")
         run = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; no results here") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{path}: is no JSON") from None
-    for field, kind in (
-        ("state", str),
-        ("fingerprint", dict),
-        ("requirements", dict),
-        ("settings", dict),
-        ("problems", list),
-    ):
-        if not isinstance(run, dict) or not isinstance(run.get(field), kind):
-            raise UsageError(f"{path}: has no good '{field}'")
-    found, wrong = records.parse_lines(read_lines(folder))
-    return run, found, wrong and f"records.jsonl: {wrong}"
+    if not isinstance(run, dict):
+        raise UsageError(f"{path}: is no object")
+    seal = Seal()
+    with _opened(folder) as (lines_of, stream):
+        try:
+            found, wrong = records.parse_lines(_lines(lines_of, stream, seal))
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise UsageError(f"{lines_of}: is no whole gzip file") from None
+        except OSError as error:
+            raise UsageError(f"{lines_of}: {error.strerror}") from None
+    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal.document)
 
 
-def read_lines(folder: Path) -> bytes:
-    """The bytes of records.jsonl, or of records.jsonl.gz as it was before gzip.
+class Seal:
+    """The digest of lines, as they come."""
+
+    def __init__(self) -> None:
+        self._digest, self._bytes, self._count = hashlib.sha256(), 0, 0
+
+    def add(self, data: bytes) -> None:
+        """Some more bytes."""
+        self._digest.update(data)
+        self._bytes += len(data)
+        self._count += data.count(b"\n")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What run.json has as `manifest.records`."""
+        return {
+            "count": self._count,
+            "bytes": self._bytes,
+            "sha256": self._digest.hexdigest(),
+        }
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """records.jsonl, or records.jsonl.gz as it was before gzip.
 
     Raises UsageError if there is neither, or both.
     """
@@ -158,13 +201,25 @@ def read_lines(folder: Path) -> bytes:
         raise UsageError(f"{folder}: records.jsonl and records.jsonl.gz; remove one")
     path = packed if packed.exists() else plain
     try:
-        return (
-            gzip.decompress(path.read_bytes()) if path == packed else path.read_bytes()
-        )
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UsageError(f"{path}: is no whole gzip file") from None
+        with path.open("rb") as stream:
+            if path == plain:
+                yield path, stream
+            else:
+                with gzip.open(stream) as unpacked:
+                    yield path, cast(BinaryIO, unpacked)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def _lines(path: Path, stream: BinaryIO, seal: Seal) -> Iterator[bytes]:
+    """Line by line; UsageError on more than any run writes: a file may be hostile."""
+    total = 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        total += len(line)
+        if len(line) > LONGEST_LINE or total > LARGEST:
+            raise UsageError(f"{path}: larger than any result of ipclab")
+        seal.add(line)
+        yield line
 
 
 def _keep_names(folder: Path) -> None:

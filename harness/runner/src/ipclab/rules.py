@@ -46,7 +46,7 @@ def _verdicts(folder: Path | None) -> dict[str, str]:
     """The verdict of each test of a run, as shown; by CTest's name."""
     if folder is None and not LATEST.is_dir():
         return {}
-    found = results.read(folder or LATEST)[1]
+    found = results.read(folder or LATEST).records
     return {row.ctest: row.shown for row in records.rows(found)}
 
 

@@ -92,20 +92,20 @@ def _wrong_value(value: Any, schema: Schema, where: str) -> str | None:
 
 
 def _wrong_part(value: Any, schema: Schema, where: str) -> str | None:
-    if isinstance(value, dict) and "properties" in schema:
-        properties: dict[str, Schema] = schema["properties"]
+    if isinstance(value, dict):
+        properties: dict[str, Schema] = schema.get("properties", {})
+        others: Schema | bool = schema.get("additionalProperties", True)
         for name in schema.get("required", []):
             if name not in value:
                 return f"{where}.{name}: is missing"
         for name, part in value.items():
-            if name not in properties:
+            of_part = properties.get(name, others)
+            if of_part is False:
                 return f"{where}.{name}: is no field of it"
-            if wrong := error(part, properties[name], f"{where}.{name}"):
-                return wrong
-    elif isinstance(value, dict) and "additionalProperties" in schema:
-        for name, part in value.items():
-            inner = f"{where}.{name}"
-            if wrong := error(part, schema["additionalProperties"], inner):
+            if of_part is True:
+                continue
+            assert isinstance(of_part, dict)
+            if wrong := error(part, of_part, f"{where}.{name}"):
                 return wrong
     if isinstance(value, list) and "items" in schema:
         for index, part in enumerate(value):

@@ -47,10 +47,10 @@ def run(out: Console, folder: Path, build: Path | None) -> int:
     With a build folder, hold the programs and the catalogue to it, too. Raises
     UsageError if the results cannot be read at all.
     """
-    document, found, wrong = results.read(folder)
-    data = results.read_lines(folder)
-    wrongs = [wrong] if wrong else []
-    wrongs += problems(document, found, data)
+    contents = results.read_unchecked(folder)
+    document, found = contents.run, contents.records
+    wrongs = [contents.wrong] if contents.wrong else []
+    wrongs += problems(document, found, contents.seal)
     if build is not None and not _wrong_document(document):
         wrongs += _against_build(document, build)
     for problem in wrongs:
@@ -60,10 +60,12 @@ def run(out: Console, folder: Path, build: Path | None) -> int:
     return 1 if wrongs else 0
 
 
-def problems(document: Document, found: list[Record], data: bytes) -> list[str]:
+def problems(
+    document: Document, found: list[Record], seal: dict[str, Any]
+) -> list[str]:
     """What is wrong with run.json and the records, one line each.
 
-    `data` is records.jsonl, `found` the good records in it. A prefix, or a
+    `seal` is what records.jsonl is, `found` are the good records in it. A prefix, or a
     run.json that cannot be believed, is told as that and no further.
     """
     if wrong := _wrong_document(document):
@@ -74,7 +76,7 @@ def problems(document: Document, found: list[Record], data: bytes) -> list[str]:
         return [_prefix(document, found)]
     return [
         *_options(document),
-        *_seal(document, data),
+        *_seal(document, seal),
         *_attempts(document, found),
         *_rows(document, found),
         *_machine(document, found),
@@ -110,8 +112,8 @@ def _options(document: Document) -> Iterator[str]:
             yield f"made with a fault planted on purpose: {name} was set"
 
 
-def _seal(document: Document, data: bytes) -> Iterator[str]:
-    written, now = document["manifest"]["records"], manifest.of_records(data)
+def _seal(document: Document, now: dict[str, Any]) -> Iterator[str]:
+    written = document["manifest"]["records"]
     if written is None:
         yield "run.json: finished, but without the digest of the records"
     elif now != written:
