@@ -96,25 +96,26 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
 
   // The module must not go away under a running kernel.
   stream->submit(
-      [function, context, shape, &kernel, arguments = std::move(arguments)] {
-        const ptx::AddressSpace space = address_space(context->device);
-        ptx::Launch grid;
-        grid.kernel = &kernel;
-        std::copy(shape.grid, shape.grid + 3, grid.grid);
-        std::copy(shape.block, shape.block + 3, grid.block);
-        grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
-        grid.parameters = arguments.data();
-        grid.space = &space;
-        grid.limit_seconds = kernel_limit();
-        grid.cooperative = shape.cooperative;
-        const std::optional<ptx::Fault> fault = ptx::run(grid);
-        if (!fault) return;
-        say(fault->what + " (error " + std::to_string(fault->code) +
-            " on device " + std::to_string(context->device) +
-            "; the context cannot be used any more)");
-        int none = 0;
-        context->sticky.compare_exchange_strong(none, fault->code);
-      });
+      {CU_GRAPH_NODE_TYPE_KERNEL,
+       [function, context, shape, &kernel, arguments = std::move(arguments)] {
+         const ptx::AddressSpace space = address_space(context->device);
+         ptx::Launch grid;
+         grid.kernel = &kernel;
+         std::copy(shape.grid, shape.grid + 3, grid.grid);
+         std::copy(shape.block, shape.block + 3, grid.block);
+         grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+         grid.parameters = arguments.data();
+         grid.space = &space;
+         grid.limit_seconds = kernel_limit();
+         grid.cooperative = shape.cooperative;
+         const std::optional<ptx::Fault> fault = ptx::run(grid);
+         if (!fault) return;
+         say(fault->what + " (error " + std::to_string(fault->code) +
+             " on device " + std::to_string(context->device) +
+             "; the context cannot be used any more)");
+         int none = 0;
+         context->sticky.compare_exchange_strong(none, fault->code);
+       }});
   return CUDA_SUCCESS;
 }
 

@@ -150,6 +150,10 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
         drop_block(allocation.mapping, *allocation.block);
       }
       break;
+    case Kind::kGraph:
+      unmap(allocation.mapping, allocation.mapping_size);
+      give_back_bytes(allocation.gpu, allocation.mapping_size);
+      break;
     case Kind::kManaged:
     case Kind::kHost:
       retire(allocation.mapping, allocation.mapping_size);
@@ -311,7 +315,8 @@ CUresult memory_free(uint64_t address) {
     allocation = entry->second;
   }
   if (allocation.pool != nullptr) return pool_free(address, nullptr);
-  if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged) {
+  if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged &&
+      allocation.kind != Kind::kGraph) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   wait_for_users(allocation);
@@ -355,21 +360,52 @@ CUresult memory_free_async(uint64_t address,
     const auto entry = allocations().find(address);
     if (entry == allocations().end()) return CUDA_ERROR_INVALID_VALUE;
     const bool pooled = entry->second.pool != nullptr;
-    if (!pooled && entry->second.kind != Kind::kDevice) {
+    if (!pooled && entry->second.kind != Kind::kDevice &&
+        entry->second.kind != Kind::kGraph) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!pooled) id = entry->second.buffer_id;
   }
   if (id == 0) return pool_free(address, stream);
   stream->submit(
-      [address, id] {
-        const std::lock_guard lock(state_mutex());
-        const auto entry = allocations().find(address);
-        if (entry != allocations().end() && entry->second.buffer_id == id) {
-          release(entry);
-        }
-      },
+      {CU_GRAPH_NODE_TYPE_MEM_FREE,
+       [address, id] {
+         const std::lock_guard lock(state_mutex());
+         const auto entry = allocations().find(address);
+         if (entry != allocations().end() && entry->second.buffer_id == id) {
+           release(entry);
+         }
+       }},
       true);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_allocate(CUcontext context, uint64_t address,
+                               uint64_t size) {
+  const std::lock_guard lock(state_mutex());
+  const uint64_t bytes = round_up(size, kPage);
+  if (find_allocation(address) != nullptr || !take_bytes(context->gpu, bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const std::shared_ptr<Block> block = Block::create(context->gpu, bytes);
+  if (block == nullptr || !map_block(address, *block, bytes, false)) {
+    give_back_bytes(context->gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  grant(context->gpu, address, bytes);
+  Allocation& allocation = insert(context, address, size, Kind::kGraph);
+  allocation.mapping_size = bytes;
+  allocation.block = block;
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_free(uint64_t address) {
+  const std::lock_guard lock(state_mutex());
+  const auto entry = allocations().find(address);
+  if (entry == allocations().end() || entry->second.kind != Kind::kGraph) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  release(entry);
   return CUDA_SUCCESS;
 }
 

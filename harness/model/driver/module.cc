@@ -23,28 +23,14 @@ CUresult read_file(const char* name, std::string* text) {
   return CUDA_SUCCESS;
 }
 
-CUresult launch_on(CUfunction handle, const LaunchShape& shape,
-                   CUstream stream_handle, void** parameters, void** extra) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
-  const std::shared_ptr<Stream> stream = resolve_stream(stream_handle, context);
-  if (stream == nullptr || handle == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
+CUresult launch_on(CUfunction function, const LaunchShape& shape,
+                   CUstream handle, void** parameters, void** extra) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   // "A kernel launch will fail if it is issued to a stream that is not
   // associated to the current device."
-  if (stream->context() != context) return CUDA_ERROR_INVALID_HANDLE;
-  const auto function = resolve_function(handle, context);
-  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const void* packed = nullptr;
-  size_t packed_size = 0;
-  for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
-      packed_size = *static_cast<size_t*>(extra[1]);
-    }
-  }
-  return launch(function, shape, stream, parameters, packed, packed_size);
+  if (stream->context() != current_context()) return CUDA_ERROR_INVALID_HANDLE;
+  return launch_kernel(stream, function, shape, parameters, extra);
 }
 
 bool is_interprocess(CUevent handle) {
@@ -81,6 +67,24 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
 }
 
 }  // namespace
+
+CUresult ipclab::model::launch_kernel(const std::shared_ptr<Stream>& stream,
+                                      CUfunction handle,
+                                      const LaunchShape& shape,
+                                      void** parameters, void** extra) {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto function = resolve_function(handle, stream->context());
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const void* packed = nullptr;
+  size_t packed_size = 0;
+  for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      packed_size = *static_cast<size_t*>(extra[1]);
+    }
+  }
+  return launch(function, shape, stream, parameters, packed, packed_size);
+}
 
 IPCLAB_DRIVER_API CUresult cuModuleLoadDataEx(CUmodule* module,
                                               const void* image, unsigned,
