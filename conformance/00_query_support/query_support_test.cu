@@ -297,8 +297,12 @@ TEST(QuerySupport, GranularityIsUsable) {
 
     const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle memory;
-    EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, minimum, &wanted, 0));
-    CALL(DRIVER(cuMemRelease)(memory));
+    // Every multiple will do, not only the powers of two.
+    for (const size_t times : {1, 2, 3, 5}) {
+      SCOPED_TRACE(std::to_string(times) + " times the minimum");
+      EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, times * minimum, &wanted, 0));
+      CALL(DRIVER(cuMemRelease)(memory));
+    }
     // Half of the minimum is no multiple of it.
     EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, minimum / 2, &wanted, 0),
                    CUDA_ERROR_INVALID_VALUE);

@@ -24,6 +24,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr size_t kLarge = 256 << 20;  // nobody takes so much by the way
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 constexpr int kRounds = 200;
@@ -341,7 +342,16 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
   covers("LMEM-34");
   needs(gpus(2), alone, legacy_memory, peer_access);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kLarge);
+    Words(buffer.data, kBytes).fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+    const size_t held = free_memory();
+    buffer.free();
+    EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
+    me.signal("memory is back");
+  });
   scenario.role("importer", on_device(1, [](Role& me) {
                   const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
                   leaves_nothing(kRounds, [&](int) {
@@ -358,6 +368,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                               cudaDeviceEnablePeerAccess(0, 0));
                   EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
                   me.signal("closed");
+                  me.wait("memory is back");
                 }));
   scenario.run(60s);
 }

@@ -202,8 +202,10 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    Mapping other(chunk, bytes);
     const Mapping mapping(chunk, bytes);
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    other.unmap();  // not the last one
     me.signal("released by the importer");
     me.wait("overwritten");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <vector>
 
 #include "harness/scenario/pool.h"
 
@@ -13,6 +14,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr int kNextOwners = 64;
 
 using PointerData = cudaMemPoolPtrExportData;
 
@@ -261,9 +263,15 @@ TEST(PoolStreamOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
     buffer.data = nullptr;
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
-    // Neither of the next owners may write before the importer has read: the
-    // one gets different memory, the other is in the same order.
-    AsyncBuffer beside(pool, kBytes, other);
+    // None of the next owners may write before the importer has read: some get
+    // different memory, the last is in the same order. They are more than what
+    // the pool has to spare, so a block that counts as free is among theirs.
+    std::vector<AsyncBuffer> others;
+    for (int i = 0; i < kNextOwners; ++i) {
+      others.emplace_back(pool, kBytes, other);
+      CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
+    }
+    const AsyncBuffer& beside = others.front();
     beside.queue_fill(pattern("beside"), other);
     AsyncBuffer behind(pool, kBytes, stream);
     behind.queue_fill(pattern("behind"), stream);

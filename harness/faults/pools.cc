@@ -648,9 +648,17 @@ int late_free_lost(Call& call) {
 int importers_free_at_once(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
     return noted_pools(call);
-  blocks.erase(call.at<void*>(0));
+  void* const address = call.at<void*>(0);
+  const size_t bytes = blocks.get(address).bytes;
+  blocks.erase(address);
+  // Whoever gets it next need not wait for the importer's work.
+  if (cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
+    cudaGetLastError();
+    cudaMemsetAsync(address, 0xDD, bytes, private_stream());
+    cudaStreamSynchronize(private_stream());
+  }
   call.fired();
-  return cudaFree(call.at<void*>(0));
+  return cudaFree(address);
 }
 
 int destroy_frees_all(Call& call) {
@@ -1054,7 +1062,8 @@ void add_pools(List& list) {
              exporters_free_lost);
   list.named("import-free-at-once",
              "the importer's free does not wait for its stream",
-             {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer"},
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer",
+              "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              importers_free_at_once);
   list.named("destroy-frees-live", "destroying a pool frees what it has lent",
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
