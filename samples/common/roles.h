@@ -45,17 +45,17 @@ struct Child {
   Channel channel;  ///< to it
   pid_t pid;        ///< of it
 
-  /// The importer's exit code; 1, with a line that says why, if a
-  /// signal ended it or the deadline did.
+  /// The importer's exit code; 1, with a line that says why, if it was
+  /// ended by a signal or did not end before the deadline.
   int wait(std::chrono::milliseconds deadline) {
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
-    pollfd ended{handle, POLLIN, 0};
-    if (poll(&ended, 1, static_cast<int>(deadline.count())) == 0) {
+    if (!wait_for(handle, POLLIN, deadline)) {
       std::fprintf(stderr, "importer %d has not ended after %lld ms\n",
                    pid, static_cast<long long>(deadline.count()));
       kill(pid, SIGKILL);
+      if (!wait_for(handle, POLLIN, 5s)) return EXIT_FAILURE;
     }
     close(handle);
     int status = 0;
