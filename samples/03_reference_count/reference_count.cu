@@ -41,8 +41,7 @@ int exporter(Channel& channel) {
 
   // Only an opened pointer can be closed.
   bool good =
-      refused("closes its own memory with cudaIpcCloseMemHandle",
-              cudaIpcCloseMemHandle(data));
+      refused("closes its own memory", cudaIpcCloseMemHandle(data));
 
   cudaIpcMemHandle_t handle;
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
