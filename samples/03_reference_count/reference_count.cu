@@ -50,7 +50,7 @@ int exporter(Channel& channel) {
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("still has its memory: %d values wrong", wrong);
-  good = wrong == 0 && good;
+  good &= wrong == 0;
   CUDA_CHECK(cudaFree(data));
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -70,12 +70,12 @@ int importer(Channel channel) {
   bool good = first == second;
   say("opens twice, gets %s", good ? "one pointer" : "TWO pointers");
 
-  good = refused("frees it with cudaFree", cudaFree(first)) && good;
+  good &= refused("frees it with cudaFree", cudaFree(first));
 
   CUDA_CHECK(cudaIpcCloseMemHandle(first));
   const int wrong = count_wrong(second, kCount, kExporterValue);
   say("closes once, still reads the values: %d wrong", wrong);
-  good = wrong == 0 && good;
+  good &= wrong == 0;
 
   write_values(second, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
@@ -85,11 +85,9 @@ int importer(Channel channel) {
   const bool mapped = is_mapped(second);
   say("closes twice, the memory is %s",
       mapped ? "STILL mapped" : "not mapped any more");
-  good = !mapped && good;
+  good &= !mapped;
 
-  good =
-      refused("closes a third time", cudaIpcCloseMemHandle(second)) &&
-      good;
+  good &= refused("closes a third time", cudaIpcCloseMemHandle(second));
   channel.signal("closed");
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
