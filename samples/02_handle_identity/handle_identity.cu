@@ -22,7 +22,6 @@
 
 constexpr int kRow = 256;  // values in a row
 constexpr int kCount = 4096 * kRow;
-constexpr size_t kBytes = kCount * sizeof(int);
 
 constexpr int kFirstValue = 1000000;  // in the first allocation
 constexpr int kLaterValue = 2000000;  // in the one after it
@@ -51,18 +50,9 @@ Loan lend(void* pointer) {
 }
 //! [lend]
 
-int* allocate(int first) {
-  int* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  write_values(data, kCount, first);
-  CUDA_CHECK(cudaDeviceSynchronize());
-  return data;
-}
-
 //! [exporter]
 int exporter(Channel& channel) {
-  int* data = allocate(kFirstValue);
+  int* data = static_cast<int*>(allocate_values(kCount, kFirstValue));
   const Loan loan = lend(data + 3 * kRow);
   say("lends row 3, %zu bytes into its allocation", loan.offset);
   channel.send("handle", loan);
@@ -71,7 +61,7 @@ int exporter(Channel& channel) {
   const int wrong = count_wrong(data + 3 * kRow, kRow, kImporterValue);
   say("reads the importer's values in row 3: %d wrong", wrong);
   CUDA_CHECK(cudaFree(data));
-  data = allocate(kLaterValue);
+  data = static_cast<int*>(allocate_values(kCount, kLaterValue));
   const Loan later = lend(data + 3 * kRow);
   say("frees it and allocates again; the id is %s",
       later.id == loan.id ? "the SAME" : "another");

@@ -21,7 +21,6 @@
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kExporterValue = 3000000;
 constexpr int kImporterValue = 3500000;
 
@@ -33,11 +32,7 @@ bool is_mapped(const void* pointer) {
 
 //! [exporter]
 int exporter(Channel& channel) {
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  write_values(data, kCount, kExporterValue);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  void* data = allocate_values(kCount, kExporterValue);
 
   // Only an opened pointer can be closed.
   bool good =

@@ -26,7 +26,6 @@
 constexpr int kImporters = 3;
 constexpr int kSlot = 1 << 16;  // values that one importer writes
 constexpr int kCount = kImporters * kSlot;
-constexpr size_t kBytes = kCount * sizeof(int);
 
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;  // plus the importer's number
@@ -39,11 +38,8 @@ struct Invitation {
 };
 
 int exporter(std::vector<Child>& importers) {
-  int* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  write_values(data, kCount, kExporterValue);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  int* data =
+      static_cast<int*>(allocate_values(kCount, kExporterValue));
 
   Invitation invitation{};
   CUDA_CHECK(cudaIpcGetMemHandle(&invitation.handle, data));

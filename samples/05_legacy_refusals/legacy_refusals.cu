@@ -23,7 +23,6 @@
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kExporterValue = 5000000;
 
 //! [once]
@@ -50,15 +49,12 @@ int exporter(Channel& channel) {
 
   // refused() clears the kept code, too.
   cudaIpcMemHandle_t handle;
-  void* freed = nullptr;
-  CUDA_CHECK(cudaMalloc(&freed, kBytes));
+  void* freed = allocate_values(kCount, kExporterValue);
   CUDA_CHECK(cudaFree(freed));
   good &= refused("exports freed memory",
                   cudaIpcGetMemHandle(&handle, freed));
 
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
+  void* data = allocate_values(kCount, 0);
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
   void* own = nullptr;
   const cudaError_t opened = cudaIpcOpenMemHandle(

@@ -23,17 +23,12 @@
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kExporterValue = 6000000;
 constexpr int kImporterValue = 6500000;
 
 //! [exporter]
 int exporter(Channel& channel) {
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  write_values(data, kCount, kExporterValue);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  void* data = allocate_values(kCount, kExporterValue);
 
   CUipcMemHandle handle;  // the same bytes as a cudaIpcMemHandle_t
   CU_CHECK(DRIVER(cuIpcGetMemHandle)(

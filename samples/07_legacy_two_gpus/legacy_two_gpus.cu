@@ -22,7 +22,6 @@
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kExporterValue = 7000000;
 constexpr int kAdded = 500000;  // by the importer, to each value
 
@@ -32,11 +31,7 @@ __global__ void add(int* data, int amount) {
 
 //! [exporter]
 int exporter(Channel& channel) {
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));  // on device 0
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  write_values(data, kCount, kExporterValue);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  void* data = allocate_values(kCount, kExporterValue);  // GPU 0
 
   cudaIpcMemHandle_t handle;
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));

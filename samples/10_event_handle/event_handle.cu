@@ -29,10 +29,7 @@ constexpr int kNewValue = 2000000;
 
 //! [exporter]
 int exporter(Channel& channel) {
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  write_values(data, kCount, kOldValue);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  void* data = allocate_values(kCount, kOldValue);
   cudaIpcMemHandle_t memory;
   CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
   channel.send("memory", memory);
