@@ -9,7 +9,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/require.h"
 
 // One row of the table.

@@ -17,10 +17,7 @@
 
 #include <vector>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kImporters = 3;

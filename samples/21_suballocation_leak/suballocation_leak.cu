@@ -16,9 +16,6 @@
 
 #include <cstdint>
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr size_t kBytes = 4 << 10;  // 1024 words

@@ -9,7 +9,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/require.h"
 
 constexpr size_t kBytes = 1 << 20;
@@ -31,21 +30,24 @@ bool by_descriptor(void* data) {
     return false;  // not mapped with cuMemMap
 
   int fd = -1;
-  DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0);
+  const CUresult code =
+      DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
-  return fd != -1 && close(fd) == 0;
+  return code == CUDA_SUCCESS && close(fd) == 0;
 }
 
 bool by_pool_descriptor(cudaMemPool_t pool) {
   if (pool == nullptr) return false;  // does not come from a pool
 
   int fd = -1;
-  cudaMemPoolExportToShareableHandle(&fd, pool, kPoolFd, 0);
+  const cudaError_t code =
+      cudaMemPoolExportToShareableHandle(&fd, pool, kPoolFd, 0);
   cudaGetLastError();  // clears a refusal
-  return fd != -1 && close(fd) == 0;
+  return code == cudaSuccess && close(fd) == 0;
 }
 //! [attempts]
 
+constexpr char kRow[] = "%-15s  %-6s  %-3s  %-4s    %-9s  %-5s  %s";
 const char* word(bool yes) { return yes ? "yes" : "-"; }
 
 //! [attributes]
@@ -67,9 +69,8 @@ bool agree(const char* kind, void* data, bool pool_to_share = false) {
   const bool handle = by_legacy_handle(data);
   const bool descriptor = by_descriptor(data);
   const bool pool_descriptor = by_pool_descriptor(pool);
-  say("%-18s  %-6s  %-3s  %-4s    %-13s  %-10s  %s", kind, word(legacy),
-      word(vmm), word(pool), word(handle), word(descriptor),
-      word(pool_descriptor));
+  say(kRow, kind, word(legacy), word(vmm), word(pool), word(handle),
+      word(descriptor), word(pool_descriptor));
 
   // No attribute says whether a pool was created to be shared.
   return handle == (legacy != 0) && descriptor == vmm &&
@@ -119,8 +120,8 @@ int main() {
   require_gpus(1);
   require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
-  say("memory of          legacy  VMM  pool    legacy handle  "
-      "descriptor  pool descriptor");
+  say(kRow, "memory of", "legacy", "VMM", "pool", "by handle", "by fd",
+      "by fd of its pool");
 
   void* data = nullptr;
   CUDA_CHECK(cudaMalloc(&data, kBytes));
