@@ -21,7 +21,7 @@
 #include "../common/roles.h"
 
 constexpr int kImporters = 3;
-constexpr int kSlot = 1 << 16;  // values that one importer writes
+constexpr int kSlot = 1 << 19;  // values that one importer writes
 constexpr int kCount = kImporters * kSlot;
 
 constexpr int kExporterValue = 1000000;

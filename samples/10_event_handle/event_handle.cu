@@ -19,7 +19,7 @@
 #include "../common/gate.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 18;
+constexpr int kCount = 1 << 20;
 constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;

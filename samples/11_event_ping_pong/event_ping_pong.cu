@@ -19,7 +19,7 @@
 #include "../common/gate.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 16;
+constexpr int kCount = 1 << 19;
 constexpr int kRounds = 100;
 constexpr unsigned kStart = 7;  // all values are equal
 
