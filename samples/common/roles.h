@@ -68,6 +68,13 @@ struct Child {
                  WTERMSIG(status), strsignal(WTERMSIG(status)), pid);
     return EXIT_FAILURE;
   }
+
+  /// The exit code of the lesson: `mine`, that of the exporter, if it
+  /// failed, or else that of the importer, which has 10 s to end.
+  int finish(int mine) {
+    const int theirs = wait(10s);
+    return mine != EXIT_SUCCESS ? mine : theirs;
+  }
 };
 
 /// Starts the program again as the importer; `argv` is main's.
