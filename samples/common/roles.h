@@ -9,12 +9,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <chrono>
 #include <csignal>
 #include <string>
 
 #include "channel.h"
-#include "check.h"
 #include "require.h"
 
 using namespace std::chrono_literals;
