@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/vmm.h"
 #include "samples/common/channel.h"
 
@@ -31,11 +32,6 @@ constexpr int kImports = 3;
 constexpr int kOthers = 16;  // chunks that take the place of freed ones
 constexpr auto kPatience = 10s;
 constexpr int kFirstRounds = 20;  // what is made once is made by then
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
 
 // Another process, seen through to its end.
 class Process {
@@ -482,12 +478,7 @@ TEST(VmmLifetime, TheImportersMemoryOutlivesAKilledExporter) {
 
       cudaStream_t stream = nullptr;
       CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      const auto queue_copy = [&] {
-        note_call("copy_words<<<>>>");
-        copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256, 0,
-                     stream>>>(own.data, mapping.data, own.count);
-        CALL(cudaGetLastError());
-      };
+      const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
       queue_copy();  // loads the kernel, which may wait for all work
       CALL(cudaStreamSynchronize(stream));
       own.poison();

@@ -128,9 +128,7 @@ TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
       leave_unused(pool);
       const uint64_t left = reserved(pool);
       me.observe(what + ": " + mib(left) + " stay reserved");
-      if (threshold == kKeepAll) {
-        EXPECT_GE(left, kUnused);
-      }
+      if (threshold == kKeepAll) EXPECT_GE(left, kUnused);
       if (left < kUnused)
         me.lifted("a shared pool releases at a synchronise above its " + what);
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
