@@ -37,6 +37,9 @@ find_package(Threads REQUIRED)
 # A toolkit may lie where the loader does not look. LD_LIBRARY_PATH, with the
 # model on it, is searched before this.
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
+# Installed, the programs are ipclab/suite/bin of a site-packages folder (the
+# wheel of ci/package), which also has the wheel of the runtime.
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
 
 # MPI, for the lessons that also run one rank a node; all else does without.
 set(MPI_CXX_SKIP_MPICXX TRUE)

@@ -15,12 +15,14 @@ import pytest
 from rich.console import Console
 
 from ipclab import (
+    __version__,
     backend,
     compare,
     doctor,
     explain,
     matrix,
     mutants,
+    packed,
     report,
     results,
     rules,
@@ -32,7 +34,7 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
 
-BUILD = Path("build/run")
+BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -220,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ipclab",
         description="CUDA interprocess communication: run, judge, report.",
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
@@ -395,7 +398,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             type=Path,
             default=BUILD,
-            help=f"build folder (default: {BUILD})",
+            help=f"build folder or packed suite (default: {BUILD})",
         )
     two = commands.add_parser(
         "compare",
