@@ -20,6 +20,7 @@ from ipclab import (
     compare,
     doctor,
     explain,
+    fleet_cli,
     matrix,
     mutants,
     packed,
@@ -80,6 +81,8 @@ def _command(options: argparse.Namespace) -> int:
                 json=options.json,
             ),
         )
+    if options.command in fleet_cli.COMMANDS:
+        return fleet_cli.run(terminal.console(), options)
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
@@ -440,6 +443,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="hold programs, list of tests and catalogue to this build, too",
     )
+    fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser
