@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import Build
-from ipclab import engines, fleet, manifest, results
+from ipclab import engines, fingerprint, fleet, manifest, results
 from ipclab.errors import HarnessError, UsageError
 
 RECORDED = Path(__file__).parents[3] / "docs" / "results" / "h200-580.159"
@@ -35,7 +35,7 @@ class Fleet:
         self.names = [f"n{i}" for i in range(1, count + 1)]
         self.started = fleet.now() - datetime.timedelta(minutes=10)
         ran = self.document["manifest"]
-        self.fleet = {
+        self.fleet: dict[str, Any] = {
             "version": 1,
             "id": "f1",
             "engine": "slurm",
@@ -71,7 +71,7 @@ class Fleet:
         (folder / "records.jsonl").write_bytes(data)
         document = json.loads(json.dumps(self.document))
         machine = {**document["fingerprint"], **facts, "hostname": name}
-        document["fingerprint"] = {**machine, "id": fleet.fingerprint.identity(machine)}
+        document["fingerprint"] = {**machine, "id": fingerprint.identity(machine)}
         document["manifest"]["records"] = manifest.of_records(data)
         for i, field in enumerate(("started", "finished"), 1):
             time = self.started + datetime.timedelta(minutes=i)

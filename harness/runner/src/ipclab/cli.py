@@ -40,7 +40,9 @@ BUILD = packed.default_build()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (see `ipclab run --help`)."""
-    options = _parser().parse_args(arguments)
+    words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    options.run_options = rest
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         return _command(options)

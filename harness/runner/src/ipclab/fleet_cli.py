@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,15 @@ def add(commands: Any, build: Path) -> None:
     )
     for command in (many, one):
         command.add_argument("--build", metavar="DIR", type=Path, default=build)
-        command.add_argument("run_options", metavar="-- OPTIONS", nargs="*", default=[])
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a fleet or a node, and those after `--`, which are of the run."""
+    words = list(words)
+    if not words or words[0] not in COMMANDS or "--" not in words:
+        return words, []
+    end = words.index("--")
+    return words[:end], words[end + 1 :]
 
 
 def run(out: Console, options: argparse.Namespace) -> int:
