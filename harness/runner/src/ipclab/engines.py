@@ -74,7 +74,7 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
     """The nodes asked for; for one that is down or drained, Slurm's reason."""
     which = [f"--nodes={request.nodes}"] if request.nodes else []
     partition = [x for x in request.engine_options if x.startswith("--partition")]
-    form = "--Format=nodehost:.256,statelong:.64,reason:.256"
+    form = "--Format=nodelist:.256,statelong:.64,reason:.256"
     lines = _ask(["sinfo", "--noheader", "--Node", form, *which, *partition])
     found: dict[str, str | None] = {}
     for line in lines.splitlines():
