@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -29,10 +30,6 @@ constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 constexpr int kRounds = 200;
 constexpr int kPeersWithoutASwitch = 8;  // simpleIPC's limit
-
-__global__ void add(unsigned* counter, unsigned times) {
-  for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
-}
 
 // The role's body, with this device current.
 std::function<void(Role&)> on_device(int device,
@@ -183,9 +180,7 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
       CALL(cudaDeviceGetP2PAttribute(
           &native, cudaDevP2PAttrNativeAtomicSupported, to, from));
       if (native != 0) {
-        note_call("add<<<>>>");
-        add<<<1, 256>>>(mapping.data, kAddsPerThread);
-        CALL(cudaGetLastError());
+        launch_add(mapping.data, kAddsPerThread);
         CALL(cudaDeviceSynchronize());
       } else {
         me.observe("these GPUs have no atomics between them");

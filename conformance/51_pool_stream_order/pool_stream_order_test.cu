@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
 
 using namespace ipclab;
@@ -18,31 +19,19 @@ constexpr int kNextOwners = 64;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
-
-void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
-  note_call("copy_words<<<>>>");
-  copy_words<<<static_cast<unsigned>((to.count + 255) / 256), 256, 0, stream>>>(
-      to.data, from.data, to.count);
-  CALL(cudaGetLastError());
-}
-
 // Loading a kernel may wait for all work of the context, so each is loaded
 // before a stream is held.
 void load_kernels() {
   const DeviceBuffer from(4096), to(4096);
   from.fill(pattern("loads the kernels"));
-  queue_copy(to, from, nullptr);
+  launch_copy(to, from, nullptr);
   CALL(cudaDeviceSynchronize());
 }
 
 // What came of reading memory that nobody promises: a code, and whose bytes.
 std::string seen_by_kernel(const Words& words, Pattern expected) {
   const DeviceBuffer copy(kBytes);
-  queue_copy(copy, words, nullptr);
+  launch_copy(copy, words, nullptr);
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   if (code != cudaSuccess) return name_of(code);
   return copy_reads(copy, expected) ? "the values that come later"
@@ -297,7 +286,7 @@ TEST(PoolStreamOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     Latch latch;
     latch.hold(stream);
-    queue_copy(copy, buffer, stream);
+    launch_copy(copy, buffer, stream);
     EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
     buffer.data = nullptr;
     CALL(cudaEventRecord(freed, stream));

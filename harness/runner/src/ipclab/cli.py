@@ -15,13 +15,16 @@ import pytest
 from rich.console import Console
 
 from ipclab import (
+    __version__,
     backend,
     compare,
     doctor,
     explain,
     faults,
+    fleet_cli,
     matrix,
     mutants,
+    packed,
     report,
     results,
     rules,
@@ -33,12 +36,14 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
 
-BUILD = Path("build/run")
+BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (see `ipclab run --help`)."""
-    options = _parser().parse_args(arguments)
+    words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    options.run_options = rest
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         return _command(options)
@@ -80,6 +85,8 @@ def _command(options: argparse.Namespace) -> int:
                 expect=options.write_expect,
             ),
         )
+    if options.command in fleet_cli.COMMANDS:
+        return fleet_cli.run(terminal.console(), options)
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
@@ -241,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ipclab",
         description="CUDA interprocess communication: run, judge, report.",
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
@@ -491,7 +499,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             type=Path,
             default=BUILD,
-            help=f"build folder (default: {BUILD})",
+            help=f"build folder or packed suite (default: {BUILD})",
         )
     two = commands.add_parser(
         "compare",
@@ -533,6 +541,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="hold programs, list of tests and catalogue to this build, too",
     )
+    fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser
