@@ -151,8 +151,7 @@ void cuLaunchKernelEx(Line& line, const P& p, bool) {
     launch.blockDimY = p.config->blockDimY;
     launch.blockDimZ = p.config->blockDimZ;
   }
-  write_launch(line, launch,
-               p.config == nullptr ? nullptr : p.config->hStream);
+  write_launch(line, launch, p.config == nullptr ? nullptr : p.config->hStream);
 }
 
 // A handle for another process: a descriptor, or the bytes of a fabric handle.
@@ -162,7 +161,7 @@ inline void write_exported(Line& line, const void* place,
   if (!ok || place == nullptr) {
     line.raw("null");
   } else if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    write_descriptor(line, *static_cast<const int*>(place));
+    write_descriptor(line, *static_cast<const int*>(place), true);
   } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
     line.bytes(place, sizeof(CUmemFabricHandle));
   } else {
@@ -171,11 +170,11 @@ inline void write_exported(Line& line, const void* place,
 }
 
 inline void write_imported(Line& line, const void* given,
-                           CUmemAllocationHandleType type) {
+                           CUmemAllocationHandleType type, bool ok) {
   line.comma();
   if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    write_descriptor(
-        line, static_cast<int>(reinterpret_cast<uintptr_t>(given)));
+    write_descriptor(line, static_cast<int>(reinterpret_cast<uintptr_t>(given)),
+                     ok);
   } else if (type == CU_MEM_HANDLE_TYPE_FABRIC && given != nullptr) {
     line.bytes(given, sizeof(CUmemFabricHandle));
   } else {
@@ -200,14 +199,14 @@ void cuMemPoolExportToShareableHandle(Line& line, const P& p, bool ok) {
 template <class P>
 void cuMemImportFromShareableHandle(Line& line, const P& p, bool ok) {
   line.comma().value(p.handle, ok);
-  write_imported(line, p.osHandle, p.shHandleType);
+  write_imported(line, p.osHandle, p.shHandleType, ok);
   line.comma().value(p.shHandleType, ok);
 }
 
 template <class P>
 void cuMemPoolImportFromShareableHandle(Line& line, const P& p, bool ok) {
   line.comma().value(p.pool_out, ok);
-  write_imported(line, p.handle, p.handleType);
+  write_imported(line, p.handle, p.handleType, ok);
   line.comma().value(p.handleType, ok).comma().value(p.flags, ok);
 }
 

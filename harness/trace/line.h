@@ -47,8 +47,8 @@ class Line {
       const auto byte = static_cast<unsigned char>(c);
       if (byte < 0x20 || byte > 0x7e || c == '"' || c == '\\') {
         constexpr char kHex[] = "0123456789abcdef";
-        const char escaped[] = {
-            '\\', 'u', '0', '0', kHex[byte >> 4], kHex[byte & 15]};
+        const char escaped[] = {'\\',           'u', '0', '0', kHex[byte >> 4],
+                                kHex[byte & 15]};
         raw({escaped, sizeof escaped});
       } else {
         raw({&c, 1});

@@ -35,6 +35,7 @@ struct File {
 
 std::atomic<File*> current{nullptr};
 std::atomic<bool> stopped{false};
+bool forked = false;  // in a child of fork that has not called exec
 std::mutex opening_or_growing;
 
 // The program's arguments as a list of JSON.
@@ -134,6 +135,7 @@ void write_head(File& file) {
       .number(getppid())
       .raw(",\"began\":")
       .number(file.began)
+      .raw(forked ? ",\"forked\":true" : ",\"forked\":false")
       .raw(",\"command\":");
   write_command(line);
   put(file, line.raw("}"));
@@ -161,6 +163,7 @@ File* file() {
 // unused: another thread may have been writing there.
 void after_fork_in_child() {
   current.store(nullptr);
+  forked = true;
   opening_or_growing.unlock();
 }
 
@@ -211,7 +214,8 @@ void begin_event(Line& line, std::string_view name, uint64_t at) {
 
 void give_up(std::string_view reason) {
   if (stopped.exchange(true)) return;
-  dprintf(STDERR_FILENO, "ipclab trace: process %d is not recorded from here: %.*s\n",
+  dprintf(STDERR_FILENO,
+          "ipclab trace: process %d is not recorded from here: %.*s\n",
           getpid(), static_cast<int>(reason.size()), reason.data());
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 struct NoParameters {};
 
-// The driver's function: the next of that name, or the one in libcuda.so.1 where
-// the program has opened that library for itself.
+// The driver's function: the next of that name, or the one in libcuda.so.1
+// where the program has opened that library for itself.
 void* real_function(const char* symbol) {
   if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
   static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -54,20 +54,20 @@ CUresult pass_on(int index, const Parameters& parameters,
 
 // Each function has a name of its own in C++ and the driver's in the library:
 // cuda.h makes macros of some names.
-#define DEFINE(symbol, declared)                                  \
-  extern "C" __attribute__((visibility("default")))               \
-  CUresult traced_##symbol declared __asm__(#symbol);             \
+#define DEFINE(symbol, declared)                      \
+  extern "C" __attribute__((visibility("default")))   \
+  CUresult traced_##symbol declared __asm__(#symbol); \
   CUresult traced_##symbol declared
-#define REAL(symbol, declared)                                    \
+#define REAL(symbol, declared)                                     \
   static const auto real = reinterpret_cast<CUresult(*) declared>( \
-      ipclab::trace::real_function(#symbol));                     \
+      ipclab::trace::real_function(#symbol));                      \
   if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED
 #define WITHOUT_BRACKETS(...) __VA_ARGS__
-#define WRAP(symbol, index, Parameters, declared, passed)         \
-  DEFINE(symbol, declared) {                                      \
-    using namespace ipclab::trace;                                \
-    REAL(symbol, declared);                                       \
-    const Parameters parameters{WITHOUT_BRACKETS passed};         \
+#define WRAP(symbol, index, Parameters, declared, passed)           \
+  DEFINE(symbol, declared) {                                        \
+    using namespace ipclab::trace;                                  \
+    REAL(symbol, declared);                                         \
+    const Parameters parameters{WITHOUT_BRACKETS passed};           \
     return pass_on(index, parameters, [&] { return real passed; }); \
   }
 #include "wrappers.inc"
@@ -97,8 +97,8 @@ void* traced_form(void* function) {
 }  // namespace
 
 // A function that is found by name, as cudaGetDriverEntryPoint finds it.
-DEFINE(cuGetProcAddress, (const char* name, void** function, int version,
-                          cuuint64_t flags)) {
+DEFINE(cuGetProcAddress,
+       (const char* name, void** function, int version, cuuint64_t flags)) {
   REAL(cuGetProcAddress, (const char*, void**, int, cuuint64_t));
   const CUresult result = real(name, function, version, flags);
   if (result == CUDA_SUCCESS) *function = traced_form(*function);
@@ -108,8 +108,8 @@ DEFINE(cuGetProcAddress, (const char* name, void** function, int version,
 DEFINE(cuGetProcAddress_v2,
        (const char* name, void** function, int version, cuuint64_t flags,
         CUdriverProcAddressQueryResult* status)) {
-  REAL(cuGetProcAddress_v2, (const char*, void**, int, cuuint64_t,
-                             CUdriverProcAddressQueryResult*));
+  REAL(cuGetProcAddress_v2,
+       (const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*));
   const CUresult result = real(name, function, version, flags, status);
   if (result == CUDA_SUCCESS) *function = traced_form(*function);
   return result;

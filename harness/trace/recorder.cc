@@ -22,7 +22,7 @@ namespace {
 #include "calls.inc"
 
 constexpr size_t kMostPointers = 16;  // that are written of one launch
-constexpr uint64_t kLowest = uint64_t{1} << 32;   // what looks like an address
+constexpr uint64_t kLowest = uint64_t{1} << 32;  // what looks like an address
 constexpr uint64_t kHighest = uint64_t{1} << 48;
 
 struct Parameter {
@@ -68,7 +68,9 @@ std::unordered_map<CUfunction, Kernel>& kernels() {
 void declare(const char* what, int number, uint64_t value) {
   Line line;
   begin_event(line, what);
-  write(line.raw(",\"number\":").number(number).raw(",\"pointer\":")
+  write(line.raw(",\"number\":")
+            .number(number)
+            .raw(",\"pointer\":")
             .number(value)
             .raw("}"));
 }
@@ -133,7 +135,9 @@ void write_calls(const std::function<void(const Line&)>& put) {
   const int count = static_cast<int>(std::size(kCalls));
   for (int first = 0; first < count; first += kOnOneLine) {
     Line line;
-    line.raw("{\"what\":\"calls\",\"first\":").number(first).raw(",\"calls\":[");
+    line.raw("{\"what\":\"calls\",\"first\":")
+        .number(first)
+        .raw(",\"calls\":[");
     for (int i = first; i < count && i < first + kOnOneLine; ++i) {
       if (i != first) line.comma();
       line.raw(kCalls[i].declared);

@@ -47,9 +47,10 @@ int kernel_number(CUfunction function);
 /// Adds the addresses among the arguments of a kernel, as a list.
 void write_pointers(Line& line, CUfunction function, void** arguments);
 
-/// Notes that a call handed out or took this descriptor: whether it is closed
-/// is then recorded (system.cc), and `line` gets what identifies the file.
-void write_descriptor(Line& line, int descriptor);
+/// Writes what identifies the file of a descriptor, null if it is not open.
+/// `note`: it is CUDA's, or may be, so whether it is closed is recorded, too
+/// (system.cc).
+void write_descriptor(Line& line, int descriptor, bool note);
 
 /// Writes who records: "cupti", or "calls" on the reference model.
 void record_source(const char* name);

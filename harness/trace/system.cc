@@ -45,8 +45,8 @@ bool identify(int descriptor, Identity* identity) {
   return true;
 }
 
-// The descriptors that have to do with CUDA. Almost every close() is of another:
-// a bit answers that without a lock.
+// The descriptors that have to do with CUDA. Almost every close() is of
+// another: a bit answers that without a lock.
 std::atomic<uint64_t> noted_bits[1024];
 
 std::mutex& noted_mutex() {
@@ -63,7 +63,8 @@ bool is_noted(int descriptor) {
   const auto word = static_cast<size_t>(descriptor) / 64;
   return descriptor >= 0 && word < std::size(noted_bits) &&
          (noted_bits[word].load(std::memory_order_relaxed) >>
-              (descriptor % 64) & 1) != 0;
+              (descriptor % 64) &
+          1) != 0;
 }
 
 void note(int descriptor, const Identity& identity) {
@@ -109,9 +110,8 @@ void record_message(const char* what, int socket, const msghdr& message,
     size_t count = 0;
     for (size_t i = 0; i < message.msg_iovlen; ++i) {
       const iovec& part = message.msg_iov[i];
-      const size_t wanted =
-          std::min({part.iov_len, sizeof bytes - count,
-                    static_cast<size_t>(size) - count});
+      const size_t wanted = std::min({part.iov_len, sizeof bytes - count,
+                                      static_cast<size_t>(size) - count});
       std::memcpy(bytes + count, part.iov_base, wanted);
       count += wanted;
     }
@@ -130,7 +130,7 @@ void record_message(const char* what, int socket, const msghdr& message,
                     sizeof descriptor);
         if (!first) line.comma();
         first = false;
-        write_descriptor(line, descriptor);
+        write_descriptor(line, descriptor, true);
       }
     }
     write(line.raw("]}"));
@@ -199,10 +199,10 @@ __attribute__((constructor)) void start() {
 
 }  // namespace
 
-void write_descriptor(Line& line, int descriptor) {
+void write_descriptor(Line& line, int descriptor, bool noted) {
   Identity identity;
   if (identify(descriptor, &identity)) {
-    note(descriptor, identity);
+    if (noted) note(descriptor, identity);
     write_identity(line, descriptor, identity);
   } else {
     line.raw("null");
@@ -284,8 +284,7 @@ EXPORTED pid_t wait4(pid_t process, int* status, int options, rusage* usage) {
 }
 
 EXPORTED int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
-  static const auto real =
-      next<int(idtype_t, id_t, siginfo_t*, int)>("waitid");
+  static const auto real = next<int(idtype_t, id_t, siginfo_t*, int)>("waitid");
   const int result = real(type, id, info, options);
   if (result == 0 && info != nullptr && info->si_pid > 0) {
     const bool exited = info->si_code == CLD_EXITED;
@@ -320,7 +319,7 @@ EXPORTED long syscall(long number, ...) {
     begin_event(line, "takes");
     line.raw(",\"from\":").number(a[1]).raw(",\"process\":");
     line.number(process_of(static_cast<int>(a[0]))).raw(",\"descriptor\":");
-    write_descriptor(line, static_cast<int>(result));
+    write_descriptor(line, static_cast<int>(result), true);
     write(line.raw("}"));
     errno = error;
   }
