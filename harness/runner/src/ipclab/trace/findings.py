@@ -93,7 +93,6 @@ RULES: dict[str, tuple[str, str]] = {
         "POOL-02",
         "create the pool with the handle type that you export",
     ),
-    "pool-never-destroyed": ("LIFE-01", "destroy an imported pool: cudaMemPoolDestroy"),
     "allocated-from-import": ("IMPL-01", "allocate in the exporter"),
 }
 

@@ -46,6 +46,7 @@ class Story:
     memories: list[Memory]
     handles: list[Handle]
     openings: list[Opening]
+    mappings: list[Mapping]
     events: list[SharedEvent]
     messages: list[Message]
     findings: list[Finding]
@@ -61,7 +62,7 @@ def replay(trace: Trace) -> Story:
 class _Replay:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.story = Story(trace, [], [], [], [], [], [], set(), [])
+        self.story = Story(trace, [], [], [], [], [], [], [], set(), [])
         self.spaces: dict[Process, Space] = {}
         self.by_key: dict[str, Handle] = {}
         self.by_file: list[Handle] = []  # descriptors
@@ -87,6 +88,9 @@ class _Replay:
                 if handler:
                     handler(self, space, value)
         self.story.findings.sort(key=lambda finding: finding.at)
+        for memory in self.story.memories:
+            if memory.shared:
+                self.concerns(memory.made, memory.freed, *memory.uses)
         return self.story
 
     def _order(self) -> Iterator[tuple[int, str, Any]]:
@@ -233,14 +237,6 @@ class _Replay:
                     "an event was opened and never destroyed",
                     other=event.opened,
                 )
-        for pool in space.pools.values():
-            if pool.imported and pool.destroyed is None:
-                self.found(
-                    "pool-never-destroyed",
-                    process,
-                    "a pool was imported and never destroyed",
-                    other=pool.made,
-                )
 
     def _on_exit(self, space: Space, event: Event) -> None:
         for left in event.facts["open"]:
@@ -373,7 +369,7 @@ class _Replay:
         if not call.ok or item is None:
             return
         if call.name == "cuMemFree":
-            self._synchronised(space)
+            self._synchronised(space, call)
         if isinstance(item, Opening):
             self._closed(space, item, call)
         elif isinstance(item, Memory):
@@ -686,12 +682,15 @@ class _Replay:
     def synchronise(self, space: Space, call: Call) -> None:
         if call.ok:
             stream = call.arguments.get("hStream", 0)
-            self._synchronised(space, None if stream in LEGACY else stream)
+            self._synchronised(space, call, None if stream in LEGACY else stream)
 
-    def _synchronised(self, space: Space, stream: int | None = None) -> None:
+    def _synchronised(
+        self, space: Space, call: Call, stream: int | None = None
+    ) -> None:
         for known in list(space.pending) if stream is None else [stream]:
             for write in space.pending.pop(known, {}).values():
                 write.done = True
+                write.memory.uses.append(call)
 
     def launch(self, space: Space, call: Call) -> None:
         for address in call.arguments["pointers"]:
@@ -706,7 +705,7 @@ class _Replay:
         to_host = space.addresses.holding(to) is None
         self._access(space, call, source, stream, "r")
         if call.ok and "Async" not in call.name and to_host:
-            self._synchronised(space)  # it waited for the stream, and for itself
+            self._synchronised(space, call)  # it waited for the stream, and for itself
         self._access(space, call, to, stream, "w")
 
     def fill(self, space: Space, call: Call) -> None:
@@ -744,14 +743,11 @@ class _Replay:
         memory = _memory(item)
         if memory is None:
             return
-        if isinstance(item, Opening | Mapping) and item.process is not memory.owner:
-            self.concerns(call)
-        if memory.exports and space.process is memory.owner:
-            self.concerns(call)
+        memory.uses.append(call)
         if "r" in how:
             self._read(space, call, memory)
         if "w" in how and call.ok:
-            write = Write(space.process, stream, call)
+            write = Write(space.process, stream, call, memory)
             memory.writes[space.process, stream] = write
             space.pending.setdefault(stream, {})[id(memory)] = write
 
@@ -895,6 +891,7 @@ class _Replay:
             return
         mapping = Mapping(space.process, chunk, a["ptr"], a["size"], call)
         space.mappings.append(mapping)
+        self.story.mappings.append(mapping)
         self._place(space, mapping)
         if chunk.opening is not None or (chunk.memory and chunk.memory.exports):
             self.concerns(call)

@@ -26,6 +26,12 @@ class Memory:
     exports: list[Handle] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
     writes: dict[tuple[Process, int], Write] = field(default_factory=dict)
+    uses: list[Call] = field(default_factory=list)  # launches, copies, waits for them
+
+    @property
+    def shared(self) -> bool:
+        """Whether it was exported or opened."""
+        return bool(self.exports or self.openings)
 
     @property
     def name(self) -> str:
@@ -141,6 +147,7 @@ class Write:
     process: Process
     stream: int
     call: Call
+    memory: Memory
     ordered_for: set[Process] = field(default_factory=set)
     done: bool = False  # its process has synchronised
 
