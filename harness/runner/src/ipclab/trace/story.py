@@ -28,6 +28,8 @@ from ipclab.trace.things import (
 BLOCK = 2 << 20  # what cudaMalloc takes small allocations from
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+NOT_READY = 600
+FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
 @dataclass(eq=False)
@@ -82,6 +84,7 @@ class _Replay:
             else:
                 space = self.spaces[value.process]
                 space.calls += 1
+                space.faulted |= value.result in FAULTS
                 if value.process.forked and space.calls == 1:
                     self._first_after_fork(value)
                 handler = HANDLERS.get(value.name)
@@ -162,7 +165,8 @@ class _Replay:
 
     def _end(self, process: Process, at: int) -> None:
         space = self.spaces[process]
-        if not process.died:
+        # A context that has met a fault refuses to give anything back.
+        if not process.died and not space.faulted:
             self._left_open(space)
         for memory in self.story.memories:
             if memory.owner is not process or memory.kind == "chunk" or memory.freed:
@@ -680,7 +684,7 @@ class _Replay:
     # Order.
 
     def synchronise(self, space: Space, call: Call) -> None:
-        if call.ok:
+        if call.result != NOT_READY:  # after a fault nothing is under way any more
             stream = call.arguments.get("hStream", 0)
             self._synchronised(space, call, None if stream in LEGACY else stream)
 

@@ -208,6 +208,7 @@ class Space:
     pending: dict[int, dict[int, Write]] = field(default_factory=dict)  # by stream
     primary: dict[int, int] = field(default_factory=dict)  # device to context
     calls: int = 0
+    faulted: bool = False  # a kernel met a fault: its context is lost
 
 
 def size_text(size: int) -> str:
