@@ -92,8 +92,8 @@ def table(found: list[Call]) -> str:
                 f"  line.comma().value(p.{n}, ok);\n" for _, n in call.fields
             )
         parts.append(
-            f"void write_{call.symbol}(Line& line, const void* parameters, bool ok) {{\n"
-            f"  auto& p = *static_cast<const {call.symbol}_params*>(parameters);\n"
+            f"void write_{call.symbol}(Line& line, const void* given, bool ok) {{\n"
+            f"  auto& p = *static_cast<const {call.symbol}_params*>(given);\n"
             f"{body}}}\n"
         )
     rows = []
@@ -121,8 +121,7 @@ def wrappers(found: list[Call]) -> str:
         passed = ", ".join(name for _, name in call.fields)
         struct = f"{call.symbol}_params" if call.fields else "NoParameters"
         parts.append(
-            f"WRAP({call.symbol}, {index}, {struct},\n"
-            f"     ({declared}), ({passed}))\n"
+            f"WRAP({call.symbol}, {index}, {struct},\n     ({declared}), ({passed}))\n"
         )
     return "".join(parts)
 
@@ -130,9 +129,7 @@ def wrappers(found: list[Call]) -> str:
 def main() -> None:
     """Write both files, if they differ from what is there."""
     wanted, meta, identifiers, folder = (Path(x) for x in sys.argv[1:])
-    found = calls(
-        listed(wanted.read_text()), meta.read_text(), identifiers.read_text()
-    )
+    found = calls(listed(wanted.read_text()), meta.read_text(), identifiers.read_text())
     for name, text in (("calls", table(found)), ("wrappers", wrappers(found))):
         path = folder / f"{name}.inc"
         text = "// Written by generate.py; do not edit.\n" + text

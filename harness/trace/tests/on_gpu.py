@@ -29,7 +29,15 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "runner" / "src")]
 
 from traced import (  # noqa: E402
-    BUILD, COST, ON_GPU, PROGRAMS, ROOT, Traced, cases, plain_environment, trace,
+    BUILD,
+    COST,
+    ON_GPU,
+    PROGRAMS,
+    ROOT,
+    Traced,
+    cases,
+    plain_environment,
+    trace,
 )  # fmt: skip
 
 from ipclab.errors import UsageError  # noqa: E402
@@ -45,9 +53,7 @@ def programs(folder: Path) -> dict[str, Any]:
     jobs = [(name, which) for name in cases() for which in ("right", "wrong")]
     with ThreadPoolExecutor(JOBS) as pool:
         made = list(
-            pool.map(
-                lambda job: trace(folder / ".".join(job), [PROGRAMS, *job]), jobs
-            )
+            pool.map(lambda job: trace(folder / ".".join(job), [PROGRAMS, *job]), jobs)
         )
     wrong = []
     for (name, which), traced in zip(jobs, made, strict=True):
@@ -215,7 +221,9 @@ def pytorch(folder: Path) -> dict[str, Any]:
     traced = trace(folder / "trace", [sys.executable, script])
     handles = traced.document.get("handles", [])
     told = [f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])]
-    failed = [] if traced.code == 0 and handles and not told else [traced.output[-3000:]]
+    failed = (
+        [] if traced.code == 0 and handles and not told else [traced.output[-3000:]]
+    )
     return {"handles": len(handles), "findings": told, "failed": failed}
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from traced import BUILD, COST, PROGRAMS, ON_GPU, plain_environment, trace
+from traced import BUILD, COST, ON_GPU, PROGRAMS, plain_environment, trace
 
 from ipclab.trace import files, recording
 from ipclab.trace.story import replay
@@ -54,11 +54,11 @@ def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
 
 
 def test_the_program_sees_no_difference(tmp_path: Path) -> None:
-    command = [PROGRAMS, "never-closed", "right"]
+    command: list[str | Path] = [PROGRAMS, "never-closed", "right"]
     plain = subprocess.run(
         command, env=plain_environment(), capture_output=True, text=True, check=False
     )
-    process = recorded(tmp_path / "trace", [*command])
+    process = recorded(tmp_path / "trace", command)
     output, _ = process.communicate(timeout=60)
     assert (process.returncode, output) == (plain.returncode, plain.stdout)
 
@@ -101,7 +101,7 @@ def test_children_are_followed_and_their_ends_told(tmp_path: Path) -> None:
 
 
 def test_check_and_suppressions(tmp_path: Path) -> None:
-    command = [PROGRAMS, "wrong-flags", "wrong"]
+    command: list[str | Path] = [PROGRAMS, "wrong-flags", "wrong"]
     assert trace(tmp_path / "1", command).code == 0
     assert trace(tmp_path / "2", command, "--check").code == 1
     silent = tmp_path / "silent"

@@ -60,7 +60,9 @@ def _record(out: Console, request: Request, folder: Path) -> int:
         highlight=False,
     )
     return recording.record(
-        recording.Request(find_program(request.command), folder, libraries, environment, on_model),
+        recording.Request(
+            find_program(request.command), folder, libraries, environment, on_model
+        ),
         lambda text: out.print(f"recording, {text}", highlight=False),
     )
 
@@ -144,4 +146,3 @@ def find_program(command: Sequence[str]) -> list[str]:
     if program is None:
         raise UsageError(f"{command[0]}: no such program")
     return [program, *command[1:]]
-

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Iterator
@@ -117,8 +118,16 @@ def when(entry: Entry) -> int:
 
 
 TAKES_AWAY = frozenset(
-    "cuMemFree cuMemFreeAsync cuMemUnmap cuEventDestroy cuMemPoolDestroy cuCtxDestroy "
-    "cuDevicePrimaryCtxReset cuDevicePrimaryCtxRelease".split()
+    (
+        "cuMemFree",
+        "cuMemFreeAsync",
+        "cuMemUnmap",
+        "cuEventDestroy",
+        "cuMemPoolDestroy",
+        "cuCtxDestroy",
+        "cuDevicePrimaryCtxReset",
+        "cuDevicePrimaryCtxRelease",
+    )
 )
 
 
@@ -242,7 +251,7 @@ def _ends(
     for process in processes:
         by_number.setdefault(process.number, []).append(process)
     for same in by_number.values():
-        for process, later in zip(same, same[1:], strict=False):
+        for process, later in itertools.pairwise(same):
             process.exit_code = 0  # another program in its place: exec
             process.ended = later.began
     ends = [(x["at"], x["process"], x["status"]) for x in seen]

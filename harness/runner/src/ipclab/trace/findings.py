@@ -130,7 +130,9 @@ class Suppression:
 
     def covers(self, finding: Finding) -> bool:
         """Whether it silences that finding."""
-        program = Path(finding.process.command[0]).name if finding.process.command else ""
+        program = (
+            Path(finding.process.command[0]).name if finding.process.command else ""
+        )
         return (
             fnmatch.fnmatchcase(finding.rule, self.rule)
             and fnmatch.fnmatchcase(program, self.program)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipclab import pages
 from ipclab.trace import pictures
+from ipclab.trace.files import Call, Process
 from ipclab.trace.findings import Finding
 from ipclab.trace.sequence import Step, steps
 from ipclab.trace.story import Story
@@ -47,14 +48,11 @@ def html(
     lanes = [p for p in story.trace.processes if any(s.process is p for s in drawn)]
     number = {process: i for i, process in enumerate(lanes)}
     began = story.trace.processes[0].began if story.trace.processes else 0
-    # With more than that, only what breaks a rule and what is refused is kept.
     shown = drawn[:MOST]
     return pages.render(
         "trace.html.j2",
         title=_title(story),
-        on_model=pages.ON_MODEL
-        if any(p.recorder == "calls" for p in lanes)
-        else None,
+        on_model=pages.ON_MODEL if any(p.recorder == "calls" for p in lanes) else None,
         processes=story.trace.processes,
         lanes=lanes,
         lane=number,
@@ -65,6 +63,7 @@ def html(
         memories=[x for x in story.memories if x.shared],
         handles=story.handles,
         unmatched=story.unmatched,
+        calls=_counts(story),
         sequence=sequence,
         memory=memory,
     )
@@ -158,8 +157,18 @@ def document(
     }
 
 
+def _counts(story: Story) -> dict[Process, tuple[int, int]]:
+    """How many calls each process made, and how many concern IPC."""
+    counts = {process: (0, 0) for process in story.trace.processes}
+    for entry in story.trace.entries:
+        if isinstance(entry, Call):
+            every, drawn = counts[entry.process]
+            counts[entry.process] = (every + 1, drawn + (id(entry) in story.concerns))
+    return counts
+
+
 def _is_call(entry: object) -> bool:
-    return not getattr(entry, "what", "") == "gone"
+    return getattr(entry, "what", "") != "gone"
 
 
 def _title(story: Story) -> str:

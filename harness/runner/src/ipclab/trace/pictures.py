@@ -79,9 +79,7 @@ def _step(
         "</g>"
     )
     if step.kind == "death":
-        note += (
-            f'<path class="cross" d="M{here - 8} {y + 14}l16 14m0 -14l-16 14"/>'
-        )
+        note += f'<path class="cross" d="M{here - 8} {y + 14}l16 14m0 -14l-16 14"/>'
     link = links.get(step.text)
     return f'<a href="{escape(link)}">{note}</a>' if link else note
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Iterable
@@ -50,44 +51,69 @@ class Step:
 
 
 def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
-    """All that concerns IPC, in the order of time; the rest is counted."""
+    """All that concerns IPC, causes before effects; the rest is left out."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     broken = {id(x.entry): x.rule for x in found if x.entry is not None}
+    at_end = {x.process: x.rule for x in found if x.entry is None or _is_exit(x.entry)}
     received = {id(message.received): message for message in story.messages}
     sent = {id(message.sent) for message in story.messages}
     memories = _memories(story)
     made: list[Step] = []
-    others: dict[Process, int] = {}
-    last: dict[Process, tuple[object, ...]] = {}
-    for entry in [*story.trace.entries]:
-        process = entry.process
-        at = (entry.at if isinstance(entry, Event) else entry.ended) - began
-        if isinstance(entry, Event):
-            message = received.get(id(entry))
-            if message is not None:
-                made.append(_message(message.sent, process, at))
-            elif id(entry) in story.concerns and id(entry) not in sent:
-                made.append(_event(entry, at, broken.get(id(entry), "")))
+    begins: dict[int, int] = {}  # of messages: id() of a step, when it was sent
+    for entry in story.trace.entries:
+        rule = broken.get(id(entry), "")
+        if isinstance(entry, Call):
+            if id(entry) in story.concerns:
+                made.append(_call(entry, entry.ended - began, memories, rule))
             continue
-        if id(entry) not in story.concerns:
-            others[process] = others.get(process, 0) + 1
-            continue
-        made.append(_call(entry, at, memories, broken.get(id(entry), "")))
-    made += [_end(process, began) for process in _drawn(story, made)]
+        message = received.get(id(entry))
+        if message is not None:
+            step = _message(message.sent, entry.process, entry.at - began)
+            begins[id(step)] = message.sent.at - began
+            made.append(step)
+        elif id(entry) in story.concerns and id(entry) not in sent:
+            if not _is_exit(entry):
+                made.append(_event(entry, entry.at - began, rule))
+    for process in _drawn(story, made):
+        kind = "death" if process.signal else "end"
+        at = process.ended - began
+        rule = at_end.get(process, "")
+        made.append(Step(process, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
-    last.clear()
-    return _without_rounds(_causes_first(made))
+    return _without_rounds(_level(made, begins))
+
+
+def _is_exit(entry: Call | Event) -> bool:
+    return isinstance(entry, Event) and entry.what == "exit"
+
+
+def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
+    """Draw a message before what its sender did next, where its receiver did
+    nothing in between: an arrow is level, though its ends lie apart in time."""
+    by_process: dict[Process | None, list[int]] = {}
+    for step in made:
+        by_process.setdefault(step.process, []).append(step.at)
+    placed = []
+    for step in made:
+        at = step.at
+        if id(step) in begins:
+            own = by_process[step.process]
+            after = bisect.bisect_right(own, begins[id(step)])
+            other = by_process.get(step.to, [])
+            if after < len(own) and own[after] < at:
+                between = bisect.bisect_left(other, at) - bisect.bisect_right(
+                    other, own[after]
+                )
+                at = at if between > 0 else own[after] - 1
+        placed.append((at, step))
+    placed.sort(key=lambda pair: pair[0])
+    return [step for _, step in placed]
 
 
 def _drawn(story: Story, made: list[Step]) -> list[Process]:
     used = {step.process for step in made} | {step.to for step in made}
     return [process for process in story.trace.processes if process in used]
-
-
-def _end(process: Process, began: int) -> Step:
-    kind = "death" if process.signal else "end"
-    return Step(process, kind, process.how, process.ended - began)
 
 
 def _unfinished(story: Story, began: int) -> list[Step]:
@@ -103,11 +129,6 @@ def _unfinished(story: Story, began: int) -> list[Step]:
         Step(process, "never", entry.facts["call"], at - began, "never returned")
         for (process, _), (at, entry) in last.items()
     ]
-
-
-def _causes_first(made: list[Step]) -> list[Step]:
-    """Times are taken at both ends, so the order of time is that of causes."""
-    return made
 
 
 def _memories(story: Story) -> dict[int, Memory]:
@@ -171,8 +192,6 @@ def _event(event: Event, at: int, rule: str) -> Step:
         text = f"close descriptor {facts['descriptor']['fd']}"
     elif event.what == "takes":
         text = f"pidfd_getfd of descriptor {facts['from']}"
-    elif event.what == "exit":
-        text = "exit"
     else:
         text = event.what
     return Step(event.process, "call", text, at, finding=rule)

@@ -282,7 +282,9 @@ class _Replay:
 
     def _on_takes(self, space: Space, event: Event) -> None:
         owners = [
-            x for x in self.spaces.values() if x.process.number == event.facts["process"]
+            x
+            for x in self.spaces.values()
+            if x.process.number == event.facts["process"]
         ]
         descriptor = event.facts["descriptor"]
         if owners and descriptor:
@@ -598,8 +600,10 @@ class _Replay:
                 text = "an event without cudaEventInterprocess has no handle"
             else:
                 text = f"cuIpcGetEventHandle of {_what_event(event)}"
-            self.found("event-not-exportable", call, f"{text} ({call.result})",
-                       other=event.made if isinstance(event, SharedEvent) else None)  # fmt: skip
+            made = event.made if isinstance(event, SharedEvent) else None
+            self.found(
+                "event-not-exportable", call, f"{text} ({call.result})", other=made
+            )
 
     def open_event(self, space: Space, call: Call) -> None:
         handle = self.by_key.get(call.arguments["handle"])
@@ -932,9 +936,7 @@ class _Replay:
     def default_pool(self, space: Space, call: Call) -> None:
         pointer = call.arguments["pool_out"]
         if call.ok and pointer not in space.pools:
-            space.pools[pointer] = Pool(
-                space.process, pointer, 0, call, default=True
-            )
+            space.pools[pointer] = Pool(space.process, pointer, 0, call, default=True)
 
     def export_pool(self, space: Space, call: Call) -> None:
         a = call.arguments
@@ -1084,14 +1086,14 @@ def _owner_text(handle: Handle) -> str:
 
 
 def _same_file(one: Any, other: Any) -> bool:
-    return bool(
-        one["device"] == other["device"] and one["inode"] == other["inode"]
-    )
+    return bool(one["device"] == other["device"] and one["inode"] == other["inode"])
 
 
 def _message_key(event: Event) -> str:
     """What is the same at both ends of a message."""
-    files = [(x["device"], x["inode"]) if x else None for x in event.facts["descriptors"]]
+    files = [
+        (x["device"], x["inode"]) if x else None for x in event.facts["descriptors"]
+    ]
     return f"{event.facts['size']} {event.facts['bytes']} {files}"
 
 
@@ -1154,7 +1156,11 @@ HANDLERS: dict[str, Callable[[_Replay, Space, Call], None]] = {
     "cuDevicePrimaryCtxReset": _Replay.destroy_context,
     "cuCtxDestroy": _Replay.destroy_context,
     **dict.fromkeys(
-        (f"cuStream{verb}Value{bits}" for verb in ("Wait", "Write") for bits in (32, 64)),
+        (
+            f"cuStream{verb}Value{bits}"
+            for verb in ("Wait", "Write")
+            for bits in (32, 64)
+        ),
         _Replay.stream_value,
     ),
     **dict.fromkeys(
