@@ -79,6 +79,8 @@ def _command(options: argparse.Namespace) -> int:
                 json=options.json,
             ),
         )
+    if options.command == "trace" and options.variables:
+        return trace.print_variables(_trace(options))
     if options.command == "trace":
         return trace.run(terminal.console(), _trace(options))
     if options.command == "explain":
@@ -99,8 +101,10 @@ def _command(options: argparse.Namespace) -> int:
 
 def _trace(options: argparse.Namespace) -> trace.Request:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if bool(program) == bool(options.read):
-        raise UsageError("trace what? ipclab trace -- PROGRAM ARGS…, or --read DIR")
+    if sum(map(bool, (program, options.read, options.variables))) != 1:
+        raise UsageError(
+            "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
+        )
     return trace.Request(
         build=options.build,
         command=program,
@@ -360,6 +364,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="run nothing: judge and draw this trace again",
+    )
+    seen.add_argument(
+        "--variables",
+        action="store_true",
+        help="run nothing: print the variables that make a program, started by "
+        "something else, write its trace into --out; then --read",
     )
     seen.add_argument(
         "--check", action="store_true", help="exit with 1 if something was found"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,23 @@ def run(out: Console, request: Request) -> int:
     if request.check and (counted or code):
         return 1
     return code
+
+
+def print_variables(request: Request) -> int:
+    """Print what a program needs in its environment to write into the folder.
+
+    For programs that something else starts: a container, a service, mpirun. Raises
+    UsageError without a folder.
+    """
+    if request.folder is None:
+        raise UsageError("where to? name a folder with --out")
+    recording.make_folder(request.folder)
+    on_model, environment = _backend(request)
+    libraries = recording.libraries(request.build)
+    wanted = recording.Request([], request.folder, libraries, environment, on_model)
+    for name, value in recording.variables(wanted).items():
+        print(f"export {name}={shlex.quote(value)}", flush=True)
+    return 0
 
 
 def _record(out: Console, request: Request, folder: Path) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from ipclab.errors import UsageError
 
 FORMAT = 1
+ROLE = "--importer"  # how samples/common/roles.h starts the second role
 TRACER = "tracer.jsonl"  # beside the files: what `ipclab trace` saw itself
 
 
@@ -274,22 +275,28 @@ def _ends(
 
 
 def _names(processes: list[Process]) -> None:
-    """A name for each: its program, with a number where there are several."""
-    counts: dict[str, int] = {}
-    bases = []
+    """A name for each: its program, with a number where there are several.
+
+    The two roles of our own programs are called as their sources call them.
+    """
+    bases = {process: _program(process) for process in processes}
     for process in processes:
-        base = Path(process.command[0]).name if process.command else "?"
-        if base.startswith("python") and len(process.command) > 1:
-            scripts = [x for x in process.command[1:] if x.endswith(".py")]
-            base = Path(scripts[0]).name if scripts else base
-        if "--importer" in process.command:
-            base = "importer"
-        bases.append(base)
-        counts[base] = counts.get(base, 0) + 1
+        if ROLE in process.command:
+            bases[process] = "importer"
+            for parent in processes:
+                if parent.number == process.parent and ROLE not in parent.command:
+                    bases[parent] = "exporter"
     used: dict[str, int] = {}
-    for process, base in zip(processes, bases, strict=True):
+    for process, base in bases.items():
         used[base] = used.get(base, 0) + 1
-        process.name = base if counts[base] == 1 else f"{base} {used[base]}"
+        alone = list(bases.values()).count(base) == 1
+        process.name = base if alone else f"{base} {used[base]}"
+
+
+def _program(process: Process) -> str:
+    base = Path(process.command[0]).name if process.command else "?"
+    scripts = [x for x in process.command[1:] if x.endswith(".py")]
+    return Path(scripts[0]).name if base.startswith("python") and scripts else base
 
 
 def signal_name(number: int) -> str:

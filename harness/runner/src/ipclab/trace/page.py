@@ -159,7 +159,7 @@ def document(
 
 def _counts(story: Story) -> dict[Process, tuple[int, int]]:
     """How many calls each process made, and how many concern IPC."""
-    counts = {process: (0, 0) for process in story.trace.processes}
+    counts = dict.fromkeys(story.trace.processes, (0, 0))
     for entry in story.trace.entries:
         if isinstance(entry, Call):
             every, drawn = counts[entry.process]

@@ -67,7 +67,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
     now and then. Raises UsageError if the folder cannot be used or the program
     cannot be started.
     """
-    _make(request.folder)
+    make_folder(request.folder)
     # Children whose parent ends come to us, so that we see how they end.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -112,7 +112,8 @@ def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> N
         tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make an empty folder; UsageError if it has something in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

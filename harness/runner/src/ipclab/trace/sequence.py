@@ -71,9 +71,12 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
             step = _message(message.sent, entry.process, entry.at - began)
             begins[id(step)] = message.sent.at - began
             made.append(step)
-        elif id(entry) in story.concerns and id(entry) not in sent:
-            if not _is_exit(entry):
-                made.append(_event(entry, entry.at - began, rule))
+        elif (
+            id(entry) in story.concerns
+            and id(entry) not in sent
+            and not _is_exit(entry)
+        ):
+            made.append(_event(entry, entry.at - began, rule))
     for process in _drawn(story, made):
         kind = "death" if process.signal else "end"
         at = process.ended - began
