@@ -16,6 +16,9 @@ namespace {
 
 struct NoParameters {};
 
+// What a call of the driver calls itself is not the program's.
+thread_local bool inside = false;
+
 // The driver's function: the next of that name, or the one in libcuda.so.1
 // where the program has opened that library for itself.
 void* real_function(const char* symbol) {
@@ -35,8 +38,6 @@ CUcontext context() {
 template <class Parameters, class Function>
 CUresult pass_on(int index, const Parameters& parameters,
                  const Function& call) {
-  // What a call of the driver calls itself is not the program's.
-  thread_local bool inside = false;
   if (inside || !tracing()) return call();
   static const bool said = (record_source("calls"), true);
   static_cast<void>(said);

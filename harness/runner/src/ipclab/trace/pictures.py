@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from ipclab.trace.files import Entry, Process, when
+from ipclab.trace.files import Call, Entry, Process, when
 from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
-from ipclab.trace.things import Memory, Opening
+from ipclab.trace.things import Memory
 
 LANE, NOTE, ROW, TOP = 300, 280, 32, 58  # pixels
 HEAD = 190
 MOST_STEPS = 400
 CHARACTERS = 40  # that fit into a note
-BAR, LABEL, COLUMN = 26, 250, 44  # of the picture of memory
+BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
 MOST_MEMORIES = 40
 
 
@@ -106,6 +106,7 @@ class _Bar:
     begin: int
     end: int
     died: bool
+    told: str = ""  # from which call to which
 
 
 def memory(story: Story, title: str) -> str:
@@ -117,9 +118,10 @@ def memory(story: Story, title: str) -> str:
     blocks = blocks[:MOST_MEMORIES]
     groups = [(block, _bars(block, story)) for block in blocks]
     moments = sorted({t for _, bars in groups for b in bars for t in (b.begin, b.end)})
-    column = {moment: LABEL + COLUMN * i for i, moment in enumerate(moments)}
+    step = max(NARROW, min(WIDE, 1000 // max(len(moments), 1)))
+    column = {moment: LABEL + step * i for i, moment in enumerate(moments)}
     rows = sum(len(bars) + 2 for _, bars in groups) + (left_out > 0)
-    width = LABEL + COLUMN * max(len(moments), 1) + 20
+    width = LABEL + step * max(len(moments), 1) + 20
     height = BAR * max(rows, 1) + 10
     told = "; ".join(
         f"{block.name} of {block.owner.name}, opened {len(block.openings)} times"
@@ -137,7 +139,7 @@ def memory(story: Story, title: str) -> str:
         y += BAR
         for bar in bars:
             x1, x2 = column[bar.begin], column[bar.end]
-            told = f"{bar.process.name}: {bar.text}"
+            told = f"{bar.process.name}: {bar.text}, {bar.told}"
             parts += [
                 _text("who", 20, y + 15, _cut(bar.process.name, 30)),
                 f'<g><title>{escape(told)}</title><rect class="{bar.style}" x="{x1}" '
@@ -161,39 +163,35 @@ def memory(story: Story, title: str) -> str:
 
 
 def _bars(block: Memory, story: Story) -> list[_Bar]:
-    end = when(block.freed) if block.freed is not None else block.owner.ended
     where = f"{block.address:#x}" if block.address else "handle"
-    bars = [
-        _Bar(block.owner, where, "own", when(block.made), max(end, when(block.made)),
-             block.freed is None and bool(block.owner.signal))
-    ]  # fmt: skip
+    bars = [_bar(block.owner, where, "own", block.made, block.freed)]
     for opening in block.openings:
-        bars.append(_opening_bar(opening))
-    for mapping in story.mappings:
-        if mapping.chunk.memory is block:
-            process = mapping.process
-            gone = when(mapping.unmapped) if mapping.unmapped else process.ended
-            bars.append(
-                _Bar(process, f"{mapping.address:#x}", "mapped", when(mapping.made),
-                     gone, mapping.unmapped is None and bool(process.signal))
-            )  # fmt: skip
+        text = f"{opening.address:#x}" if opening.address else "import"
+        if len(opening.opens) > 1:
+            text += f" opened {len(opening.opens)} times"
+        last = None if opening.open else opening.closes[-1]
+        bars.append(_bar(opening.process, text, "open", opening.opens[0], last))
+    bars += [
+        _bar(x.process, f"{x.address:#x}", "mapped", x.made, x.unmapped)
+        for x in story.mappings
+        if x.chunk.memory is block
+    ]
     return bars
 
 
-def _opening_bar(opening: Opening) -> _Bar:
-    last: Entry | None = opening.closes[-1] if not opening.open else None
-    text = f"{opening.address:#x}" if opening.address else "import"
-    if len(opening.opens) > 1:
-        text += f" opened {len(opening.opens)} times"
-    process = opening.process
-    return _Bar(
-        process,
-        text,
-        "open",
-        when(opening.opens[0]),
-        when(last) if last is not None else process.ended,
-        bool(process.signal) and (last is None or when(last) >= process.ended),
-    )
+def _bar(
+    process: Process, text: str, style: str, first: Entry, last: Entry | None
+) -> _Bar:
+    begin = when(first)
+    gone = last is None or not isinstance(last, Call)  # with its process
+    end = process.ended if last is None else when(last)
+    told = f"from {_call_name(first)} to {process.how if gone else _call_name(last)}"
+    died = gone and bool(process.signal)
+    return _Bar(process, text, style, begin, max(begin, end), died, told)
+
+
+def _call_name(entry: Entry | None) -> str:
+    return entry.name if isinstance(entry, Call) else ""
 
 
 def _references(bars: list[_Bar]) -> list[tuple[int, int]]:

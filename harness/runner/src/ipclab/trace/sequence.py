@@ -13,7 +13,7 @@ from typing import Any
 from ipclab import explain
 from ipclab.trace.files import Call, Event, Process
 from ipclab.trace.findings import Finding
-from ipclab.trace.story import Story
+from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
@@ -150,6 +150,10 @@ def _memories(story: Story) -> dict[int, Memory]:
         found[id(memory.made)] = memory
         if memory.freed is not None:
             found[id(memory.freed)] = memory
+    for mapping in story.mappings:
+        if mapping.chunk.memory is not None:
+            for entry in (mapping.made, mapping.access, mapping.unmapped):
+                found[id(entry)] = mapping.chunk.memory
     return found
 
 
@@ -162,7 +166,9 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
     elif call.name.startswith(("cuMemcpy", "cuMemset")):
         kind = "copy"
     detail = memory.name if memory is not None else ""
-    if not call.ok:
+    if call.result == NOT_READY:  # an answer, no refusal
+        detail = "not ready"
+    elif not call.ok:
         kind, detail = "refused", result_name(call.result)
     return Step(
         call.process,

@@ -91,9 +91,13 @@ class _Replay:
                 if handler:
                     handler(self, space, value)
         self.story.findings.sort(key=lambda finding: finding.at)
-        for memory in self.story.memories:
-            if memory.shared:
-                self.concerns(memory.made, memory.freed, *memory.uses)
+        for block in self.story.memories:
+            if block.shared:
+                self.concerns(block.made, block.freed, *block.uses)
+        for mapping in self.story.mappings:
+            memory = mapping.chunk.memory
+            if mapping.chunk.opening is not None or (memory and memory.shared):
+                self.concerns(mapping.made, mapping.access, mapping.unmapped)
         return self.story
 
     def _order(self) -> Iterator[tuple[int, str, Any]]:
@@ -880,8 +884,8 @@ class _Replay:
         del space.chunks[call.arguments["handle"]]
         if chunk.opening is not None:
             self._released(chunk.opening, call)
-        elif chunk.memory is not None and chunk.memory.exports:
-            self.concerns(call)
+        elif chunk.memory is not None:
+            chunk.memory.freed = call
 
     def _released(self, opening: Opening, call: Call) -> None:
         opening.closes.append(call)
@@ -901,8 +905,6 @@ class _Replay:
         space.mappings.append(mapping)
         self.story.mappings.append(mapping)
         self._place(space, mapping)
-        if chunk.opening is not None or (chunk.memory and chunk.memory.exports):
-            self.concerns(call)
 
     def set_access(self, space: Space, call: Call) -> None:
         a = call.arguments
@@ -910,9 +912,7 @@ class _Replay:
             return
         for item in space.addresses.inside(a["ptr"], a["size"]):
             if isinstance(item, Mapping):
-                item.access = True
-                if item.chunk.opening is not None:
-                    self.concerns(call)
+                item.access = call
 
     def unmap_chunk(self, space: Space, call: Call) -> None:
         a = call.arguments
@@ -922,8 +922,6 @@ class _Replay:
             if isinstance(item, Mapping):
                 item.unmapped = call
                 space.addresses.remove(item.address)
-                if item.chunk.opening is not None:
-                    self.concerns(call)
 
     # Pools.
 

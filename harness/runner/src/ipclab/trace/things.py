@@ -86,7 +86,7 @@ class Mapping:
     address: int
     size: int
     made: Call
-    access: bool = False
+    access: Call | None = None  # cuMemSetAccess
     unmapped: Entry | None = None
 
 
