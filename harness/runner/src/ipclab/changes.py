@@ -31,6 +31,8 @@ NO_PROGRAM = (
     "LICENSE",
     ".gitignore",
     "harness/*/tests/*",
+    "harness/trace/*",
+    "harness/runner/src/ipclab/trace/*",
     "harness/model/*bench/*",
     "conformance/peers.json",
 )

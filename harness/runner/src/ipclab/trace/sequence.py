@@ -152,8 +152,8 @@ def _memories(story: Story) -> dict[int, Memory]:
             found[id(memory.freed)] = memory
     for mapping in story.mappings:
         if mapping.chunk.memory is not None:
-            for entry in (mapping.made, mapping.access, mapping.unmapped):
-                found[id(entry)] = mapping.chunk.memory
+            for change in (mapping.made, mapping.access, mapping.unmapped):
+                found[id(change)] = mapping.chunk.memory
     return found
 
 
