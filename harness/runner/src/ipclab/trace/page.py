@@ -24,7 +24,8 @@ def write(folder: Path, story: Story, found: Sequence[Finding]) -> None:
     drawn = steps(story, found)
     title = _title(story)
     style = f"<style>{STYLE.read_text('utf-8')}</style>"
-    sequence = pictures.sequence(drawn, f"Sequence of {title}")
+    names = [process.name for process in story.trace.processes]
+    sequence = pictures.sequence(drawn, names, f"Sequence of {title}")
     memory = pictures.memory(story, f"Memory of {title}")
     for name, picture in (("sequence", sequence), ("memory", memory)):
         alone = picture.replace("<title>", f"{style}<title>", 1)
@@ -45,8 +46,9 @@ def html(
     memory: str,
 ) -> str:
     """One page that needs no other file."""
-    lanes = [p for p in story.trace.processes if any(s.process is p for s in drawn)]
-    number = {process: i for i, process in enumerate(lanes)}
+    used = {step.who for step in drawn} | {step.to for step in drawn}
+    lanes = [process for process in story.trace.processes if process.name in used]
+    number = {process.name: i for i, process in enumerate(lanes)}
     began = story.trace.processes[0].began if story.trace.processes else 0
     shown = drawn[:MOST]
     return pages.render(
@@ -75,6 +77,7 @@ def document(
     """The trace for programs: processes, memory, handles, steps, findings."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     number = {process: i for i, process in enumerate(story.trace.processes)}
+    by_name = {process.name: i for process, i in number.items()}
     return {
         "format": 1,
         "processes": [
@@ -132,11 +135,11 @@ def document(
         "steps": [
             {
                 "t": s.at,
-                "process": None if s.process is None else number[s.process],
+                "process": by_name.get(s.who),
                 "kind": s.kind,
                 "text": s.text,
                 "detail": s.detail,
-                "to": None if s.to is None else number[s.to],
+                "to": by_name.get(s.to),
                 "memory": s.handle or None,
                 "finding": s.finding or None,
                 "times": s.times,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -21,20 +21,23 @@ MOST_MEMORIES = 40
 
 
 def sequence(
-    drawn: list[Step], title: str, links: Mapping[str, str] | None = None
+    drawn: list[Step],
+    names: Iterable[str],
+    title: str,
+    links: Mapping[str, str] | None = None,
 ) -> str:
-    """The sequence: a lane for each process, time downwards.
+    """The sequence: a lane for each of these processes, time downwards.
 
     Colours are classes of the page's style; what is refused is also dashed and
     marked, a death is also a cross. `links` leads the name of a call somewhere.
     """
     left_out = len(drawn) - MOST_STEPS
     drawn = drawn[:MOST_STEPS]
-    used = {x for step in drawn for x in (step.process, step.to) if x is not None}
-    lanes = sorted(used, key=lambda process: process.began)
-    x = {process: LANE // 2 + LANE * i for i, process in enumerate(lanes)}
+    used = {x for step in drawn for x in (step.who, step.to)}
+    lanes = [name for name in names if name in used]
+    x = {name: LANE // 2 + LANE * i for i, name in enumerate(lanes)}
     ends = {
-        step.process: TOP + ROW * i
+        step.who: TOP + ROW * i
         for i, step in enumerate(drawn)
         if step.kind in ("end", "death")
     }
@@ -42,13 +45,13 @@ def sequence(
     width = LANE * max(len(lanes), 1)
     told = "; ".join(step.sentence for step in drawn[:60])
     parts = [_svg("sequence", width, height, title, told)]
-    for process in lanes:
-        middle = x[process]
+    for name in lanes:
+        middle = x[name]
         parts += [
             f'<line class="life" x1="{middle}" y1="34" x2="{middle}" '
-            f'y2="{ends.get(process, height)}"/>',
+            f'y2="{ends.get(name, height)}"/>',
             _box("head", middle, 18, HEAD, 28),
-            _text("head", middle, 23, _cut(process.name, 24)),
+            _text("head", middle, 23, _cut(name, 24)),
         ]
     for i, step in enumerate(drawn):
         parts.append(_step(step, x, TOP + ROW * i, width, links or {}))
@@ -59,12 +62,12 @@ def sequence(
 
 
 def _step(
-    step: Step, x: Mapping[Process, int], y: int, width: int, links: Mapping[str, str]
+    step: Step, x: Mapping[str, int], y: int, width: int, links: Mapping[str, str]
 ) -> str:
-    if step.process is None:
+    if not step.who:
         return _text("more", width // 2, y + 4, step.text)
-    here = x[step.process]
-    if step.kind == "message" and step.to is not None and step.to is not step.process:
+    here = x[step.who]
+    if step.to and step.to != step.who:
         return _arrow(step, here, x[step.to], y)
     times = f" \N{MULTIPLICATION SIGN}{step.times}" if step.times > 1 else ""
     mark = {"refused": "\N{BALLOT X} ", "death": "\N{DAGGER} ", "never": "\u2026 "}

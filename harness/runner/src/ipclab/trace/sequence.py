@@ -23,12 +23,12 @@ LONGEST_ROUND = 12  # steps
 class Step:
     """One row of the picture."""
 
-    process: Process | None  # None: a remark on all
+    who: str  # the process's name; empty: a remark on all
     kind: str  # call, refused, never, message, kernel, copy, end, death, more
     text: str
     at: int = 0  # nanoseconds since the trace began
     detail: str = ""
-    to: Process | None = None  # of a message
+    to: str = ""  # of a message
     handle: int = 0  # of the memory that it concerns
     finding: str = ""  # the rule that it breaks
     times: int = 1
@@ -36,10 +36,9 @@ class Step:
     @property
     def sentence(self) -> str:
         """The step for a reader who cannot see the picture."""
-        who = self.process.name if self.process else ""
-        if self.to is not None:
-            return f"{who} sends {self.text} to {self.to.name}"
-        told = f"{who}: {self.text}" if who else self.text
+        if self.to:
+            return f"{self.who} sends {self.text} to {self.to}"
+        told = f"{self.who}: {self.text}" if self.who else self.text
         if self.detail:
             told += f" ({self.detail})"
         return told + (f", {self.times} times" if self.times > 1 else "")
@@ -47,7 +46,7 @@ class Step:
     @property
     def shape(self) -> tuple[object, ...]:
         """What is the same in each round of a loop."""
-        return (self.process, self.kind, self.text, self.detail, self.to, self.finding)
+        return (self.who, self.kind, self.text, self.detail, self.to, self.finding)
 
 
 def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
@@ -81,7 +80,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         kind = "death" if process.signal else "end"
         at = process.ended - began
         rule = at_end.get(process, "")
-        made.append(Step(process, kind, process.how, at, finding=rule))
+        made.append(Step(process.name, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
     return _without_rounds(_level(made, begins))
@@ -94,14 +93,14 @@ def _is_exit(entry: Call | Event) -> bool:
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
     """Draw a message before what its sender did next, where its receiver did
     nothing in between: an arrow is level, though its ends lie apart in time."""
-    by_process: dict[Process | None, list[int]] = {}
+    by_process: dict[str, list[int]] = {}
     for step in made:
-        by_process.setdefault(step.process, []).append(step.at)
+        by_process.setdefault(step.who, []).append(step.at)
     placed = []
     for step in made:
         at = step.at
         if id(step) in begins:
-            own = by_process[step.process]
+            own = by_process[step.who]
             after = bisect.bisect_right(own, begins[id(step)])
             other = by_process.get(step.to, [])
             if after < len(own) and own[after] < at:
@@ -115,8 +114,8 @@ def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
 
 
 def _drawn(story: Story, made: list[Step]) -> list[Process]:
-    used = {step.process for step in made} | {step.to for step in made}
-    return [process for process in story.trace.processes if process in used]
+    used = {step.who for step in made} | {step.to for step in made}
+    return [process for process in story.trace.processes if process.name in used]
 
 
 def _unfinished(story: Story, began: int) -> list[Step]:
@@ -129,7 +128,7 @@ def _unfinished(story: Story, began: int) -> list[Step]:
         elif isinstance(entry, Call):
             last.pop((entry.process, entry.thread), None)
     return [
-        Step(process, "never", entry.facts["call"], at - began, "never returned")
+        Step(process.name, "never", entry.facts["call"], at - began, "never returned")
         for (process, _), (at, entry) in last.items()
     ]
 
@@ -171,7 +170,7 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
     elif not call.ok:
         kind, detail = "refused", result_name(call.result)
     return Step(
-        call.process,
+        call.process.name,
         kind,
         text,
         at,
@@ -186,7 +185,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
     size = size_text(sent.facts["size"])
     count = len(sent.facts["descriptors"])
     detail = size + (f", {count} descriptor{'s' * (count > 1)}" if count else "")
-    return Step(sent.process, "message", text or "message", at, detail, to)
+    return Step(sent.process.name, "message", text or "message", at, detail, to.name)
 
 
 def _label(data: bytes) -> str:
@@ -203,7 +202,7 @@ def _event(event: Event, at: int, rule: str) -> Step:
         text = f"pidfd_getfd of descriptor {facts['from']}"
     else:
         text = event.what
-    return Step(event.process, "call", text, at, finding=rule)
+    return Step(event.process.name, "call", text, at, finding=rule)
 
 
 def _without_rounds(made: list[Step]) -> list[Step]:
@@ -220,7 +219,7 @@ def _without_rounds(made: list[Step]) -> list[Step]:
                 kept += made[place : place + length]
                 kept.append(
                     Step(
-                        None,
+                        "",
                         "more",
                         f"these {length} steps {times - 1} times more",
                         made[place + length].at,
