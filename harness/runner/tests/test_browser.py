@@ -11,10 +11,11 @@ from typing import Any
 
 import markupsafe
 import pytest
+from selenium.webdriver.common.keys import Keys
+
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
 from ipclab import matrix, pages, timeline, trials
-from selenium.webdriver.common.keys import Keys
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'

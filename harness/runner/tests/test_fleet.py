@@ -28,7 +28,7 @@ class Fleet:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
-        lines = results.read_lines(RECORDED).splitlines()
+        lines, _ = results.read_lines(RECORDED)
         self.records = [x for x in map(json.loads, lines) if x["attempt"] == 1]
         self.document = json.loads((RECORDED / "run.json").read_text())
         (folder / "nodes").mkdir(parents=True)
@@ -72,7 +72,7 @@ class Fleet:
         document = json.loads(json.dumps(self.document))
         machine = {**document["fingerprint"], **facts, "hostname": name}
         document["fingerprint"] = {**machine, "id": fingerprint.identity(machine)}
-        document["manifest"]["records"] = manifest.of_records(data)
+        _, document["manifest"]["records"] = results.read_lines(folder)
         for i, field in enumerate(("started", "finished"), 1):
             time = self.started + datetime.timedelta(minutes=i)
             document[field] = time.isoformat(timespec="seconds")

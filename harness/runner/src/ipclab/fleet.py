@@ -272,15 +272,15 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
             return Node(name, MISSING, "nothing came back")
         return Node(name, LATE if fleet["out_of_time"] else CUT_OFF, _progress(part))
     try:
-        document, data = _read(whole)
+        document, lines, seal = _read(whole)
     except UsageError as error:
         return Node(name, REFUSED, str(error).removeprefix(f"{whole}/"))
-    if why := _lie(fleet, name, whole, document, data):
+    if why := _lie(fleet, name, whole, document, seal):
         return Node(name, REFUSED, why)
     if document["state"] != "finished":
         return Node(name, CUT_OFF, f"its run is {document['state']}")
     try:
-        rows = records.rows([_slim(line) for line in data.splitlines()])
+        rows = records.rows([_slim(line) for line in lines])
     except (ValueError, KeyError, TypeError):
         return Node(name, REFUSED, "records.jsonl holds something else")
     if document["exit_code"] == 3 or not rows:
@@ -291,8 +291,10 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
     return Node(name, JUDGED, run=kept, rows=tuple(rows))
 
 
-def _read(folder: Path) -> tuple[Document, bytes]:
-    """run.json and the bytes of the records; UsageError if one is not there."""
+def _read(
+    folder: Path,
+) -> tuple[Document, list[bytes], Document]:
+    """run.json, the lines of the records, their seal; UsageError if one is missing."""
     path = folder / "run.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -302,7 +304,7 @@ def _read(folder: Path) -> tuple[Document, bytes]:
         raise UsageError(f"{path}: is no JSON") from None
     if wrong := schema.error(document, schema.RUN, "run.json"):
         raise UsageError(wrong)
-    return document, results.read_lines(folder)
+    return (document, *results.read_lines(folder))
 
 
 def _slim(line: bytes) -> records.Record:
@@ -326,7 +328,7 @@ def _progress(part: Path) -> str:
 
 
 def _lie(
-    fleet: Document, name: str, folder: Path, document: Document, data: bytes
+    fleet: Document, name: str, folder: Path, document: Document, seal: Document
 ) -> str | None:
     """Why the results of a node cannot be believed; None if they can."""
     try:
@@ -340,7 +342,7 @@ def _lie(
     if document.get("digest") != manifest.of_document(document):
         return "run.json was edited: its digest is another"
     ran = document["manifest"]
-    if document["state"] == "finished" and ran["records"] != manifest.of_records(data):
+    if document["state"] == "finished" and ran["records"] != seal:
         return "records.jsonl was edited or damaged"
     machine = document["fingerprint"]
     if machine.get("id") != fingerprint.identity(machine):

@@ -162,7 +162,7 @@ class Campaign:
         self.catalogue = faults.read(request.build)
         self._runs: dict[str | None, Run] = {}
         self._temporary = tempfile.mkdtemp(prefix="ipclab-faults-")
-        os.chmod(self._temporary, EVERYBODY_PASSES)
+        Path(self._temporary).chmod(EVERYBODY_PASSES)
         try:
             self._open(request)
         except BaseException:

@@ -157,15 +157,25 @@ def read_unchecked(folder: Path) -> Contents:
         raise UsageError(f"{path}: is no JSON") from None
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
+    lines, seal = read_lines(folder)
+    found, wrong = records.parse_lines(lines)
+    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal)
+
+
+def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
+    """The lines of records.jsonl and their seal; nothing in them is looked at.
+
+    Raises UsageError if there are none, or more than any run writes.
+    """
     seal = Seal()
-    with _opened(folder) as (lines_of, stream):
+    with _opened(folder) as (path, stream):
         try:
-            found, wrong = records.parse_lines(_lines(lines_of, stream, seal))
+            lines = list(_lines(path, stream, seal))
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise UsageError(f"{lines_of}: is no whole gzip file") from None
+            raise UsageError(f"{path}: is no whole gzip file") from None
         except OSError as error:
-            raise UsageError(f"{lines_of}: {error.strerror}") from None
-    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal.document)
+            raise UsageError(f"{path}: {error.strerror}") from None
+    return lines, seal.document
 
 
 class Seal:
