@@ -114,18 +114,23 @@ inline const char* driver_error(CUresult code, bool describe = false) {
   } while (0)
 
 /// Was the call refused, as it must be? Prints what was tried and the
-/// answer. Clears the error: the runtime keeps the code of a refused
-/// call, and the check after the next launch would find it there.
+/// answer; the code stands in brackets, because most functions document
+/// several. Clears the error: the runtime keeps the code of a refused
+/// call, and the check after the next launch would find it.
 inline bool refused(const char* what, cudaError_t code) {
-  say("%s: %s", what,
-      code == cudaSuccess ? "NOT REFUSED" : cudaGetErrorName(code));
   cudaGetLastError();
+  if (code == cudaSuccess)
+    say("%s: NOT REFUSED", what);
+  else
+    say("%s: refused [%s]", what, cudaGetErrorName(code));
   return code != cudaSuccess;
 }
 
 /// The same for a driver call; the driver API keeps no code.
 inline bool refused(const char* what, CUresult code) {
-  say("%s: %s", what,
-      code == CUDA_SUCCESS ? "NOT REFUSED" : driver_error(code));
+  if (code == CUDA_SUCCESS)
+    say("%s: NOT REFUSED", what);
+  else
+    say("%s: refused [%s]", what, driver_error(code));
   return code != CUDA_SUCCESS;
 }

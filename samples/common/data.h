@@ -29,6 +29,19 @@ inline void write_values(void* data, int count, unsigned first,
   CUDA_CHECK(cudaGetLastError());
 }
 
+/// Allocates `count` values with cudaMalloc, fills them with kPoison,
+/// writes first, first + 1, … and waits until they are written. The
+/// caller frees them with cudaFree.
+inline void* allocate_values(int count, unsigned first,
+                             unsigned step = 1) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMalloc(&data, count * sizeof(unsigned)));
+  CUDA_CHECK(cudaMemset(data, kPoison, count * sizeof(unsigned)));
+  write_values(data, count, first, nullptr, step);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  return data;
+}
+
 /// How many of `count` values in host memory are not first, first + 1,
 /// first + 2 …?
 inline int count_wrong_on_host(const void* data, int count,

@@ -3,6 +3,7 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import itertools
 import json
 import os
 import re
@@ -106,7 +107,7 @@ def test_every_launch_is_checked(file: Path) -> None:
     """The statement after a launch asks for its error."""
     text = re.sub(r"//.*", "", file.read_text())
     statements = [part.strip() for part in re.split(r"[;{}]", text)]
-    for launch, after in zip(statements, statements[1:], strict=False):
+    for launch, after in itertools.pairwise(statements):
         if "<<<" in launch:
             assert after == "CUDA_CHECK(cudaGetLastError())", launch
 
