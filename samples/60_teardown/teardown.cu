@@ -35,7 +35,7 @@ int exporter(Channel& channel) {
   const size_t before = free_memory();
   void* data = nullptr;
   CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
+  CUDA_CHECK(cudaMemset(data, kPoison, kCount * sizeof(int)));
   cudaEvent_t written;
   CUDA_CHECK(cudaEventCreateWithFlags(
       &written, cudaEventInterprocess | cudaEventDisableTiming));

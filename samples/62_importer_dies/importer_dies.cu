@@ -36,7 +36,7 @@ int exporter(Child& child) {
   const size_t before = free_memory();
   void* data = nullptr;
   CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
+  CUDA_CHECK(cudaMemset(data, kPoison, kCount * sizeof(int)));
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   cudaIpcMemHandle_t handle;
