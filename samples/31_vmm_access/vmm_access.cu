@@ -64,12 +64,7 @@ int exporter(Channel& channel) {
   void* data = map(memory, bytes, kReadWrite);
   write_values(data, 1, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-
-  int fd = -1;
-  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
-  channel.send("bytes", bytes);
-  channel.send_descriptor("memory", fd);
-  SYS_CHECK(close(fd));
+  send_memory(channel, memory, bytes);
 
   channel.wait("faulted");
   const int value = value_at(data);
@@ -84,11 +79,8 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   CUDA_CHECK(cudaFree(nullptr));
-  const auto bytes = channel.receive<size_t>("bytes");
-  const int fd = channel.receive_descriptor("memory");
-  Memory memory;
-  CU_CHECK(import_memory(&memory, fd));
-  SYS_CHECK(close(fd));
+  size_t bytes = 0;
+  const Memory memory = receive_memory(channel, &bytes);
   void* read_only = map(memory, bytes, kRead);
   void* writable = map(memory, bytes, kReadWrite);
 

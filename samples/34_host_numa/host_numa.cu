@@ -59,12 +59,8 @@ int exporter(Channel& channel) {
   std::iota(data, data + kCount, kExporterValue);
   say("writes %d values with its CPU", kCount);
 
-  int fd = -1;
-  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
   channel.send("node", node);
-  channel.send("bytes", bytes);
-  channel.send_descriptor("memory", fd);
-  SYS_CHECK(close(fd));
+  send_memory(channel, memory, bytes);
 
   channel.wait("closed");
   const int wrong = count_wrong_on_host(data, kCount, kImporterValue);
@@ -80,11 +76,8 @@ int exporter(Channel& channel) {
 int importer(Channel channel) {
   CUDA_CHECK(cudaFree(nullptr));
   const auto node = channel.receive<CUmemLocation>("node");
-  const auto bytes = channel.receive<size_t>("bytes");
-  const int fd = channel.receive_descriptor("memory");
-  Memory memory;
-  CU_CHECK(import_memory(&memory, fd));
-  SYS_CHECK(close(fd));
+  size_t bytes = 0;
+  const Memory memory = receive_memory(channel, &bytes);
 
   void* data = map_memory(memory, bytes);
   give_cpu_access(data, bytes, node);

@@ -29,10 +29,7 @@ constexpr int kExporterValue = 1000000;
 int exporter(Channel& channel) {
   Gate* gate = create_gate();
   cudaMemPool_t pool = create_pool();
-  int fd = -1;
-  CUDA_CHECK(export_pool(&fd, pool));
-  channel.send_descriptor("pool", fd);
-  SYS_CHECK(close(fd));
+  send_pool(channel, pool);
 
   cudaEvent_t written;
   CUDA_CHECK(cudaEventCreateWithFlags(
@@ -68,10 +65,7 @@ int exporter(Channel& channel) {
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool;
-  CUDA_CHECK(import_pool(&pool, fd));
-  SYS_CHECK(close(fd));
+  cudaMemPool_t pool = receive_pool(channel);
   cudaEvent_t written;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &written, channel.receive<cudaIpcEventHandle_t>("event")));

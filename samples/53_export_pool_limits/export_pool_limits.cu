@@ -33,10 +33,7 @@ constexpr int kImporterValue = 200000000;
 int exporter(Channel& channel) {
   cudaMemPool_t pool =
       create_pool(cudaMemHandleTypePosixFileDescriptor, 4 * kBytes);
-  int fd = -1;
-  CUDA_CHECK(export_pool(&fd, pool));
-  channel.send_descriptor("pool", fd);
-  SYS_CHECK(close(fd));
+  send_pool(channel, pool);
 
   std::vector<void*> pieces;
   cudaError_t code = cudaSuccess;
@@ -75,10 +72,7 @@ int exporter(Channel& channel) {
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool;
-  CUDA_CHECK(import_pool(&pool, fd));
-  SYS_CHECK(close(fd));
+  cudaMemPool_t pool = receive_pool(channel);
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
   CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));

@@ -28,22 +28,19 @@ constexpr int kExporterValue = 1000000;
 //! [exporter]
 int exporter(Child& first, Child& second) {
   cudaMemPool_t pool = create_pool();
-  int fd = -1;
-  CUDA_CHECK(export_pool(&fd, pool));
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
-  cudaMemPoolPtrExportData pointer;
-  CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
 
   for (Child* importer : {&first, &second}) {
     say("sends the pool and the pointer to an importer");
-    importer->channel.send_descriptor("pool", fd);
+    send_pool(importer->channel, pool);
+    cudaMemPoolPtrExportData pointer;
+    CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
     importer->channel.send("pointer", pointer);
     importer->channel.wait("imported");
   }
-  SYS_CHECK(close(fd));
 
   int theirs = EXIT_SUCCESS;
   for (Child* importer : {&first, &second}) {
@@ -65,10 +62,7 @@ int exporter(Child& first, Child& second) {
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool;
-  CUDA_CHECK(import_pool(&pool, fd));
-  SYS_CHECK(close(fd));
+  cudaMemPool_t pool = receive_pool(channel);
 
   void* own = nullptr;
   bool good =

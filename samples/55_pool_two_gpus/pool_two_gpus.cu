@@ -49,10 +49,7 @@ int exporter(Channel& channel) {
   cudaMemPool_t pool = create_pool();
   give_gpu_1_access(pool);  // in this process
   const bool good = gpu_1_has_access(pool);
-  int fd = -1;
-  CUDA_CHECK(export_pool(&fd, pool));
-  channel.send_descriptor("pool", fd);
-  SYS_CHECK(close(fd));
+  send_pool(channel, pool);
 
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
@@ -77,10 +74,7 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   CUDA_CHECK(cudaSetDevice(1));
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool;
-  CUDA_CHECK(import_pool(&pool, fd));
-  SYS_CHECK(close(fd));
+  cudaMemPool_t pool = receive_pool(channel);
 
   bool good = !gpu_1_has_access(pool);
   give_gpu_1_access(pool);  // to all memory of the pool, now and later

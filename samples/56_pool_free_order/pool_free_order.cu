@@ -32,10 +32,7 @@ constexpr int kNextValue = 3000000;
 //! [exporter]
 int exporter(Channel& channel) {
   cudaMemPool_t pool = create_pool();
-  int fd = -1;
-  CUDA_CHECK(export_pool(&fd, pool));
-  channel.send_descriptor("pool", fd);
-  SYS_CHECK(close(fd));
+  send_pool(channel, pool);
 
   cudaEvent_t freed;
   CUDA_CHECK(cudaEventCreateWithFlags(
@@ -76,10 +73,7 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   Gate* gate = create_gate();
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool;
-  CUDA_CHECK(import_pool(&pool, fd));
-  SYS_CHECK(close(fd));
+  cudaMemPool_t pool = receive_pool(channel);
   cudaEvent_t freed;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &freed, channel.receive<cudaIpcEventHandle_t>("event")));

@@ -56,13 +56,9 @@ int exporter(Channel& channel) {
   void* data = map_memory(memory, bytes);
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  int fd = -1;
-  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
 
   channel.send("handle", handle);
-  channel.send("bytes", bytes);
-  channel.send_descriptor("memory", fd);
-  SYS_CHECK(close(fd));
+  send_memory(channel, memory, bytes);
 
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
@@ -87,11 +83,8 @@ int importer(Channel channel) {
   if (code == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(legacy));
 
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
-  const auto bytes = channel.receive<size_t>("bytes");
-  const int fd = channel.receive_descriptor("memory");
-  Memory memory;
-  CU_CHECK(import_memory(&memory, fd));
-  SYS_CHECK(close(fd));
+  size_t bytes = 0;
+  const Memory memory = receive_memory(channel, &bytes);
   void* data = map_memory(memory, bytes);
   const int wrong = count_wrong(data, kCount, kExporterValue);
   say("imports the descriptor, reads the exporter's values: %d wrong",

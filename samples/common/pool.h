@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "channel.h"
 #include "check.h"
 
 /// Creates a pool of memory of device 0. It can be exported as `type`,
@@ -32,4 +33,21 @@ inline cudaError_t import_pool(cudaMemPool_t* pool, int descriptor) {
   return cudaMemPoolImportFromShareableHandle(
       pool, reinterpret_cast<void*>(intptr_t{descriptor}),
       cudaMemHandleTypePosixFileDescriptor, 0);
+}
+
+/// Exports a pool and sends it. The other role calls receive_pool().
+inline void send_pool(Channel& channel, cudaMemPool_t pool) {
+  int descriptor = -1;
+  CUDA_CHECK(export_pool(&descriptor, pool));
+  channel.send_descriptor("pool", descriptor);
+  SYS_CHECK(close(descriptor));
+}
+
+/// Imports the pool that send_pool() has sent.
+inline cudaMemPool_t receive_pool(Channel& channel) {
+  const int descriptor = channel.receive_descriptor("pool");
+  cudaMemPool_t pool = nullptr;
+  CUDA_CHECK(import_pool(&pool, descriptor));
+  SYS_CHECK(close(descriptor));
+  return pool;
 }

@@ -54,3 +54,27 @@ inline CUresult import_memory(Memory* memory, int descriptor) {
       memory, reinterpret_cast<void*>(intptr_t{descriptor}),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
+
+/// Exports memory of `bytes` and sends it. The other role calls
+/// receive_memory().
+template <class Channel>
+void send_memory(Channel& channel, Memory memory, size_t bytes) {
+  int descriptor = -1;
+  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
+      &descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+      0));
+  channel.send("bytes", bytes);
+  channel.send_descriptor("memory", descriptor);
+  SYS_CHECK(close(descriptor));
+}
+
+/// Imports the memory that send_memory() has sent; *bytes is its size.
+template <class Channel>
+Memory receive_memory(Channel& channel, size_t* bytes) {
+  *bytes = channel.template receive<size_t>("bytes");
+  const int descriptor = channel.receive_descriptor("memory");
+  Memory memory;
+  CU_CHECK(import_memory(&memory, descriptor));
+  SYS_CHECK(close(descriptor));
+  return memory;
+}
