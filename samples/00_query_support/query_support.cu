@@ -9,7 +9,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/require.h"
 
 // One row of the table.
@@ -31,7 +30,7 @@ void print_row(const char* what, cudaDeviceAttr attribute,
 //! [legacy]
 void try_legacy_memory() {
   void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, 1));
+  CUDA_CHECK(cudaMalloc(&data, 2 << 20));
 
   cudaIpcMemHandle_t handle;
   print_row("legacy memory", cudaDevAttrIpcEventSupport,

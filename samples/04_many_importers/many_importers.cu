@@ -17,14 +17,11 @@
 
 #include <vector>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kImporters = 3;
-constexpr int kSlot = 1 << 16;  // values that one importer writes
+constexpr int kSlot = 1 << 19;  // values that one importer writes
 constexpr int kCount = kImporters * kSlot;
 
 constexpr int kExporterValue = 1000000;

@@ -15,10 +15,7 @@
 
 #include <string>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;

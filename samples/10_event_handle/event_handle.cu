@@ -15,14 +15,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/gate.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 18;
+constexpr int kCount = 1 << 20;
 constexpr size_t kBytes = kCount * sizeof(int);
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;

@@ -15,14 +15,11 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/gate.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 16;
+constexpr int kCount = 1 << 19;
 constexpr int kRounds = 100;
 constexpr unsigned kStart = 7;  // all values are equal
 

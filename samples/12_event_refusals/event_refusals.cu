@@ -16,13 +16,10 @@
 
 #include <cstring>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 18;
+constexpr int kCount = 1 << 20;
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;
 

@@ -18,10 +18,7 @@
 
 #include <cuda/atomic>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kRounds = 20;

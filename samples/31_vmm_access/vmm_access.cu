@@ -14,10 +14,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 #include "../common/vmm.h"
 

@@ -13,10 +13,7 @@
 
 #include <fcntl.h>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 #include "../common/vmm.h"
 

@@ -19,10 +19,7 @@
 
 #include <numeric>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 #include "../common/vmm.h"
 

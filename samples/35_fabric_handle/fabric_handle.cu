@@ -15,9 +15,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/vmm.h"
 #include "roles.h"
 

@@ -17,11 +17,8 @@
 
 #include <vector>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/pool.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kCount = 4 << 20;

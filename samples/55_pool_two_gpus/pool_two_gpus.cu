@@ -14,11 +14,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/pool.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;

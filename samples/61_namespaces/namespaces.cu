@@ -15,10 +15,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 #include "../common/vmm.h"
 

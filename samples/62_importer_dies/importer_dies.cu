@@ -15,10 +15,7 @@
 
 #include <csignal>
 
-#include "../common/channel.h"
-#include "../common/check.h"
 #include "../common/data.h"
-#include "../common/require.h"
 #include "../common/roles.h"
 
 constexpr size_t kBytes = size_t{2} << 30;  // far more than all else

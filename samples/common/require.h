@@ -55,7 +55,7 @@ inline void require_legacy_ipc() {
 
   void* data = nullptr;
   cudaIpcMemHandle_t handle;
-  CUDA_CHECK(cudaMalloc(&data, 1));
+  CUDA_CHECK(cudaMalloc(&data, 2 << 20));
   const cudaError_t code = cudaIpcGetMemHandle(&handle, data);
   if (code == cudaErrorNotSupported)
     skip("device 0 does not support CUDA IPC for memory");

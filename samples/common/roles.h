@@ -19,7 +19,8 @@
 
 using namespace std::chrono_literals;
 
-/// The second argument of the second start: the number of its socket.
+/// The first argument of the second start; the second one is the number
+/// of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
 /// Is this the second start of the program?
@@ -40,10 +41,10 @@ inline Channel channel_from_parent(char** argv) {
   return Channel(std::atoi(argv[2]));
 }
 
-/// The importer as the exporter sees it.
+/// The importer, as the exporter sees it.
 struct Child {
-  Channel channel;  ///< to it
-  pid_t pid;        ///< of it
+  Channel channel;  ///< to the importer
+  pid_t pid;        ///< its process id
 
   /// The importer's exit code; 1, with a line that says why, if it was
   /// ended by a signal or did not end before the deadline.
@@ -52,8 +53,10 @@ struct Child {
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
     if (!wait_for(handle, POLLIN, deadline)) {
-      std::fprintf(stderr, "importer %d has not ended after %lld ms\n",
-                   pid, static_cast<long long>(deadline.count()));
+      std::fprintf(
+          stderr,
+          "the other process, %d, has not ended after %lld ms\n", pid,
+          static_cast<long long>(deadline.count()));
       kill(pid, SIGKILL);
       if (!wait_for(handle, POLLIN, 5s)) return EXIT_FAILURE;
     }
@@ -61,8 +64,8 @@ struct Child {
     int status = 0;
     SYS_CHECK(waitpid(pid, &status, 0));
     if (WIFEXITED(status)) return WEXITSTATUS(status);
-    std::fprintf(stderr, "importer %d was ended by signal %d (%s)\n",
-                 pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    std::fprintf(stderr, "signal %d (%s) ended the other process, %d\n",
+                 WTERMSIG(status), strsignal(WTERMSIG(status)), pid);
     return EXIT_FAILURE;
   }
 };
