@@ -24,12 +24,6 @@ constexpr size_t kBytes = size_t{2} << 30;  // far more than all else
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 
-size_t free_memory() {
-  size_t free_bytes = 0, all_bytes = 0;
-  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));
-  return free_bytes;
-}
-
 //! [exporter]
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context

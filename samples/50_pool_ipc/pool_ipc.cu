@@ -1,14 +1,12 @@
 // Lesson 50: share a pool once, then its allocations by 64 bytes each.
 //
 //   exporter                               importer
-//   cudaMemPoolCreate
-//   export the pool      ---- pool ---->   import the pool
+//   create a pool        ---- pool ---->   import the pool
 //   twice:
 //   cudaMallocFromPoolAsync, write
 //   export the pointer   -- pointer --->   import the pointer
 //                                          read, write
-//   read the importer's  <-- freed -----   cudaFree
-//   values, cudaFreeAsync
+//   read, cudaFreeAsync  <-- freed -----   cudaFree
 //   cudaMemPoolDestroy                     cudaMemPoolDestroy
 //
 // nvcc -cudart shared samples/50_pool_ipc/pool_ipc.cu

@@ -6,8 +6,8 @@
 //                  ---- pointer ---->  import the pointer
 //                                      queue: wait for the event, copy
 //   open the gate  <--- queued ------
-//                                      read the copy
-//   cudaFreeAsync  <--- closed ------  release all
+//                                      read the copy, release all
+//   release all    <--- closed ------
 //
 // nvcc -cudart shared samples/51_pool_stream_order/pool_stream_order.cu
 //
@@ -66,9 +66,7 @@ int importer(Channel channel) {
   cudaEvent_t written;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &written, channel.receive<cudaIpcEventHandle_t>("event")));
-  void* copy = nullptr;
-  CUDA_CHECK(cudaMalloc(&copy, kBytes));
-  CUDA_CHECK(cudaMemset(copy, kPoison, kBytes));
+  void* copy = allocate_values(kCount, 0);  // none of the exporter's
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
@@ -76,8 +74,7 @@ int importer(Channel channel) {
   CUDA_CHECK(cudaStreamWaitEvent(nullptr, written));
   CUDA_CHECK(cudaMemcpyAsync(copy, data, kBytes, cudaMemcpyDefault));
   const bool early = cudaEventQuery(written) == cudaErrorNotReady;
-  say("queues its copy %s the values are written",
-      early ? "before" : "AFTER");
+  say("queues its copy %s the write", early ? "before" : "AFTER");
   channel.signal("queued");
 
   CUDA_CHECK(cudaStreamSynchronize(nullptr));

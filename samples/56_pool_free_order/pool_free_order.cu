@@ -74,9 +74,7 @@ int importer(Channel channel) {
   cudaEvent_t freed;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &freed, channel.receive<cudaIpcEventHandle_t>("event")));
-  void* copy = nullptr;
-  CUDA_CHECK(cudaMalloc(&copy, kBytes));
-  CUDA_CHECK(cudaMemset(copy, kPoison, kBytes));
+  void* copy = allocate_values(kCount, 0);  // none of the exporter's
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
