@@ -1,12 +1,10 @@
 // Lesson 51: share memory that its stream has not allocated yet.
 //
 //   exporter                           importer
-//   hold the stream
-//   queue: allocate, write, record
+//   hold; queue: allocate, write, record
 //                  ---- pointer ---->  import the pointer
 //                                      queue: wait for the event, copy
-//   open the gate  <--- queued ------
-//                                      read the copy, release all
+//   open the gate  <--- queued ------  read the copy, release all
 //   release all    <--- closed ------
 //
 // nvcc -cudart shared samples/51_pool_stream_order/pool_stream_order.cu
