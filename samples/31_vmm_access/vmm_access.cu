@@ -95,8 +95,8 @@ int importer(Channel channel) {
       cudaGetErrorName(fault));
   good = good && fault == cudaErrorIllegalAddress;
 
-  // The context is lost, so no call can unmap or release any more. The
-  // end of the process does it.
+  // The context is lost: to unmap and to release would fail. The end of
+  // the process does both.
   channel.signal("faulted");
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

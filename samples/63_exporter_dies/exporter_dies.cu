@@ -69,7 +69,7 @@ int importer(Child& child) {
   SYS_CHECK(waitpid(child.pid, &status, 0));
   say("has opened both, and the exporter was killed");
 
-  // Its end has freed the legacy memory. Nobody may read it any more.
+  // Its end has freed the legacy memory: to read it is undefined.
   say("closes the legacy memory: [%s]",
       cudaGetErrorName(cudaIpcCloseMemHandle(legacy)));
   say("opens the handle again: [%s]",
