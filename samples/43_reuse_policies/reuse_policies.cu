@@ -24,7 +24,7 @@ constexpr int kValueB = 3000000;
 enum Case { kSame, kAfterEvent, kPassed, kFull, kSynchronised };
 
 //! [policy]
-cudaMemPool_t create_pool(Case which, bool on) {
+cudaMemPool_t create_pool_for(Case which, bool on) {
   cudaMemPool_t pool =
       create_pool(cudaMemHandleTypeNone, which == kFull ? kBlock : 0);
   const auto set = [pool](cudaMemPoolAttr policy, int allowed) {
@@ -43,12 +43,12 @@ cudaMemPool_t create_pool(Case which, bool on) {
 //! [policy]
 
 //! [case]
-// What comes for B, or for A again, after A's free. Adds to *wrong the
-// values of the new owner that the old owner has overwritten.
-const char* comes(Case which, bool on, cudaStream_t a, cudaStream_t b,
-                  int* wrong) {
+// Frees a block in A and asks for one of the same size in B, or in A
+// again. Adds to *wrong the values of the new owner that are not right.
+const char* next_owner_gets(Case which, bool on, cudaStream_t a,
+                            cudaStream_t b, int* wrong) {
   Gate* gate = create_gate();
-  cudaMemPool_t pool = create_pool(which, on);
+  cudaMemPool_t pool = create_pool_for(which, on);
   cudaEvent_t freed;
   CUDA_CHECK(cudaEventCreateWithFlags(&freed, cudaEventDisableTiming));
 
@@ -97,14 +97,15 @@ int main() {
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
 
   int wrong = 0;
-  comes(kSynchronised, false, a, b, &wrong);  // loads the kernels
+  next_owner_gets(kSynchronised, false, a, b,
+                  &wrong);  // loads the kernels
   const char* names[] = {"in the same stream", "after an event",
                          "once A has passed", "A held, pool full",
                          "after a synchronise"};
   for (int i = kSame; i <= kSynchronised; ++i) {
     const Case which = static_cast<Case>(i);
-    const char* with = comes(which, true, a, b, &wrong);
-    const char* without = comes(which, false, a, b, &wrong);
+    const char* with = next_owner_gets(which, true, a, b, &wrong);
+    const char* without = next_owner_gets(which, false, a, b, &wrong);
     say("%-20s policy on: %-10s  off: %s", names[i], with, without);
   }
   say("values that the old owner overwrote: %d", wrong);
