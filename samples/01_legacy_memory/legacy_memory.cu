@@ -82,8 +82,7 @@ int main(int argc, char** argv) {
 
   Child child = start_again(argv);  // exec: CUDA does not survive fork
   const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);  // a dead peer is an error
 
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(mine);  // a dead peer is an error, not a hang
 }
 //! [main]

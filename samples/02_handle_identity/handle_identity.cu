@@ -29,7 +29,7 @@ constexpr int kImporterValue = 3000000;
 struct Loan {
   cudaIpcMemHandle_t handle;  // of the allocation
   size_t offset;              // of the pointer, in bytes
-  unsigned long long id;      // unique in the exporter
+  unsigned long long id;      // of the allocation, in the exporter
 };
 
 Loan lend(void* pointer) {
@@ -57,6 +57,7 @@ int exporter(Channel& channel) {
   channel.wait("closed");
   const int wrong = count_wrong(data + 3 * kRow, kRow, kImporterValue);
   say("reads the importer's values in row 3: %d wrong", wrong);
+
   CUDA_CHECK(cudaFree(data));
   data = static_cast<int*>(allocate_values(kCount, kLaterValue));
   const Loan later = lend(data + 3 * kRow);
@@ -80,17 +81,19 @@ int importer(Channel channel) {
                                   cudaIpcMemLazyEnablePeerAccess));
 
   void* row = static_cast<char*>(base) + loan.offset;
-  const int row_3 = kFirstValue + 3 * kRow;
-  int wrong = count_wrong(row, kRow, row_3);
+  const int expected = kFirstValue + 3 * kRow;
+  int wrong = count_wrong(row, kRow, expected);
+  const int lost = count_wrong(base, kRow, expected);
   say("reads row 3: %d wrong; without the offset %d wrong", wrong,
-      count_wrong(base, kRow, row_3));
+      lost);
+
   write_values(row, kRow, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaIpcCloseMemHandle(base));
   channel.signal("closed");
 
+  // Nothing documents what the handle of freed memory does.
   const auto later = channel.receive<Loan>("handle");
-  // The allocation of this handle is freed: undocumented.
   void* old = nullptr;
   const cudaError_t code = cudaIpcOpenMemHandle(
       &old, loan.handle, cudaIpcMemLazyEnablePeerAccess);
@@ -117,8 +120,5 @@ int main(int argc, char** argv) {
   require_legacy_ipc();
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -93,8 +93,5 @@ int main(int argc, char** argv) {
   if (can == 0) skip("GPU 1 cannot access the memory of GPU 0");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

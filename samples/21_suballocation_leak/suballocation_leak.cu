@@ -113,10 +113,8 @@ int main(int argc, char** argv) {
 
   for (const size_t bytes : {kBytes, shareable(kBytes)}) {
     Child child = start_again(argv);
-    const int mine = exporter(child.channel, bytes);
-    const int theirs = child.wait(10s);
-    if (mine != EXIT_SUCCESS || theirs != EXIT_SUCCESS)
-      return EXIT_FAILURE;
+    const int result = child.finish(exporter(child.channel, bytes));
+    if (result != EXIT_SUCCESS) return result;
   }
 
   return EXIT_SUCCESS;

@@ -6,13 +6,9 @@
 #pragma once
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -155,7 +151,9 @@ class Channel {
                                      packet.size(), &descriptor);
     if (n <= 0) broken(step, "the other role has ended");
     if (packet.compare(0, name, step, name) != 0)
-      broken(step, ("the other role is at '" + packet + "'").c_str());
+      broken(step, ("the other role is at '" +
+                    std::string(packet.c_str()) + "'")
+                       .c_str());
     if (static_cast<size_t>(n) != name + size)
       broken(step, "the other role sent another number of bytes");
     if (size != 0) std::memcpy(data, packet.data() + name, size);

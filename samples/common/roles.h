@@ -9,12 +9,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <chrono>
 #include <csignal>
 #include <string>
 
 #include "channel.h"
-#include "check.h"
 #include "require.h"
 
 using namespace std::chrono_literals;
@@ -67,6 +65,13 @@ struct Child {
     std::fprintf(stderr, "signal %d (%s) ended the other process, %d\n",
                  WTERMSIG(status), strsignal(WTERMSIG(status)), pid);
     return EXIT_FAILURE;
+  }
+
+  /// The exit code of the lesson: `mine`, that of the exporter, if it
+  /// failed, or else that of the importer, which has 10 s to end.
+  int finish(int mine) {
+    const int theirs = wait(10s);
+    return mine != EXIT_SUCCESS ? mine : theirs;
   }
 };
 
