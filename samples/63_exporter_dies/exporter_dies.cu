@@ -45,7 +45,7 @@ int exporter(Channel channel) {
   channel.send("bytes", bytes);
   channel.send_descriptor("memory", fd);
 
-  channel.wait("end");  // never comes: this process is killed here
+  channel.wait("end");  // never comes: it is killed with all open
   return EXIT_FAILURE;
 }
 //! [exporter]
