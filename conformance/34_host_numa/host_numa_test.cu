@@ -1,6 +1,7 @@
-// A pool on a NUMA node of the host, shared with another process.
-// Mirror of samples/34_host_numa; what only its CPUs do is judged beside other
-// kinds of memory, in 20_managed_rejection.
+// Physical memory and a pool on a NUMA node of the host, shared with another
+// process.
+// Mirror of samples/34_host_numa. What CPUs alone do with such a pool is judged
+// with the other kinds of memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -22,7 +23,69 @@ void allow_gpu(cudaMemPool_t pool) {
   CALL(cudaMemPoolSetAccess(pool, &access, 1));
 }
 
+CUmemLocation nearest_node() {
+  const int node = attribute(cudaDevAttrHostNumaId);
+  return {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node};
+}
+
+void allow_cpu(const Mapping& mapping, CUmemLocation node) {
+  const CUmemAccessDesc access{node, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  EXPECT_SUCCESS(
+      DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &access, 1));
+}
+
+void host_writes(const Words& words, Pattern pattern) {
+  for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
+}
+
 }  // namespace
+
+TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
+  covers("MNGD-15");
+  needs(gpus(1), numa_vmm);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const CUmemLocation node = nearest_node();
+    CUmemAllocationProp wanted = chunk_of(0);
+    wanted.location = node;
+    const size_t bytes = granule(wanted);
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Mapping mapping(chunk, bytes);
+    allow_cpu(mapping, node);
+    mapping.fill(pattern("exporter's GPU"));
+    EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
+    me.send("node", node);
+    me.send("bytes", bytes);
+    me.send_descriptor("memory", chunk.descriptor().get());
+
+    me.wait("written by the CPU");
+    EXPECT_TRUE(host_reads(mapping, pattern("importer's CPU")));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer's CPU")));
+    me.signal("read");
+    me.wait("written by the GPU");
+    EXPECT_TRUE(host_reads(mapping, pattern("importer's GPU")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer's GPU")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const auto node = me.receive<CUmemLocation>("node");
+    const auto bytes = me.receive<size_t>("bytes");
+    const Mapping mapping(Chunk::import(me.receive_descriptor("memory")),
+                          bytes);
+    allow_cpu(mapping, node);
+    EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's GPU")));
+    host_writes(mapping, pattern("importer's CPU"));
+    me.signal("written by the CPU");
+    me.wait("read");
+    mapping.fill(pattern("importer's GPU"));
+    me.signal("written by the GPU");
+  });
+  scenario.run(20s);
+}
 
 TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
   covers("MNGD-12");

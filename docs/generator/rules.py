@@ -33,6 +33,7 @@ things that the documentation says about sharing are not covered:
 GROUPS = {
     "LMEM": "Legacy memory handles",
     "LEVT": "Legacy event handles",
+    "FLAG": "Words that GPU work waits for",
     "MNGD": "Managed and other memory",
     "SUBA": "Sub-allocation",
     "VMM": "Virtual memory management",

@@ -20,6 +20,7 @@ inline const Need fabric{"fabric"};      ///< … created as fabric memory
 inline const Need pools{"pools"};        ///< cudaMallocAsync
 inline const Need pool_fd{"pool_fd"};    ///< a pool exported to a descriptor
 inline const Need host_vmm{"host_vmm"};  ///< cuMemCreate, location HOST
+inline const Need numa_vmm{"numa_vmm"};  ///< … location HOST_NUMA, node 0
 inline const Need host_pools{"host_pools"};  ///< a pool, location HOST
 inline const Need numa_pools{"numa_pools"};  ///< … location HOST_NUMA, node 0
 inline const Need peer_access{"peer_access"};  ///< GPU 0 reaches GPU 1

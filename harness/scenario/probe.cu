@@ -235,6 +235,17 @@ const std::vector<Question>& questions() {
                         {CU_MEM_LOCATION_TYPE_HOST, 0});
        },
        "map host memory where you like; it cannot be shared"},
+      {"numa_vmm",
+       "CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+       [] {
+         return ask(
+             CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+       },
+       [] {
+         return try_vmm(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                        {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0});
+       },
+       "the same on one NUMA node; a descriptor can share it"},
       {"host_pools", "CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED",
        [] { return ask(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED); },
        [] {

@@ -2,119 +2,130 @@
 //
 //   exporter                             importer
 //   cuMemCreate, map, write
-//   cuMemExportTo...  -- number ----->   means nothing here
-//                     -- SCM_RIGHTS ->   a descriptor of its own:
-//                                        cuMemImport..., close, map
-//   read the sums     <- added -------   add with a kernel, unmap
+//   cuMemExportTo...  -- number ----->   import: refused
+//                     -- SCM_RIGHTS ->   import a descriptor of its own
+//                                        map, read, write
+//   read the          <- closed ------   unmap, release
+//   importer's values
 //   unmap, release
 //
 // nvcc -cudart shared samples/30_vmm_fd/vmm_fd.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <numeric>
-#include <vector>
-
+#include "../common/data.h"
 #include "../common/roles.h"
 
 using Memory = CUmemGenericAllocationHandle;  // physical memory
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr int kCount = 1 << 20;  // 4 MiB: whole granules, see lesson 00
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kPoison = -1, kFirst = 1000000, kAdded = 7000000;
-
-__global__ void add(int* data, int more) {
-  data[blockIdx.x * blockDim.x + threadIdx.x] += more;
-}
+constexpr int kCount = 1000000;
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 3000000;
 
 //! [map]
 // Memory has no address by itself, and an address gives no access.
-int* map(Memory memory) {
+void* map(Memory memory, size_t bytes) {
   CUdeviceptr address = 0;
-  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, kBytes, 0, 0, 0));
-  CU_CHECK(DRIVER(cuMemMap)(address, kBytes, 0, memory, 0));
+  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0));
+  CU_CHECK(DRIVER(cuMemMap)(address, bytes, 0, memory, 0));
+
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
-  return reinterpret_cast<int*>(address);
+  CU_CHECK(DRIVER(cuMemSetAccess)(address, bytes, &access, 1));
+  return reinterpret_cast<void*>(address);
 }
 
-void unmap(int* data, Memory memory) {
+void unmap(void* data, size_t bytes) {
   const auto address = reinterpret_cast<CUdeviceptr>(data);
-  CU_CHECK(DRIVER(cuMemUnmap)(address, kBytes));
-  CU_CHECK(DRIVER(cuMemAddressFree)(address, kBytes));
-  CU_CHECK(DRIVER(cuMemRelease)(memory));
+  CU_CHECK(DRIVER(cuMemUnmap)(address, bytes));
+  CU_CHECK(DRIVER(cuMemAddressFree)(address, bytes));
 }
 //! [map]
 
 //! [exporter]
 int exporter(Channel& channel) {
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  wanted.requestedHandleTypes = kFd;  // or no export later
+  wanted.requestedHandleTypes = kFd;  // without it no export
+
+  // Physical memory comes in whole granules.
+  size_t granularity = 0;
+  CU_CHECK(DRIVER(cuMemGetAllocationGranularity)(
+      &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const size_t bytes = round_up(kCount * sizeof(int), granularity);
   Memory memory;
-  CU_CHECK(DRIVER(cuMemCreate)(&memory, kBytes, &wanted, 0));
-  int* data = map(memory);
-  std::vector<int> host(kCount);
-  std::iota(host.begin(), host.end(), kFirst);
-  CUDA_CHECK(cudaMemcpy(data, host.data(), kBytes, cudaMemcpyDefault));
-  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
+  CU_CHECK(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+
+  void* data = map(memory, bytes);
+  CUDA_CHECK(cudaMemset(data, kPoison, bytes));
+  write_values(data, kCount, kExporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+
   int fd = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
-  say("writes %d values, exports the memory as a descriptor", kCount);
+  say("writes %d values, exports %zu bytes as a descriptor", kCount,
+      bytes);
+  channel.send("bytes", bytes);
   channel.send("number", fd);
-  channel.send_descriptor("descriptor", fd);  // a copy, by SCM_RIGHTS
-  SYS_CHECK(close(fd));  // ours; the copy on its way stays open
+  channel.send_descriptor("memory", fd);  // a copy, by SCM_RIGHTS
+  SYS_CHECK(close(fd));  // our own; the copy stays open
 
-  channel.wait("added");
-  host.assign(kCount, kPoison);
-  CUDA_CHECK(cudaMemcpy(host.data(), data, kBytes, cudaMemcpyDefault));
-  int wrong = 0;
-  for (int i = 0; i < kCount; ++i)
-    wrong += host[i] != kFirst + i + kAdded;
-  say("finds its values plus %d, %d of them wrong", kAdded, wrong);
-  unmap(data, memory);
+  channel.wait("closed");
+  const int wrong = count_wrong(data, kCount, kImporterValue);
+  say("reads the importer's values: %d wrong", wrong);
+  unmap(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
-CUresult import(Memory* memory, int fd) {  // fd by value, not &fd
+CUresult import(Memory* memory, int fd) {
   return DRIVER(cuMemImportFromShareableHandle)(
-      memory, reinterpret_cast<void*>(intptr_t{fd}), kFd);
+      memory, reinterpret_cast<void*>(intptr_t{fd}), kFd);  // not &fd
 }
 
 int importer(Channel channel) {
-  Memory memory;
+  CUDA_CHECK(cudaFree(nullptr));
+  const auto bytes = channel.receive<size_t>("bytes");
   const int number = channel.receive<int>("number");
-  const bool fooled = import(&memory, number) == CUDA_SUCCESS;
-  say("importing the bare number %s", fooled ? "WORKS" : "is refused");
-  const int fd = channel.receive_descriptor("descriptor");
+  Memory memory;
+  const bool good =
+      refused("imports the bare number", import(&memory, number));
+
+  const int fd = channel.receive_descriptor("memory");
   CU_CHECK(import(&memory, fd));
-  SYS_CHECK(close(fd));  // importing does not take it from us
-  int* data = map(memory);
-  add<<<kCount / 256, 256>>>(data, kAdded);
-  CUDA_CHECK(cudaGetLastError());
+  SYS_CHECK(close(fd));  // the import does not close it
+
+  void* data = map(memory, bytes);
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("imports the descriptor, reads the exporter's values: %d wrong",
+      wrong);
+  write_values(data, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  say("imports the descriptor it was sent, adds %d", kAdded);
-  unmap(data, memory);
-  channel.signal("added");
-  return fooled ? EXIT_FAILURE : EXIT_SUCCESS;
+
+  unmap(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+  channel.signal("closed");
+
+  return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
-  const bool child = is_child(argc, argv);
-  require_gpus(1);
-  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
-  if (child) return importer(channel_from_parent(argv));
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 
+  require_gpus(1);
   require(
       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
       "memory as a descriptor");
-  Child other = start_again(argv);
-  const int mine = exporter(other.channel);
-  const int theirs = other.wait(10s);
+
+  Child child = start_again(argv);
+  const int mine = exporter(child.channel);
+  const int theirs = child.wait(10s);
+
   return mine != EXIT_SUCCESS ? mine : theirs;
 }

@@ -2,119 +2,118 @@
 //
 //   exporter                            importer
 //   create, map read-write, write
-//                    -- descriptor -->  map twice: a window (read) and
-//                                       a door (read and write);
-//                                       look, change, look again
-//   find the change  <-- changed -----
-//                    --- seen ------->  write through the window: the
-//   find no change   <-- faulted -----  kernel faults, context lost
+//                    --- memory ----->  map read-only, and once more
+//                                       read-write
+//                                       write by the second mapping,
+//                                       read by the first
+//                                       write by the first mapping:
+//   read             <-- faulted -----  a fault, the context is lost
+//   unmap, release
 //
 // nvcc -cudart shared samples/31_vmm_access/vmm_access.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
+#include "../common/data.h"
 #include "../common/roles.h"
+#include "../common/vmm.h"
 
-using Memory = CUmemGenericAllocationHandle;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 constexpr CUmemLocation kGpu{CU_MEM_LOCATION_TYPE_DEVICE, 0};
-constexpr size_t kBytes = 4 << 20;  // whole granules, see lesson 00
-constexpr int kPoison = -1, kFirst = 111, kChanged = 222,
-              kForbidden = 333;
 
-__global__ void write_value(int* data, int value) { *data = value; }
+constexpr int kExporterValue = 111;
+constexpr int kImporterValue = 222;
+constexpr int kForbiddenValue = 333;
 
-int value_at(const int* data) {
-  int seen = kPoison;
-  CUDA_CHECK(cudaMemcpy(&seen, data, sizeof seen, cudaMemcpyDefault));
-  return seen;
+int value_at(const void* data) {
+  int value = kPoison;
+  CUDA_CHECK(cudaMemcpy(&value, data, sizeof value, cudaMemcpyDefault));
+  return value;
 }
 
 //! [map]
-int* map(Memory memory, CUmemAccess_flags flags) {
+void* map(Memory memory, size_t bytes, CUmemAccess_flags flags) {
   CUdeviceptr address = 0;
-  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, kBytes, 0, 0, 0));
-  CU_CHECK(DRIVER(cuMemMap)(address, kBytes, 0, memory, 0));
-  unsigned long long before = 9, after = 9;
+  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0));
+  CU_CHECK(DRIVER(cuMemMap)(address, bytes, 0, memory, 0));
+  unsigned long long before = 0;
   CU_CHECK(DRIVER(cuMemGetAccess)(&before, &kGpu, address));
+
   const CUmemAccessDesc access{kGpu, flags};
-  CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
+  CU_CHECK(DRIVER(cuMemSetAccess)(address, bytes, &access, 1));
+  unsigned long long after = 0;
   CU_CHECK(DRIVER(cuMemGetAccess)(&after, &kGpu, address));
-  say("maps the memory, access %llu; sets it to %llu", before, after);
-  return reinterpret_cast<int*>(address);
+
+  say("maps with access %llu, sets it to %llu", before, after);
+  return reinterpret_cast<void*>(address);
 }
 //! [map]
 
 //! [exporter]
 int exporter(Channel& channel) {
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = kGpu;
-  wanted.requestedHandleTypes = kFd;
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
+  const CUmemAllocationProp wanted = shareable(kFd);
+  const size_t bytes = whole_granules(sizeof(int), wanted);
   Memory memory;
-  CU_CHECK(DRIVER(cuMemCreate)(&memory, kBytes, &wanted, 0));
-  int* data = map(memory, kReadWrite);
-  write_value<<<1, 1>>>(data, kFirst);
+  CU_CHECK(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+  void* data = map(memory, bytes, kReadWrite);
+  write_values(data, 1, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  int fd = -1;
-  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
-  channel.send_descriptor("descriptor", fd);
-  SYS_CHECK(close(fd));
+  send_memory(channel, memory, bytes);
 
-  channel.wait("changed");
-  const int changed = value_at(data);
-  channel.signal("seen");
   channel.wait("faulted");
-  const int last = value_at(data);
-  say("found %d, and now %d; its own context is good", changed, last);
-  CU_CHECK(DRIVER(cuMemUnmap)((CUdeviceptr)data, kBytes));
-  CU_CHECK(DRIVER(cuMemAddressFree)((CUdeviceptr)data, kBytes));
+  const int value = value_at(data);
+  say("reads %d, its own context is good", value);
+  unmap_memory(data, bytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
-  return changed == kChanged && last == kChanged ? EXIT_SUCCESS
-                                                 : EXIT_FAILURE;
+
+  return value == kImporterValue ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("descriptor");
-  Memory memory;
-  CU_CHECK(DRIVER(cuMemImportFromShareableHandle)(
-      &memory, reinterpret_cast<void*>(intptr_t{fd}), kFd));
-  SYS_CHECK(close(fd));
-  int* window = map(memory, kRead);
-  int* door = map(memory, kReadWrite);
-  const int first = value_at(window);
-  write_value<<<1, 1>>>(door, kChanged);
-  CUDA_CHECK(cudaDeviceSynchronize());
-  const int changed = value_at(window);
-  say("sees %d through the window, writes %d through the door, sees %d",
-      first, kChanged, changed);
-  channel.signal("changed");
-  channel.wait("seen");
+  CUDA_CHECK(cudaFree(nullptr));
+  size_t bytes = 0;
+  const Memory memory = receive_memory(channel, &bytes);
+  void* read_only = map(memory, bytes, kRead);
+  void* writable = map(memory, bytes, kReadWrite);
 
-  write_value<<<1, 1>>>(window, kForbidden);
+  bool good = value_at(read_only) == kExporterValue;
+  write_values(writable, 1, kImporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  const int value = value_at(read_only);
+  say("writes %d by one mapping, reads %d by the other", kImporterValue,
+      value);
+  good = good && value == kImporterValue;
+
+  write_values(read_only, 1, kForbiddenValue);
   const cudaError_t fault = cudaDeviceSynchronize();
-  say("writes %d through the window: %s", kForbidden,
+  say("writes %d by the read-only mapping: %s", kForbiddenValue,
       cudaGetErrorName(fault));
-  channel.signal("faulted");  // a lost context releases nothing more
-  const bool faulted = fault == cudaErrorIllegalAddress;
-  return first == kFirst && changed == kChanged && faulted ? 0 : 1;
+  good = good && fault == cudaErrorIllegalAddress;
+
+  // The context is lost: to unmap and to release would fail. The end of
+  // the process does both.
+  channel.signal("faulted");
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
-  const bool child = is_child(argc, argv);
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
-  if (child) return importer(channel_from_parent(argv));
   require(
       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
       "memory as a descriptor");
-  Child other = start_again(argv);
-  const int mine = exporter(other.channel);
-  const int theirs = other.wait(10s);
+
+  Child child = start_again(argv);
+  const int mine = exporter(child.channel);
+  const int theirs = child.wait(10s);
+
   return mine != EXIT_SUCCESS ? mine : theirs;
 }

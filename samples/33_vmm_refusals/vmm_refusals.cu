@@ -1,120 +1,105 @@
-// Lesson 33: what virtual memory management refuses.
+// Lesson 33: a refused call changes nothing.
 //
 //   exporter                             importer
-//   cuMemCreate: wrong sizes
-//   cuMemExport...: unasked for
-//   write             -- descriptor -->  cuMemImport...: descriptors of
-//                                        nothing and of other things,
-//                                        then the right one
-//   read              <-- written -----  read, write
-//
-// A refusal is an answer, no accident: what was good stays good.
+//   create and export wrongly: refused
+//   create, write, export
+//                     --- memory ----->  import other things: refused
+//                                        import, read
+//   unmap, release    <-- closed ------  unmap, release
 //
 // nvcc -cudart shared samples/33_vmm_refusals/vmm_refusals.cu
 //
 // SPDX-License-Identifier: Apache-2.0
+
 #include <fcntl.h>
-#include <sys/mman.h>
 
+#include "../common/data.h"
 #include "../common/roles.h"
+#include "../common/vmm.h"
 
-using Memory = CUmemGenericAllocationHandle;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = 4 << 20;  // whole granules, see lesson 00
-constexpr unsigned char kPoison = 99, kExporter = 11, kImporter = 22;
-bool good = true;
-
-void expect_refusal(const char* what, CUresult code) {
-  good = good && code != CUDA_SUCCESS;
-  say("%-42s %s", what, code != CUDA_SUCCESS ? "refused" : "ACCEPTED");
-}
-
-unsigned char* map(Memory memory) {
-  CUdeviceptr address = 0;
-  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, kBytes, 0, 0, 0));
-  CU_CHECK(DRIVER(cuMemMap)(address, kBytes, 0, memory, 0));
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
-                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
-  return reinterpret_cast<unsigned char*>(address);
-}
-
-void expect_value(const unsigned char* data, unsigned char expected) {
-  unsigned char seen = kPoison;
-  CUDA_CHECK(cudaMemcpy(&seen, data, 1, cudaMemcpyDefault));
-  good = good && seen == expected;
-  say("%-42s %d", "after all this the memory holds", seen);
-}
+constexpr int kCount = 1 << 20;
+constexpr int kExporterValue = 1000000;
 
 //! [exporter]
 int exporter(Channel& channel) {
-  const auto create = DRIVER(cuMemCreate);
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  Memory unshared, memory;
-  CU_CHECK(create(&unshared, kBytes, &wanted, 0));
-  wanted.requestedHandleTypes = kFd;
-  expect_refusal("create no bytes", create(&memory, 0, &wanted, 0));
-  expect_refusal("create granules and one byte",
-                 create(&memory, kBytes + 1, &wanted, 0));
-  CU_CHECK(create(&memory, kBytes, &wanted, 0));
-  unsigned char* data = map(memory);
-  CUDA_CHECK(cudaMemset(data, kExporter, kBytes));
-  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
+  CUmemAllocationProp wanted = shareable(CU_MEM_HANDLE_TYPE_NONE);
+  const size_t bytes = whole_granules(kCount * sizeof(int), wanted);
+  Memory memory, unshared;
+  bool good =
+      refused("creates a granule and one byte",
+              DRIVER(cuMemCreate)(&memory, bytes + 1, &wanted, 0));
+
+  CU_CHECK(DRIVER(cuMemCreate)(&unshared, bytes, &wanted, 0));
+  const auto export_memory = DRIVER(cuMemExportToShareableHandle);
   int fd = -1;
-  CUmemFabricHandle fabric;
-  const auto share = DRIVER(cuMemExportToShareableHandle);
-  expect_refusal("export with a flag", share(&fd, memory, kFd, 1));
-  expect_refusal("export what no export was asked for",
-                 share(&fd, unshared, kFd, 0));
-  expect_refusal("export as what was not asked for",
-                 share(&fabric, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0));
-  CU_CHECK(share(&fd, memory, kFd, 0));
-  channel.send_descriptor("descriptor", fd);
-  channel.wait("written");
-  expect_value(data, kImporter);
+  good = refused("exports memory not created for it",
+                 export_memory(&fd, unshared, kFd, 0)) &&
+         good;
+  CU_CHECK(DRIVER(cuMemRelease)(unshared));
+
+  wanted.requestedHandleTypes = kFd;
+  CU_CHECK(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+  void* data = map_memory(memory, bytes);
+  write_values(data, kCount, kExporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  good = refused("exports with a flag that is reserved",
+                 export_memory(&fd, memory, kFd, 1)) &&
+         good;
+
+  CU_CHECK(export_memory(&fd, memory, kFd, 0));
+  channel.send("bytes", bytes);
+  channel.send_descriptor("memory", fd);
+  SYS_CHECK(close(fd));
+
+  channel.wait("closed");
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
-CUresult import(Memory* memory, int fd) {
-  return DRIVER(cuMemImportFromShareableHandle)(
-      memory, reinterpret_cast<void*>(intptr_t{fd}), kFd);
-}
-
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("descriptor");
+  CUDA_CHECK(cudaFree(nullptr));
+  const auto bytes = channel.receive<size_t>("bytes");
+  const int fd = channel.receive_descriptor("memory");
+
+  const int file = open("/dev/null", O_RDWR | O_CLOEXEC);
+  SYS_CHECK(file);
   Memory memory;
-  const std::pair<const char*, int> wrong[] = {
-      {"import -1", -1},
-      {"import a number that is not open", 1000},
-      {"import /dev/null", open("/dev/null", O_RDWR)},
-      {"import shared memory of the host", memfd_create("host", 0)},
-  };
-  for (const auto& [what, number] : wrong)
-    expect_refusal(what, import(&memory, number));
-  CU_CHECK(import(&memory, fd));
-  unsigned char* data = map(memory);
-  expect_value(data, kExporter);
-  CUDA_CHECK(cudaMemset(data, kImporter, kBytes));
-  CUDA_CHECK(cudaDeviceSynchronize());
-  channel.signal("written");
-  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+  bool good = refused("imports -1", import_memory(&memory, -1));
+  good = refused("imports /dev/null", import_memory(&memory, file)) &&
+         good;
+  SYS_CHECK(close(file));
+
+  CU_CHECK(import_memory(&memory, fd));
+  SYS_CHECK(close(fd));
+  void* data = map_memory(memory, bytes);
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("imports the memory, reads the exporter's values: %d wrong",
+      wrong);
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+  channel.signal("closed");
+
+  return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
-  const bool child = is_child(argc, argv);
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
-  if (child) return importer(channel_from_parent(argv));
   require(
       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
       "memory as a descriptor");
-  Child other = start_again(argv);
-  const int mine = exporter(other.channel);
-  const int theirs = other.wait(10s);
+
+  Child child = start_again(argv);
+  const int mine = exporter(child.channel);
+  const int theirs = child.wait(10s);
+
   return mine != EXIT_SUCCESS ? mine : theirs;
 }

@@ -1,110 +1,111 @@
-// Lesson 34: share memory of the host that a GPU uses as well.
+// Lesson 34: share memory of the host that a GPU uses, too.
 //
 //   exporter                             importer
-//   cudaMemPoolCreate on a NUMA node
-//   allocate, the CPU writes
-//                     -- descriptor -->  cudaMemPoolImport...
-//                     -- pointer ----->  cudaMemPoolImportPointer
+//   cuMemCreate on a NUMA node
+//   map, give the CPU access
+//   the CPU writes
+//   export            --- memory ----->  import, map, give the CPU
+//                                        access
 //                                        the CPU reads
-//                                        cudaMemPoolSetAccess for a GPU
-//                                        a kernel adds
-//   the CPU reads     <- added --------  free
-//   free, destroy
+//                                        a kernel writes
+//   the CPU reads     <-- closed ------  unmap, release
+//   unmap, release
 //
-// No copy anywhere: two CPUs' processes and a GPU use the same bytes.
+// No copy: two processes and a GPU use the same bytes.
 //
 // nvcc -cudart shared samples/34_host_numa/host_numa.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
+#include <numeric>
+
+#include "../common/data.h"
 #include "../common/roles.h"
+#include "../common/vmm.h"
 
-constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kValue = 1000000, kAdded = 7000000;
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 3000000;
 
-__global__ void add(int* data, int more) {
-  data[blockIdx.x * blockDim.x + threadIdx.x] += more;
+//! [access]
+// map_memory() lets the GPU use the memory; this lets the CPU use it.
+void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
+  const CUmemAccessDesc access{node,
+                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CU_CHECK(DRIVER(cuMemSetAccess)(reinterpret_cast<CUdeviceptr>(data),
+                                  bytes, &access, 1));
 }
-
-// The CPU looks at the memory itself: how many values are right?
-int count(const int* data, int value) {
-  int right = 0;
-  for (int i = 0; i < kCount; ++i) right += data[i] == value;
-  return right;
-}
+//! [access]
 
 //! [exporter]
 int exporter(Channel& channel) {
-  int node = 0;  // the one next to the GPU; -1: this host has no nodes
-  CUDA_CHECK(cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, 0));
-  cudaMemPoolProps wanted{};
-  wanted.allocType = cudaMemAllocationTypePinned;
-  wanted.location = {cudaMemLocationTypeHostNuma, node < 0 ? 0 : node};
-  wanted.handleTypes = kFd;
-  cudaMemPool_t pool = nullptr;
-  CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
-  void* memory = nullptr;
-  CUDA_CHECK(cudaMallocFromPoolAsync(&memory, kBytes, pool, nullptr));
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
-  int* data = static_cast<int*>(memory);
-  for (int i = 0; i < kCount; ++i) data[i] = kValue;
-  say("its CPU writes %d values into memory of the host", kCount);
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
+  int id = 0;  // of the node nearest to the GPU; -1 without NUMA
+  CUDA_CHECK(cudaDeviceGetAttribute(&id, cudaDevAttrHostNumaId, 0));
+  const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA,
+                           id < 0 ? 0 : id};
 
-  int fd = -1;
-  CUDA_CHECK(cudaMemPoolExportToShareableHandle(&fd, pool, kFd, 0));
-  channel.send_descriptor("pool", fd);
-  SYS_CHECK(close(fd));
-  cudaMemPoolPtrExportData pointer;
-  CUDA_CHECK(cudaMemPoolExportPointer(&pointer, memory));
-  channel.send("pointer", pointer);
+  CUmemAllocationProp wanted = shareable(kFd);
+  wanted.location = node;
+  const size_t bytes = whole_granules(kCount * sizeof(int), wanted);
+  Memory memory;
+  CU_CHECK(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+  int* data = static_cast<int*>(map_memory(memory, bytes));
+  give_cpu_access(data, bytes, node);
+  std::iota(data, data + kCount, kExporterValue);
+  say("writes %d values with its CPU", kCount);
 
-  channel.wait("added");
-  const int right = count(data, kValue + kAdded);
-  say("its CPU finds the sums, %d of %d right", right, kCount);
-  CUDA_CHECK(cudaFreeAsync(memory, nullptr));
-  CUDA_CHECK(cudaStreamSynchronize(nullptr));
-  CUDA_CHECK(cudaMemPoolDestroy(pool));
-  return right == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
+  channel.send("node", node);
+  send_memory(channel, memory, bytes);
+
+  channel.wait("closed");
+  const int wrong = count_wrong_on_host(data, kCount, kImporterValue);
+  say("reads the GPU's values with its CPU: %d wrong", wrong);
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("pool");
-  cudaMemPool_t pool = nullptr;
-  CUDA_CHECK(cudaMemPoolImportFromShareableHandle(
-      &pool, reinterpret_cast<void*>(intptr_t{fd}), kFd, 0));
-  SYS_CHECK(close(fd));
-  auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
-  void* memory = nullptr;
-  CUDA_CHECK(cudaMemPoolImportPointer(&memory, pool, &pointer));
-  int* data = static_cast<int*>(memory);
-  const int right = count(data, kValue);
-  say("its CPU finds them, %d of %d right", right, kCount);
+  CUDA_CHECK(cudaFree(nullptr));
+  const auto node = channel.receive<CUmemLocation>("node");
+  size_t bytes = 0;
+  const Memory memory = receive_memory(channel, &bytes);
 
-  cudaMemAccessDesc gpu{};  // so far only CPUs may
-  gpu.location = {cudaMemLocationTypeDevice, 0};
-  gpu.flags = cudaMemAccessFlagsProtReadWrite;
-  CUDA_CHECK(cudaMemPoolSetAccess(pool, &gpu, 1));
-  add<<<kCount / 256, 256>>>(data, kAdded);
-  CUDA_CHECK(cudaGetLastError());
+  void* data = map_memory(memory, bytes);
+  give_cpu_access(data, bytes, node);
+  const int wrong = count_wrong_on_host(data, kCount, kExporterValue);
+  say("reads the exporter's values with its CPU: %d wrong", wrong);
+  write_values(data, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  say("its GPU adds %d to each", kAdded);
-  CUDA_CHECK(cudaFree(memory));
-  channel.signal("added");
-  return right == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
+  say("writes %d values with a GPU", kCount);
+
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+  channel.signal("closed");
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "pools for IPC");
-  require(cudaDevAttrHostNumaMemoryPoolsSupported, "pools of the host");
+  require(
+      CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+      "memory as a descriptor");
+  require(
+      CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+      "physical memory of the host");
+
   Child child = start_again(argv);
   const int mine = exporter(child.channel);
   const int theirs = child.wait(10s);
+
   return mine != EXIT_SUCCESS ? mine : theirs;
 }

@@ -1,10 +1,12 @@
 // Lesson 35: share memory by a fabric handle, 64 bytes of plain data.
 //
 //   exporter                            importer
-//   cuMemCreate, map, cuMemExport...
-//                    -- 64 bytes --->   cuMemImport..., map
-//   read the sums    <-- added ------   add with a kernel, unmap
-//   unmap, release: not before, 64 bytes keep no memory alive
+//   cuMemCreate, map, write
+//   cuMemExport...   --- handle ---->   cuMemImport..., map, read,
+//                                       write
+//   read the         <-- closed -----   unmap, release
+//   importer's values
+//   unmap, release
 //
 // As processes of one node:
 // nvcc -cudart shared samples/35_fabric_handle/fabric_handle.cu
@@ -12,55 +14,27 @@
 // with -DUSE_MPI -ccbin mpicxx
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <vector>
 
+#include "../common/data.h"
+#include "../common/vmm.h"
 #include "roles.h"
 
-using Memory = CUmemGenericAllocationHandle;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
-constexpr char kChannel[] = "/dev/nvidia-caps-imex-channels/channel0";
-constexpr int kCount = 1 << 20;  // 4 MiB: whole granules, see lesson 00
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kPoison = -1, kValue = 1000000, kAdded = 7000000;
-
-__global__ void add(int* data, int more) {
-  data[blockIdx.x * blockDim.x + threadIdx.x] += more;
-}
-
-int* map(Memory memory) {
-  CUdeviceptr address = 0;
-  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, kBytes, 0, 0, 0));
-  CU_CHECK(DRIVER(cuMemMap)(address, kBytes, 0, memory, 0));
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
-                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &access, 1));
-  return reinterpret_cast<int*>(address);
-}
-
-void unmap(int* data, Memory memory) {
-  const auto address = reinterpret_cast<CUdeviceptr>(data);
-  CU_CHECK(DRIVER(cuMemUnmap)(address, kBytes));
-  CU_CHECK(DRIVER(cuMemAddressFree)(address, kBytes));
-  CU_CHECK(DRIVER(cuMemRelease)(memory));
-}
+constexpr char kImex[] = "/dev/nvidia-caps-imex-channels/channel0";
+constexpr int kCount = 1 << 20;
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 3000000;
 
 //! [needs]
-// Both nodes need the channel, so both ends try to have such memory.
-Memory create() {
-  require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
-          "fabric handles");
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  wanted.requestedHandleTypes = kFabric;
+// Creates the memory, or says what this process lacks and skips.
+Memory create(size_t bytes, const CUmemAllocationProp& wanted) {
   Memory memory;
-  const auto code = DRIVER(cuMemCreate)(&memory, kBytes, &wanted, 0);
+  const auto code = DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0);
   if (code == CUDA_ERROR_NOT_PERMITTED) {
-    if (access(kChannel, F_OK) == -1)
-      skip("no IMEX channel: make %s with mknod", kChannel);
-    if (access(kChannel, R_OK | W_OK) == -1)
-      skip("no permission: this user may not open %s", kChannel);
+    if (access(kImex, F_OK) == -1)
+      skip("no IMEX channel: make %s with mknod", kImex);
+    if (access(kImex, R_OK | W_OK) == -1)
+      skip("no permission: this user may not open %s", kImex);
     skip("cuMemCreate: %s; does nvidia-imex run?", driver_error(code));
   }
   CU_CHECK(code);
@@ -69,52 +43,69 @@ Memory create() {
 //! [needs]
 
 //! [exporter]
-int exporter(Channel& channel, Memory memory) {
-  int* data = map(memory);
-  std::vector<int> host(kCount, kValue);
-  CUDA_CHECK(cudaMemcpy(data, host.data(), kBytes, cudaMemcpyDefault));
-  CUDA_CHECK(cudaDeviceSynchronize());  // it may end after it returns
+int exporter(Channel& channel, Memory memory, size_t bytes) {
+  void* data = map_memory(memory, bytes);
+  CUDA_CHECK(cudaMemset(data, kPoison, bytes));
+  write_values(data, kCount, kExporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+
   CUmemFabricHandle handle;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&handle, memory,
                                                 kFabric, 0));
   say("writes %d values, sends %zu bytes", kCount, sizeof handle);
   channel.send("handle", handle);
-  channel.wait("added");
-  host.assign(kCount, kPoison);
-  CUDA_CHECK(cudaMemcpy(host.data(), data, kBytes, cudaMemcpyDefault));
-  const auto sums =
-      std::count(host.begin(), host.end(), kValue + kAdded);
-  say("finds %d more in %td of them", kAdded, sums);
-  unmap(data, memory);
-  return sums == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  // The 64 bytes keep nothing alive, so the exporter must.
+  channel.wait("closed");
+  const int wrong = count_wrong(data, kCount, kImporterValue);
+  say("reads the importer's values: %d wrong", wrong);
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
+
 //! [importer]
-int importer(Channel channel, Memory tried) {
-  CU_CHECK(DRIVER(cuMemRelease)(tried));
+int importer(Channel channel, size_t bytes) {
   auto handle = channel.receive<CUmemFabricHandle>("handle");
   Memory memory;
   CU_CHECK(DRIVER(cuMemImportFromShareableHandle)(&memory, &handle,
                                                   kFabric));
-  int* data = map(memory);
-  add<<<kCount / 256, 256>>>(data, kAdded);
-  CUDA_CHECK(cudaGetLastError());
+  void* data = map_memory(memory, bytes);
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("imports the bytes, reads the exporter's values: %d wrong",
+      wrong);
+
+  write_values(data, kCount, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  say("imports the bytes, adds %d to each value", kAdded);
-  unmap(data, memory);
-  channel.signal("added");
-  return EXIT_SUCCESS;
+  unmap_memory(data, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+  channel.signal("closed");
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   const bool child = is_child(argc, argv);
   require_gpus(1);
-  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
-  const Memory memory = create();
-  if (child) return importer(channel_from_parent(argv), memory);
+  require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+          "fabric handles");
+
+  // Both roles create memory: both nodes need the channel.
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
+  const CUmemAllocationProp wanted = shareable(kFabric);
+  const size_t bytes = whole_granules(kCount * sizeof(int), wanted);
+  const Memory memory = create(bytes, wanted);
+  if (child) {
+    CU_CHECK(DRIVER(cuMemRelease)(memory));
+    return importer(channel_from_parent(argv), bytes);
+  }
+
   Child other = start_again(argv);
-  const int mine = exporter(other.channel, memory);
+  const int mine = exporter(other.channel, memory, bytes);
   const int theirs = other.wait(10s);
+
   return mine != EXIT_SUCCESS ? mine : theirs;
 }

@@ -1,119 +1,116 @@
-// Lesson 43: when freed memory may be given to somebody else.
+// Lesson 43: when a pool gives freed memory to somebody else.
 //
 //   freed in stream A, then asked for       is reused if
 //   in A again                              always
-//   in B, behind an event of A's free       FollowEventDependencies
-//   in B, once A has passed the free        AllowOpportunistic
-//   in B, A is held and the pool is full    AllowInternalDependencies
+//   in B, after an event of A's free        FollowEventDependencies
+//   in B, A has passed the free             AllowOpportunistic
+//   in B, A is held, the pool is full       AllowInternalDependencies
 //   in B, after the host waited for A       always
 //
 // nvcc -cudart shared samples/43_reuse_policies/reuse_policies.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <vector>
-
 #include "../common/check.h"
+#include "../common/data.h"
+#include "../common/gate.h"
+#include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr int kCount = 1 << 18;  // values looked at
-constexpr size_t kBytes = kCount * sizeof(int);
 constexpr size_t kBlock = 64 << 20;  // more than a pool has to spare
-constexpr int kOfA = 1000000;
-constexpr int kOfB = 2000000;
-constexpr int kLooks = 10000000;  // then the gate opens by itself
-enum Way { kSame, kBehindEvent, kPassed, kFull, kSynchronised };
-int* gate;
-int wrong = 0;
-
-__global__ void hold(const volatile int* gate) {
-  for (int i = 0; *gate == 0 && i < kLooks;) ++i;
-}
-
-__global__ void write_values(int* data, int first) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kCount) data[i] = first + i;
-}
-
-int count_wrong(const int* data, int first) {
-  std::vector<int> seen(kCount, -1);
-  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
-  int found = 0;
-  for (int i = 0; i < kCount; ++i) found += seen[i] != first + i;
-  return found;
-}
+constexpr int kCount = 1 << 20;      // values checked in a block
+constexpr int kValueA = 1000000;
+constexpr int kValueB = 3000000;
+enum Case { kSame, kAfterEvent, kPassed, kFull, kSynchronised };
 
 //! [policy]
-cudaMemPool_t make_pool(Way way, bool on) {
-  cudaMemPoolProps wanted = {};
-  wanted.allocType = cudaMemAllocationTypePinned;
-  wanted.location = {cudaMemLocationTypeDevice, 0};
-  wanted.maxSize = way == kFull ? kBlock : 0;
-  cudaMemPool_t pool;
-  CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
-  const auto set = [pool](cudaMemPoolAttr policy, int value) {
-    CUDA_CHECK(cudaMemPoolSetAttribute(pool, policy, &value));
+cudaMemPool_t create_pool_for(Case which, bool on) {
+  cudaMemPool_t pool =
+      create_pool(cudaMemHandleTypeNone, which == kFull ? kBlock : 0);
+  const auto set = [pool](cudaMemPoolAttr policy, int allowed) {
+    CUDA_CHECK(cudaMemPoolSetAttribute(pool, policy, &allowed));
   };
   set(cudaMemPoolReuseFollowEventDependencies,
-      on && way == kBehindEvent);
-  set(cudaMemPoolReuseAllowOpportunistic, on && way == kPassed);
-  set(cudaMemPoolReuseAllowInternalDependencies, on && way == kFull);
-  cuuint64_t threshold = UINT64_MAX;  // keeps memory to reuse
+      on && which == kAfterEvent);
+  set(cudaMemPoolReuseAllowOpportunistic, on && which == kPassed);
+  set(cudaMemPoolReuseAllowInternalDependencies, on && which == kFull);
+
+  cuuint64_t threshold = UINT64_MAX;  // keep freed memory
   CUDA_CHECK(cudaMemPoolSetAttribute(
       pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   return pool;
 }
 //! [policy]
 
-//! [try]
-const char* try_it(Way way, bool on, cudaStream_t a, cudaStream_t b) {
-  cudaMemPool_t pool = make_pool(way, on);
-  int *of_a, *of_b = nullptr;
-  CUDA_CHECK(cudaMallocFromPoolAsync(&of_a, kBlock, pool, a));
-  *gate = way == kPassed || way == kSynchronised;
-  hold<<<1, 1, 0, a>>>(gate);
-  write_values<<<kCount / 256, 256, 0, a>>>(of_a, kOfA);
-  CUDA_CHECK(cudaFreeAsync(of_a, a));
-
+//! [case]
+// Frees a block in A and asks for one of the same size in B, or in A
+// again. Adds to *wrong the values of the new owner that are not right.
+const char* next_owner_gets(Case which, bool on, cudaStream_t a,
+                            cudaStream_t b, int* wrong) {
+  Gate* gate = create_gate();
+  cudaMemPool_t pool = create_pool_for(which, on);
   cudaEvent_t freed;
   CUDA_CHECK(cudaEventCreateWithFlags(&freed, cudaEventDisableTiming));
-  CUDA_CHECK(cudaEventRecord(freed, a));
-  if (way == kBehindEvent) CUDA_CHECK(cudaStreamWaitEvent(b, freed));
-  if (way == kPassed)  // only looks: a wait would be kSynchronised
-    while (cudaStreamQuery(a) == cudaErrorNotReady) cudaGetLastError();
-  if (way == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
 
-  cudaStream_t user = way == kSame ? a : b;
-  const bool full =
-      cudaMallocFromPoolAsync(&of_b, kBlock, pool, user) != cudaSuccess;
-  cudaGetLastError();
-  if (!full) write_values<<<kCount / 256, 256, 0, user>>>(of_b, kOfB);
-  *static_cast<volatile int*>(gate) = 1;
+  void *old_block = nullptr, *new_block = nullptr;
+  CUDA_CHECK(cudaMallocFromPoolAsync(&old_block, kBlock, pool, a));
+  if (which != kPassed && which != kSynchronised) hold(a, gate);
+  write_values(old_block, kCount, kValueA, a);
+  CUDA_CHECK(cudaFreeAsync(old_block, a));
+  CUDA_CHECK(cudaEventRecord(freed, a));
+
+  if (which == kAfterEvent) CUDA_CHECK(cudaStreamWaitEvent(b, freed));
+  if (which == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
+  if (which == kPassed)  // asks only; a wait would synchronise
+    while (cudaStreamQuery(a) == cudaErrorNotReady) continue;
+  cudaGetLastError();  // some drivers keep "not ready" as an error
+
+  cudaStream_t user = which == kSame ? a : b;
+  const cudaError_t code =
+      cudaMallocFromPoolAsync(&new_block, kBlock, pool, user);
+  cudaGetLastError();  // a full pool may refuse
+  if (code == cudaSuccess)
+    write_values(new_block, kCount, kValueB, user);
+
+  open_gate(gate);
   CUDA_CHECK(cudaStreamSynchronize(a));
   CUDA_CHECK(cudaStreamSynchronize(b));
-  if (!full) wrong += count_wrong(of_b, kOfB);  // A wrote before
-  CUDA_CHECK(cudaFree(of_b));                   // null is no error
+  if (code == cudaSuccess) {
+    *wrong += count_wrong(new_block, kCount, kValueB);
+    CUDA_CHECK(cudaFreeAsync(new_block, user));
+  }
+  CUDA_CHECK(cudaStreamSynchronize(user));
   CUDA_CHECK(cudaEventDestroy(freed));
   CUDA_CHECK(cudaMemPoolDestroy(pool));
-  return full ? "refused" : of_a == of_b ? "reused" : "new memory";
+  destroy_gate(gate);
+
+  if (code != cudaSuccess) return "refused";
+  return new_block == old_block ? "reused" : "new memory";
 }
-//! [try]
+//! [case]
 
 int main() {
   require_gpus(1);
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
-  CUDA_CHECK(cudaHostAlloc(&gate, sizeof(int), cudaHostAllocMapped));
   cudaStream_t a, b;
   CUDA_CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
-  try_it(kSynchronised, false, a, b);  // loads the kernels
-  const char* names[] = {"in the same stream", "behind an event",
+
+  int wrong = 0;
+  next_owner_gets(kSynchronised, false, a, b,
+                  &wrong);  // loads the kernels
+  const char* names[] = {"in the same stream", "after an event",
                          "once A has passed", "A held, pool full",
                          "after a synchronise"};
-  for (int way = kSame; way <= kSynchronised; ++way)
-    std::printf("%-20s policy on: %-10s  off: %s\n", names[way],
-                try_it(static_cast<Way>(way), true, a, b),
-                try_it(static_cast<Way>(way), false, a, b));
-  std::printf("values that the other owner overwrote: %d\n", wrong);
+  for (int i = kSame; i <= kSynchronised; ++i) {
+    const Case which = static_cast<Case>(i);
+    const char* with = next_owner_gets(which, true, a, b, &wrong);
+    const char* without = next_owner_gets(which, false, a, b, &wrong);
+    say("%-20s policy on: %-10s  off: %s", names[i], with, without);
+  }
+  say("values that the old owner overwrote: %d", wrong);
+
+  CUDA_CHECK(cudaStreamDestroy(b));
+  CUDA_CHECK(cudaStreamDestroy(a));
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

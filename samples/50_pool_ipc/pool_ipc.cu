@@ -1,85 +1,64 @@
 // Lesson 50: share a pool once, then its allocations by 64 bytes each.
 //
 //   exporter                               importer
-//   cudaMemPoolCreate
-//   export the pool      -- descriptor --> import the pool
+//   create a pool        ---- pool ---->   import the pool
 //   twice:
 //   cudaMallocFromPoolAsync, write
-//   export the pointer    -- 64 bytes -->  import the pointer
-//                                          read the exporter's values
-//   read the importer's    <- written --   write its own
-//   cudaFree               <-- freed ---   cudaFree
-//   cudaMemPoolDestroy
+//   export the pointer   -- pointer --->   import the pointer
+//                                          read, write
+//   read, cudaFreeAsync  <-- freed -----   cudaFree
+//   cudaMemPoolDestroy                     cudaMemPoolDestroy
 //
 // nvcc -cudart shared samples/50_pool_ipc/pool_ipc.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <vector>
-
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr int kAllocations = 2;
 constexpr int kCount = 1 << 20;
 constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kPoison = -1;
-constexpr int kExporterValue = 100000000;  // the two sides differ
-constexpr int kImporterValue = 200000000;
-
-__global__ void write_values(int* data, int first) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kCount) data[i] = first + i;
-}
-
-void write(int* data, int first) {
-  write_values<<<kCount / 256, 256>>>(data, first);
-  CUDA_CHECK(cudaGetLastError());
-  CUDA_CHECK(cudaDeviceSynchronize());
-}
-
-int count_wrong(const int* data, int first) {
-  std::vector<int> seen(kCount, kPoison);
-  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
-  int wrong = 0;
-  for (int i = 0; i < kCount; ++i) wrong += seen[i] != first + i;
-  return wrong;
-}
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 3000000;
 
 //! [exporter]
 int exporter(Channel& channel) {
-  cudaMemPoolProps wanted = {};
+  cudaMemPoolProps wanted{};
   wanted.allocType = cudaMemAllocationTypePinned;
   wanted.location = {cudaMemLocationTypeDevice, 0};
-  wanted.handleTypes = kFd;  // without a type nothing can be exported
+  wanted.handleTypes = kFd;  // without it no export
   cudaMemPool_t pool;
   CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
+
   int fd = -1;
   CUDA_CHECK(cudaMemPoolExportToShareableHandle(&fd, pool, kFd, 0));
+  say("sends a pool that is still empty");
   channel.send_descriptor("pool", fd);
   SYS_CHECK(close(fd));
-  say("sends a pool, and nothing of it is allocated yet");
+
   int wrong = 0;
-  for (int n = 0; n < kAllocations; ++n) {
+  for (int i = 0; i < kAllocations; ++i) {
     void* data = nullptr;
     CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
     CUDA_CHECK(cudaMemsetAsync(data, kPoison, kBytes, nullptr));
-    write(static_cast<int*>(data), kExporterValue + n);
-    cudaMemPoolPtrExportData bytes;  // plain data, and no handle
-    CUDA_CHECK(cudaMemPoolExportPointer(&bytes, data));
-    say("allocation %d: sends %zu bytes", n, sizeof bytes);
-    channel.send("pointer", bytes);
-    channel.wait("written");
-    wrong += count_wrong(static_cast<int*>(data), kImporterValue + n);
-    say("allocation %d: finds %d wrong values", n, wrong);
-    channel.signal("seen");
+    write_values(data, kCount, kExporterValue + i);
+    CUDA_CHECK(cudaDeviceSynchronize());
+
+    cudaMemPoolPtrExportData pointer;  // plain data, no handle
+    CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
+    say("sends %zu bytes for allocation %d", sizeof pointer, i);
+    channel.send("pointer", pointer);
+
     channel.wait("freed");  // every importer first, the exporter last
-    CUDA_CHECK(cudaFree(data));
+    wrong += count_wrong(data, kCount, kImporterValue + i);
+    say("reads the importer's values: %d wrong", wrong);
+    CUDA_CHECK(cudaFreeAsync(data, nullptr));
+    CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
   CUDA_CHECK(cudaMemPoolDestroy(pool));
+
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
@@ -87,34 +66,40 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   const int fd = channel.receive_descriptor("pool");
-  void* value = reinterpret_cast<void*>(intptr_t{fd});
   cudaMemPool_t pool;
-  CUDA_CHECK(
-      cudaMemPoolImportFromShareableHandle(&pool, value, kFd, 0));
-  SYS_CHECK(close(fd));  // the pool does not need it any more
+  CUDA_CHECK(cudaMemPoolImportFromShareableHandle(
+      &pool, reinterpret_cast<void*>(intptr_t{fd}), kFd, 0));
+  SYS_CHECK(close(fd));  // the import does not close it
 
   int wrong = 0;
-  for (int n = 0; n < kAllocations; ++n) {
-    auto bytes = channel.receive<cudaMemPoolPtrExportData>("pointer");
+  for (int i = 0; i < kAllocations; ++i) {
+    auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
     void* data = nullptr;
-    CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &bytes));
-    wrong += count_wrong(static_cast<int*>(data), kExporterValue + n);
-    say("allocation %d: finds %d wrong, writes its own", n, wrong);
-    write(static_cast<int*>(data), kImporterValue + n);
-    channel.signal("written");
-    channel.wait("seen");
-    CUDA_CHECK(cudaFree(data));  // ends this process's use, no more
+    CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));
+    wrong += count_wrong(data, kCount, kExporterValue + i);
+    say("reads the exporter's values: %d wrong", wrong);
+    write_values(data, kCount, kImporterValue + i);
+    CUDA_CHECK(cudaDeviceSynchronize());
+
+    CUDA_CHECK(cudaFree(data));  // ends the use in this process only
     channel.signal("freed");
   }
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaMemPoolDestroy(pool));  // not the exporter's pool
+
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "pools for IPC");
+  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
+
   Child child = start_again(argv);
   const int mine = exporter(child.channel);
-  return child.wait(10s) == EXIT_SUCCESS ? mine : EXIT_FAILURE;
+  const int theirs = child.wait(10s);
+
+  return mine != EXIT_SUCCESS ? mine : theirs;
 }

@@ -1,119 +1,97 @@
-// Lesson 54: an imported pool lends what it was lent, and nothing else.
+// Lesson 54: an imported pool opens what it is sent, and no more.
 //
 //   exporter                        two importers
-//   create a pool, write
-//   into one piece of it
-//                  -- pool, piece -> import
-//                                    allocate from the pool: refused
-//                                    make it the current one: refused
-//                  <- tried -------- read
-//   the first may  -- go ----------> free, end
-//   end
-//   the second     -- go ----------> read again, free, end
-//   read, free
+//   create a pool, allocate, write
+//                -- pool, pointer ->  import the pool
+//                                     allocate from it: refused
+//                                     make it current: refused
+//                <---- imported ----  import the pointer
+//   the first:   ------- go ------->  read, release all, end
+//   the second:  ------- go ------->  read, release all, end
+//   free, destroy
 //
 // nvcc -cudart shared samples/54_import_limits/import_limits.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <vector>
-
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
+#include "../common/pool.h"
 #include "../common/roles.h"
 
-constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
-constexpr int kImporters = 2;
 constexpr int kCount = 1 << 20;
 constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kValue = 54000000;
-
-__global__ void write_values(int* data, int first) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kCount) data[i] = first + i;
-}
-
-bool holds(const void* data, int first) {
-  std::vector<int> seen(kCount);
-  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
-  for (int i = 0; i < kCount; ++i)
-    if (seen[i] != first + i) return false;
-  return true;
-}
-
-bool refused(const char* what, cudaError_t code) {
-  say("%s: %s", what, code == cudaSuccess ? "ACCEPTED" : "refused");
-  cudaGetLastError();  // or the next check finds this code
-  return code != cudaSuccess;
-}
+constexpr int kExporterValue = 1000000;
 
 //! [exporter]
-int exporter(Child* importers) {
-  cudaMemPoolProps wanted = {};
-  wanted.allocType = cudaMemAllocationTypePinned;
-  wanted.location = {cudaMemLocationTypeDevice, 0};
-  wanted.handleTypes = kFd;
-  cudaMemPool_t pool;
-  CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
-  int* data = nullptr;
-  int fd = -1;
-  CUDA_CHECK(cudaMemPoolExportToShareableHandle(&fd, pool, kFd, 0));
+int exporter(Child& first, Child& second) {
+  cudaMemPool_t pool = create_pool();
+  void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
-  write_values<<<kCount / 256, 256>>>(data, kValue);
-  CUDA_CHECK(cudaGetLastError());
-  CUDA_CHECK(cudaDeviceSynchronize());
-  cudaMemPoolPtrExportData bytes;
-  CUDA_CHECK(cudaMemPoolExportPointer(&bytes, data));
+  write_values(data, kCount, kExporterValue);
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
 
-  for (int i = 0; i < kImporters; ++i) {
-    say("importer %d gets the pool and the piece", i);
-    importers[i].channel.send_descriptor("pool", fd);
-    importers[i].channel.send("piece", bytes);
-    importers[i].channel.wait("tried");
+  for (Child* importer : {&first, &second}) {
+    say("sends the pool and the pointer to an importer");
+    send_pool(importer->channel, pool);
+    cudaMemPoolPtrExportData pointer;
+    CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
+    importer->channel.send("pointer", pointer);
+    importer->channel.wait("imported");
   }
-  int ended = EXIT_SUCCESS;
-  for (int i = 0; i < kImporters; ++i) {
-    say("importer %d may free and end", i);
-    importers[i].channel.signal("go");
-    if (importers[i].wait(10s) != EXIT_SUCCESS) ended = EXIT_FAILURE;
+
+  int theirs = EXIT_SUCCESS;
+  for (Child* importer : {&first, &second}) {
+    say("lets an importer end");
+    importer->channel.signal("go");
+    const int code = importer->wait(10s);
+    if (code != EXIT_SUCCESS) theirs = code;
   }
-  const bool good = holds(data, kValue);
-  say("all have ended, finds %s values", good ? "its" : "WRONG");
-  CUDA_CHECK(cudaFree(data));
+
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("reads its values: %d wrong", wrong);
+  CUDA_CHECK(cudaFreeAsync(data, nullptr));
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
   CUDA_CHECK(cudaMemPoolDestroy(pool));
-  return good ? ended : EXIT_FAILURE;
+
+  return wrong == 0 ? theirs : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
 int importer(Channel channel) {
-  const int fd = channel.receive_descriptor("pool");
-  void* from = reinterpret_cast<void*>(intptr_t{fd});
-  cudaMemPool_t pool;
-  CUDA_CHECK(cudaMemPoolImportFromShareableHandle(&pool, from, kFd, 0));
-  void *data = nullptr, *own = nullptr;
-  bool good =
-      refused("allocate from the import",
-              cudaMallocFromPoolAsync(&own, kBytes, pool, nullptr));
-  good &= refused("make it the current pool",
-                  cudaDeviceSetMemPool(0, pool));
+  cudaMemPool_t pool = receive_pool(channel);
 
-  auto bytes = channel.receive<cudaMemPoolPtrExportData>("piece");
-  CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &bytes));
-  channel.signal("tried");
+  void* own = nullptr;
+  bool good =
+      refused("allocates from the imported pool",
+              cudaMallocFromPoolAsync(&own, kBytes, pool, nullptr));
+  good = refused("makes it the current pool",
+                 cudaDeviceSetMemPool(0, pool)) &&
+         good;
+
+  auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
+  void* data = nullptr;
+  CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));
+  channel.signal("imported");
+
   channel.wait("go");
-  good &= holds(data, kValue);
-  say("reads the piece: %s; frees it", good ? "good" : "BAD");
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("reads the exporter's values: %d wrong", wrong);
   CUDA_CHECK(cudaFree(data));
-  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaMemPoolDestroy(pool));
+
+  return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "pools for IPC");
-  Child importers[] = {start_again(argv), start_again(argv)};
-  return exporter(importers);
+  require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
+
+  Child first = start_again(argv);
+  Child second = start_again(argv);
+  return exporter(first, second);
 }

@@ -67,3 +67,10 @@ inline int count_wrong(const void* data, int count, unsigned first,
 constexpr size_t round_up(size_t bytes, size_t granularity) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
+
+/// How many bytes nobody has on the current device.
+inline size_t free_memory() {
+  size_t free_bytes = 0, all_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));
+  return free_bytes;
+}

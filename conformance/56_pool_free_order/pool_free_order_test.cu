@@ -1,0 +1,263 @@
+// Allocations of a shared pool that importer and exporter free in the order of
+// their streams.
+// Mirror of samples/56_pool_free_order.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/kernels.h"
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kNextOwners = 64;
+
+using PointerData = cudaMemPoolPtrExportData;
+
+// Loading a kernel may wait for all work of the context, so each is loaded
+// before a stream is held.
+void load_kernels() {
+  const DeviceBuffer from(4096), to(4096);
+  from.fill(pattern("loads the kernels"));
+  launch_copy(to, from, nullptr);
+  CALL(cudaDeviceSynchronize());
+}
+
+// What came of reading memory that nobody promises: a code, and whose bytes.
+std::string seen_by_kernel(const Words& words, Pattern expected) {
+  const DeviceBuffer copy(kBytes);
+  launch_copy(copy, words, nullptr);
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  if (code != cudaSuccess) return name_of(code);
+  return copy_reads(copy, expected) ? "the values that come later"
+                                    : "other values";
+}
+
+}  // namespace
+
+TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
+  covers("POOL-15");
+  needs(gpus(1), pool_fd);
+  static constexpr int kCases = 4;
+  // Which side frees by cudaFreeAsync in case i.
+  constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
+  constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
+  const auto give_back = [](AsyncBuffer& buffer, bool async, const Stream& on) {
+    if (async) {
+      EXPECT_SUCCESS(cudaFreeAsync(buffer.data, on));
+      EXPECT_TRUE(passes(on));
+    } else {
+      EXPECT_SUCCESS(cudaFree(buffer.data));
+    }
+    buffer.data = nullptr;
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const Stream stream;
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+    for (int i = 0; i < kCases; ++i) {
+      SCOPED_TRACE("case " + std::to_string(i));
+      AsyncBuffer buffer(pool, kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send("pointer", buffer.exported());
+      me.wait("freed");
+      give_back(buffer, exporter_async(i), stream);
+    }
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const Stream stream;
+    for (int i = 0; i < kCases; ++i) {
+      SCOPED_TRACE("case " + std::to_string(i));
+      AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      give_back(buffer, importer_async(i), stream);
+      me.signal("freed");
+    }
+    CALL(cudaDeviceSynchronize());
+    // Whether an importer may ask is IMPL-05's question; the answer is this
+    // one's.
+    Sentinel<uint64_t> used;
+    const cudaError_t code = NOTED(cudaMemPoolGetAttribute(
+        pool, cudaMemPoolAttrUsedMemCurrent, used.out()));
+    cudaGetLastError();
+    if (code == cudaSuccess)
+      EXPECT_EQ(used.result(), 0u);
+    else
+      me.observe("the importer cannot ask what is in use: " + name_of(code));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.run(20s);
+}
+
+TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
+  covers("POOL-16");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+
+    me.wait("freed");
+    // If the block counted as free, one of these would get it.
+    for (int i = 0; i < 4; ++i) {
+      const AsyncBuffer next(pool, kBytes);
+      EXPECT_NE(next.data, buffer.data);
+      next.fill(pattern("next"));
+      EXPECT_TRUE(kernel_reads(next, pattern("next")));
+    }
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    buffer.fill(pattern("again"));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("again")));
+    EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemCurrent), kBytes);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const Stream stream;
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    buffer.free_async(stream);
+    EXPECT_TRUE(passes(stream));
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// The exporter's free is queued while the importer's kernel has not even
+// begun; only the order of the streams keeps the memory.
+TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
+  covers("POOL-17");
+  needs(gpus(1), pool_fd, legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    // An allocation in another stream must not be put behind the free.
+    set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+    me.send_descriptor("pool", pool.exported().get());
+    const Stream stream, other;
+    load_kernels();
+    AsyncBuffer buffer(pool, kBytes, stream);
+    buffer.fill(pattern("exporter"), stream);
+    me.send("pointer", buffer.exported());
+
+    SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
+    me.wait("importer's free is queued");
+    CALL(cudaStreamWaitEvent(stream, freed));
+    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
+    buffer.data = nullptr;
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+
+    // None of the next owners may write before the importer has read: some get
+    // different memory, the last is in the same order. They are more than what
+    // the pool has to spare, so a block that counts as free is among theirs.
+    std::vector<AsyncBuffer> others;
+    for (int i = 0; i < kNextOwners; ++i) {
+      others.emplace_back(pool, kBytes, other);
+      CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
+    }
+    const AsyncBuffer& beside = others.front();
+    beside.queue_fill(pattern("beside"), other);
+    AsyncBuffer behind(pool, kBytes, stream);
+    behind.queue_fill(pattern("behind"), stream);
+    EXPECT_TRUE(passes(other));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("next owners are there");
+
+    me.wait("read");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(behind, pattern("behind")));
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+    freed.destroy();
+    me.signal("event is given back");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const SharedEvent freed;
+    const Stream stream;
+    const DeviceBuffer copy(kBytes);
+    load_kernels();
+    me.send("event", freed.handle());
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    Latch latch;
+    latch.hold(stream);
+    launch_copy(copy, buffer, stream);
+    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
+    buffer.data = nullptr;
+    CALL(cudaEventRecord(freed, stream));
+    me.signal("importer's free is queued");
+
+    me.wait("next owners are there");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+    me.signal("read");
+    me.wait("event is given back");
+  });
+
+  scenario.run(20s);
+}
+
+// Undefined: what the importer sees is written down. Only it may suffer.
+TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
+  covers("POOL-18");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    me.send_descriptor("pool", pool.exported().get());
+    const AsyncBuffer other(pool, kBytes);
+    other.fill(pattern("other"));
+    AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", buffer.exported());
+    me.wait("imported");
+    buffer.free();
+    AsyncBuffer next(pool, kBytes);
+    next.fill(pattern("next"));
+    me.signal("freed too early");
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(other, pattern("other")));
+    EXPECT_TRUE(kernel_reads(next, pattern("next")));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const Pool pool(me.receive_descriptor("pool"));
+              const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),
+                                       kBytes);
+              EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+              me.signal("imported");
+              me.wait("freed too early");
+              me.observe("a kernel reads what the exporter freed: " +
+                         seen_by_kernel(buffer, pattern("next")));
+            })
+      .may_end_by(SIGSEGV);
+
+  scenario.run(20s);
+}

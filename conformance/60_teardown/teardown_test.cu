@@ -1,0 +1,322 @@
+// Both sides end in order: nothing is left.
+// Mirror of samples/60_teardown.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+using PointerData = cudaMemPoolPtrExportData;
+
+constexpr size_t kBytes = 2 << 20;
+constexpr int kCycles = 1000;
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr unsigned kThreads = 8;
+constexpr unsigned kOpensOfAThread = 1000;
+constexpr int kHandles = 4;
+constexpr int kImporters = 3;
+
+void* open(const Handle& handle) {
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+  return opened;
+}
+
+// The two sides of one cycle after another, of which nothing is left. Each side
+// makes what lasts and returns its cycle.
+using Cycle = std::function<void(int)>;
+
+void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
+                        const std::function<Cycle(Role&)>& importer) {
+  const auto repeats = [](const std::function<Cycle(Role&)>& side) {
+    return [side](Role& me) {
+      CALL(cudaFree(nullptr));
+      leaves_nothing(kCycles, side(me));
+    };
+  };
+  Scenario scenario;
+  scenario.role("exporter", repeats(exporter));
+  scenario.role("importer", repeats(importer));
+  scenario.run(90s);
+}
+
+// The number of the cycle, where the other side looks for it.
+void write_number(void* memory, int number) {
+  CALL(cudaMemcpy(memory, &number, sizeof number, cudaMemcpyDefault));
+}
+
+void expect_number(const void* memory, int number) {
+  int seen = -1;
+  CALL(cudaMemcpy(&seen, memory, sizeof seen, cudaMemcpyDefault));
+  EXPECT_EQ(seen, number);
+}
+
+}  // namespace
+
+// --- in order ---------------------------------------------------------------
+
+TEST(Teardown, OrderedMemoryLeavesNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), legacy_memory, alone);
+  both_leave_nothing(
+      [](Role& me) {
+        return [&me](int number) {
+          DeviceBuffer buffer(kBytes);
+          write_number(buffer.data, number);
+          me.send("handle", buffer.legacy_handle());
+          me.wait("closed");
+          buffer.free();
+        };
+      },
+      [](Role& me) {
+        return [&me](int number) {
+          LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+          expect_number(mapping.data, number);
+          mapping.close();
+          me.signal("closed");
+        };
+      });
+}
+
+TEST(Teardown, OrderedEventsLeaveNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), legacy_events, alone);
+  both_leave_nothing(
+      [](Role& me) {
+        const auto stream = std::make_shared<Stream>();
+        return [&me, stream](int) {
+          SharedEvent event;
+          CALL(cudaEventRecord(event, *stream));
+          me.send("handle", event.handle());
+          me.wait("destroyed");
+          event.destroy();
+        };
+      },
+      [](Role& me) {
+        return [&me](int) {
+          SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+          CALL(cudaEventSynchronize(event));
+          event.destroy();
+          me.signal("destroyed");
+        };
+      });
+}
+
+TEST(Teardown, OrderedChunksLeaveNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), vmm_fd, alone);
+  both_leave_nothing(
+      [](Role& me) {
+        return [&me](int number) {
+          const Chunk chunk = Chunk::create(granule());
+          const Mapping mapping(chunk, granule());
+          write_number(mapping.data, number);
+          me.send_descriptor("descriptor", chunk.descriptor().get());
+          me.wait("released");
+        };
+      },
+      [](Role& me) {
+        return [&me](int number) {
+          {
+            const Descriptor descriptor = me.receive_descriptor("descriptor");
+            const Mapping mapping(Chunk::import(descriptor), granule());
+            expect_number(mapping.data, number);
+          }
+          me.signal("released");
+        };
+      });
+}
+
+TEST(Teardown, OrderedPoolMemoryLeavesNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), pool_fd, alone);
+  both_leave_nothing(
+      [](Role& me) {
+        const auto pool = std::make_shared<Pool>(shareable());
+        me.send_descriptor("pool", pool->exported().get());
+        return [&me, pool](int number) {
+          AsyncBuffer buffer(*pool, kBytes);
+          CALL(cudaStreamSynchronize(nullptr));
+          write_number(buffer.data, number);
+          me.send("pointer", buffer.exported());
+          me.wait("freed");
+          buffer.free();
+        };
+      },
+      [](Role& me) {
+        const auto pool = std::make_shared<Pool>(me.receive_descriptor("pool"));
+        return [&me, pool](int number) {
+          AsyncBuffer buffer(*pool, me.receive<PointerData>("pointer"), kBytes);
+          expect_number(buffer.data, number);
+          buffer.free();
+          me.signal("freed");
+        };
+      });
+}
+
+// The barrier of every correct program: free when the last has closed, however
+// long it takes and in whatever order they do.
+TEST(Teardown, FreeingWaitsForEveryImporter) {
+  covers("LIFE-14");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    for (int closed = 1; closed <= kImporters; ++closed) {
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      buffer.fill(pattern("exporter"));
+    }
+    EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+    EXPECT_TRUE(context_is_usable());
+  });
+  std::vector<std::string> closes;
+  for (int i = 0; i < kImporters; ++i)
+    closes.push_back("close " + std::to_string(i));
+  scenario.roles("importer", kImporters, [=](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    me.in_order({{closes[static_cast<size_t>(me.index())], [&] {
+                    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                    EXPECT_SUCCESS(cudaIpcCloseMemHandle(
+                        std::exchange(mapping.data, nullptr)));
+                    me.signal("closed");
+                  }}});
+  });
+  scenario.every_order(closes);
+  scenario.run(20s);
+}
+
+// --- one process ------------------------------------------------------------
+
+namespace {
+
+// What cudaMalloc gives in a child of fork(2), which never calls exec(3).
+std::string answer_in_a_forked_child() {
+  int ends[2] = {-1, -1};
+  if (pipe(ends) == -1) return "no pipe";
+  const Descriptor reads(ends[0]);
+  Descriptor writes(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    void* memory = nullptr;
+    const cudaError_t code = cudaMalloc(&memory, kBytes);
+    _exit(write(writes.get(), &code, sizeof code) == sizeof code ? 0 : 1);
+  }
+  writes.close();
+  pollfd answer{reads.get(), POLLIN, 0};
+  cudaError_t code = cudaSuccess;
+  const bool hangs = poll(&answer, 1, 5000) != 1;
+  const bool answered = !hangs && read(reads.get(), &code, sizeof code) ==
+                                      static_cast<ssize_t>(sizeof code);
+  if (child > 0) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  if (answered) return name_of(code);
+  return hangs ? "no answer within 5 s" : "it dies";
+}
+
+}  // namespace
+
+TEST(Teardown, AForkedChildHasNoCuda) {
+  covers("LIFE-10");
+  needs(gpus(1));
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.observe("cudaMalloc in a child that fork made of a process with CUDA: " +
+               answer_in_a_forked_child());
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+namespace {
+
+// Opens and closes each handle in turn, all of which are open already; what
+// went wrong, or nothing.
+std::string open_and_close_many(const std::vector<Handle>& handles,
+                                const std::vector<void*>& addresses) {
+  for (unsigned i = 0; i < kOpensOfAThread; ++i) {
+    const size_t which = i % handles.size();
+    void* opened = nullptr;
+    cudaError_t code = cudaIpcOpenMemHandle(&opened, handles[which], kLazy);
+    if (code != cudaSuccess) return "an open gives " + name_of(code);
+    if (opened != addresses[which]) return "an open gives another address";
+    code = cudaIpcCloseMemHandle(opened);
+    if (code != cudaSuccess) return "a close gives " + name_of(code);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
+  covers("LIFE-13");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+    for (int i = 0; i < kHandles; ++i) {
+      buffers.push_back(std::make_unique<DeviceBuffer>(kBytes));
+      buffers.back()->fill(pattern("buffer " + std::to_string(i)));
+      me.send("handle", buffers.back()->legacy_handle());
+    }
+    me.wait("closed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    std::vector<Handle> handles;
+    std::vector<void*> addresses;
+    for (int i = 0; i < kHandles; ++i) {
+      handles.push_back(me.receive<Handle>("handle"));
+      addresses.push_back(open(handles.back()));
+    }
+    std::vector<std::string> found(kThreads, "did not run");
+    std::vector<std::thread> threads;
+    note_call("cudaIpcOpenMemHandle and cudaIpcCloseMemHandle in threads");
+    for (std::string& mine : found)
+      threads.emplace_back(
+          [&] { mine = open_and_close_many(handles, addresses); });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
+
+    for (int i = 0; i < kHandles; ++i) {
+      void* const address = addresses[static_cast<size_t>(i)];
+      const Words words(address, kBytes);
+      const Pattern written = pattern("buffer " + std::to_string(i));
+      EXPECT_TRUE(kernel_reads(words, written)) << "one open is left";
+      EXPECT_SUCCESS(cudaIpcCloseMemHandle(address));
+      EXPECT_REFUSED(cudaIpcCloseMemHandle(address), cudaErrorInvalidValue,
+                     cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}

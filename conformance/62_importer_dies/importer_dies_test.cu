@@ -1,0 +1,239 @@
+// An importer exits, is killed, faults or resets its device: its exporter does
+// not notice.
+// Mirror of samples/62_importer_dies.
+//
+// What becomes of the handles and mappings of a process that dies is only
+// written down. That nobody else is harmed is judged.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+using PointerData = cudaMemPoolPtrExportData;
+
+constexpr size_t kBytes = 2 << 20;
+constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+
+void* open(const Handle& handle) {
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+  return opened;
+}
+
+// Writes down what a check says that nobody judges.
+bool observe_check(Role& me, const std::string& what,
+                   const std::function<testing::AssertionResult()>& check) {
+  bool good = false;
+  try {
+    good = static_cast<bool>(check());
+    me.observe(what + (good ? ": yes" : ": no"));
+  } catch (const CallFailed& failed) {
+    me.observe(what + ": " + failed.call + " gives " + failed.seen);
+  }
+  cudaGetLastError();
+  expected_but_saw("", "");
+  return good;
+}
+
+// Writes down what a call gives that nobody judges.
+void observe_code(Role& me, const std::string& what, cudaError_t code) {
+  me.observe(what + ": " + name_of(code));
+  cudaGetLastError();
+}
+
+// Something that only the end of the process gives back.
+template <class T, class... Arguments>
+T& abandoned(Arguments&&... arguments) {
+  return *new T(std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace
+
+TEST(ImporterDies, AnImporterDiesAndTheExporterGoesOn) {
+  covers("LIFE-02");
+  needs(gpus(1), legacy_memory, legacy_events, pool_fd, alone);
+  for (const std::string death : {"exits", "is killed", "is killed at work"}) {
+    SCOPED_TRACE("the importer " + death);
+    Scenario scenario;
+
+    scenario.role("exporter", [&](Role& me) {
+      void* large = nullptr;
+      CALL(cudaMalloc(&large, kWatched));
+      Handle memory;
+      CALL(cudaIpcGetMemHandle(&memory, large));
+      const Words seen(large, kBytes);
+      seen.fill(pattern("memory"));
+      SharedEvent event;
+      Pool pool(shareable());
+      AsyncBuffer pooled(pool, kBytes);
+      pooled.fill(pattern("pool"));
+      me.send_descriptor("pool", pool.exported().get());
+      me.send("memory", memory);
+      me.send("event", event.handle());
+      me.send("pointer", pooled.exported());
+      me.wait_for_end("importer");
+
+      EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
+      EXPECT_TRUE(copy_reads(seen, pattern("memory")));
+      EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+      const Stream stream;
+      EXPECT_SUCCESS(cudaEventRecord(event, stream));
+      EXPECT_TRUE(passes(stream));
+      event.destroy();
+      pooled.free();
+      AsyncBuffer another(pool, kBytes);
+      another.fill(pattern("another"));
+      EXPECT_TRUE(kernel_reads(another, pattern("another")));
+      another.free();
+      pool.destroy();
+      const size_t free = free_memory();
+      EXPECT_SUCCESS(cudaFree(large));
+      observe_check(me, "the importer " + death + ", its memory comes back",
+                    [&] { return returned(free, kWatched); });
+      EXPECT_TRUE(context_is_usable());
+    });
+
+    scenario.role("importer", [&](Role& me) {
+      CALL(cudaFree(nullptr));
+      auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
+      const Words seen(open(me.receive<Handle>("memory")), kBytes);
+      abandoned<SharedEvent>(me.receive<cudaIpcEventHandle_t>("event"));
+      auto& pooled = abandoned<AsyncBuffer>(
+          pool, me.receive<PointerData>("pointer"), kBytes);
+      EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
+      EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+      if (death == "exits") return;
+      const Stream stream;
+      Latch latch;
+      if (death == "is killed at work") {
+        latch.hold(stream);
+        CALL(cudaMemcpyAsync(pooled.data, seen.data, kBytes,
+                             cudaMemcpyDeviceToDevice, stream));
+      }
+      me.die(SIGKILL);
+    });
+
+    scenario.run(40s);
+  }
+}
+
+TEST(ImporterDies, ANewImporterAfterAKilledOne) {
+  covers("LIFE-03");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+
+  scenario.role("victim", [](Role& me) {
+    const LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.die(SIGKILL);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const auto handle = me.receive<Handle>("handle");
+    me.wait_for_end("victim");
+    void* opened = nullptr;
+    const cudaError_t code =
+        NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+    observe_code(me, "opening what a killed importer had open", code);
+    if (code == cudaSuccess) {
+      const Words words(opened, kBytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      CALL(cudaIpcCloseMemHandle(opened));
+    }
+    EXPECT_TRUE(context_is_usable());
+    me.signal("closed");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ImporterDies, AFaultStaysInTheImporter) {
+  covers("LIFE-12");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const bool mps = attribute(cudaDevAttrMpsEnabled) != 0;
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    const auto unharmed = [&] {
+      const auto by_kernel = kernel_reads(buffer, pattern("exporter"));
+      return by_kernel ? copy_reads(buffer, pattern("exporter")) : by_kernel;
+    };
+    for (const std::string step : {"faulted", "end of importer"}) {
+      me.wait(step);
+      if (mps)  // shares its fault with the other clients, perhaps
+        observe_check(me, "under MPS, unharmed at the " + step, unharmed);
+      else
+        EXPECT_TRUE(unharmed()) << step;
+    }
+  });
+
+  scenario.role("importer", [](Role& me) {
+    void* const opened = open(me.receive<Handle>("handle"));
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    launch_write(nullptr, 1);
+    const cudaError_t code = cudaDeviceSynchronize();
+    EXPECT_NE(code, cudaSuccess);
+    observe_code(me, "a kernel that writes to address 0", code);
+    observe_code(me, "the next cudaDeviceSynchronize",
+                 NOTED(cudaDeviceSynchronize()));
+    observe_code(me, "closing after it", NOTED(cudaIpcCloseMemHandle(opened)));
+    me.signal("faulted");
+  });
+
+  scenario.run(20s);
+}
+
+TEST(ImporterDies, AnImporterResetsItsDevice) {
+  covers("LIFE-11");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    for (const char* step : {"reset", "end of importer"}) {
+      me.wait(step);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter"))) << step;
+      EXPECT_TRUE(copy_reads(buffer, pattern("exporter"))) << step;
+    }
+    EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<Handle>("handle");
+    void* opened = open(handle);
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    CALL(cudaDeviceReset());
+    me.signal("reset");
+    observe_code(me, "closing what was open before the reset",
+                 NOTED(cudaIpcCloseMemHandle(opened)));
+    const cudaError_t code =
+        NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+    observe_code(me, "opening once more", code);
+    if (code != cudaSuccess) return;
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    CALL(cudaIpcCloseMemHandle(opened));
+  });
+
+  scenario.run(20s);
+}

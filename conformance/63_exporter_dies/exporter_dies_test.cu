@@ -1,0 +1,260 @@
+// An exporter exits, is killed or resets its device: what its importers see is
+// written down, and the GPU works for others.
+// Mirror of samples/63_exporter_dies.
+//
+// What becomes of the handles and mappings of a process that dies is only
+// written down. That nobody else is harmed is judged.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+using PointerData = cudaMemPoolPtrExportData;
+
+constexpr size_t kBytes = 2 << 20;
+constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+
+const std::vector<cudaError_t> kOpenRefusals = {
+    cudaErrorInvalidResourceHandle, cudaErrorMapBufferObjectFailed,
+    cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
+    cudaErrorNotSupported,          cudaErrorInvalidValue};
+
+void* open(const Handle& handle) {
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+  return opened;
+}
+
+// Writes down what a check says that nobody judges.
+bool observe_check(Role& me, const std::string& what,
+                   const std::function<testing::AssertionResult()>& check) {
+  bool good = false;
+  try {
+    good = static_cast<bool>(check());
+    me.observe(what + (good ? ": yes" : ": no"));
+  } catch (const CallFailed& failed) {
+    me.observe(what + ": " + failed.call + " gives " + failed.seen);
+  }
+  cudaGetLastError();
+  expected_but_saw("", "");
+  return good;
+}
+
+// Writes down what a call gives that nobody judges.
+void observe_code(Role& me, const std::string& what, cudaError_t code) {
+  me.observe(what + ": " + name_of(code));
+  cudaGetLastError();
+}
+
+// Something that only the end of the process gives back.
+template <class T, class... Arguments>
+T& abandoned(Arguments&&... arguments) {
+  return *new T(std::forward<Arguments>(arguments)...);
+}
+
+// A role that has nothing to do with the others: the GPU works for it once
+// they are all gone.
+std::function<void(Role&)> finds_the_gpu_usable_after(
+    const std::vector<std::string>& roles) {
+  return [roles](Role& me) {
+    for (const std::string& role : roles) me.wait_for_end(role);
+    EXPECT_TRUE(context_is_usable());
+  };
+}
+
+// What an importer sees of memory whose exporter is gone.
+void observe_lost(Role& me, const std::string& death, const Words& words) {
+  observe_check(me, "the exporter " + death + ", a kernel reads what was there",
+                [&] { return kernel_reads(words, pattern("exporter")); });
+}
+
+}  // namespace
+
+TEST(ExporterDies, AnExporterOfMemoryDies) {
+  covers("LIFE-04");
+  needs(gpus(1), legacy_memory);
+  for (const std::string death : {"exits", "is killed", "resets its device"}) {
+    SCOPED_TRACE("the exporter " + death);
+    Scenario scenario;
+
+    scenario.role("exporter", [&](Role& me) {
+      void* memory = nullptr;
+      CALL(cudaMalloc(&memory, kBytes));
+      Words(memory, kBytes).fill(pattern("exporter"));
+      Handle handle;
+      CALL(cudaIpcGetMemHandle(&handle, memory));
+      me.send("handle", handle);
+      me.wait("opened");
+      if (death == "resets its device")
+        observe_code(me, "cudaDeviceReset of what is open elsewhere",
+                     NOTED(cudaDeviceReset()));
+      if (death == "is killed") me.die(SIGKILL);
+    });
+
+    scenario
+        .role("importer",
+              [&](Role& me) {
+                void* const opened = open(me.receive<Handle>("handle"));
+                me.signal("opened");
+                me.wait_for_end("exporter");
+                observe_lost(me, death, Words(opened, kBytes));
+                observe_code(me, "closing afterwards",
+                             NOTED(cudaIpcCloseMemHandle(opened)));
+              })
+        .may_end_by(SIGSEGV);
+
+    scenario.role("third",
+                  finds_the_gpu_usable_after({"exporter", "importer"}));
+    scenario.run(20s);
+  }
+}
+
+TEST(ExporterDies, AnExporterOfAPoolDies) {
+  covers("LIFE-08");
+  needs(gpus(1), pool_fd);
+  for (const std::string death : {"exits", "is killed"}) {
+    SCOPED_TRACE("the exporter " + death);
+    Scenario scenario;
+
+    scenario.role("exporter", [&](Role& me) {
+      auto& pool = abandoned<Pool>(shareable());
+      auto& buffer = abandoned<AsyncBuffer>(pool, kBytes);
+      buffer.fill(pattern("exporter"));
+      me.send_descriptor("pool", pool.exported().get());
+      me.send("pointer", buffer.exported());
+      me.wait("imported");
+      if (death == "is killed") me.die(SIGKILL);
+    });
+
+    scenario
+        .role("importer",
+              [&](Role& me) {
+                const Pool pool(me.receive_descriptor("pool"));
+                AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"),
+                                   kBytes);
+                me.signal("imported");
+                me.wait_for_end("exporter");
+                observe_lost(me, death, buffer);
+                observe_code(
+                    me, "freeing afterwards",
+                    NOTED(cudaFree(std::exchange(buffer.data, nullptr))));
+              })
+        .may_end_by(SIGSEGV);
+
+    scenario.role("third",
+                  finds_the_gpu_usable_after({"exporter", "importer"}));
+    scenario.run(20s);
+  }
+}
+
+// What is opened may be the exporter's last bytes, or nothing. It must not be
+// what somebody else has put into the memory since.
+TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
+  covers("LIFE-05");
+  needs(gpus(1), legacy_memory);
+  for (const std::string death : {"exits", "is killed"}) {
+    SCOPED_TRACE("the exporter " + death);
+    Scenario scenario;
+
+    scenario.role("exporter", [&](Role& me) {
+      void* memory = nullptr;
+      CALL(cudaMalloc(&memory, kBytes));
+      Words(memory, kBytes).fill(pattern("exporter"));
+      Handle handle;
+      CALL(cudaIpcGetMemHandle(&handle, memory));
+      me.send("handle", handle);
+      me.wait("handle received");
+      if (death == "is killed") me.die(SIGKILL);
+    });
+
+    scenario.role("somebody else", [](Role& me) {
+      me.wait_for_end("exporter");
+      const DeviceBuffer buffer(kBytes);  // in the place of the exporter's
+      buffer.fill(pattern("secret"));
+      buffer.legacy_handle();  // lent to others, which makes it easier to find
+      me.signal("overwritten");
+      me.wait("tried");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));
+    });
+
+    scenario.role("importer", [&](Role& me) {
+      CALL(cudaFree(nullptr));
+      const auto handle = me.receive<Handle>("handle");
+      me.signal("handle received");
+      me.wait("overwritten");
+      void* opened = nullptr;
+      const Outcome outcome = outcome_of(
+          NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy)), kOpenRefusals);
+      me.tabulate("an open of a handle whose process is gone",
+                  "the exporter " + death, outcome);
+      me.observe("the exporter " + death + ", then an open: " + outcome.code);
+      if (outcome.kind == Outcome::kWrongSuccess) {
+        const Words words(opened, kBytes);
+        EXPECT_FALSE(kernel_reads(words, pattern("secret")));
+        EXPECT_FALSE(copy_reads(words, pattern("secret")));
+        CALL(cudaIpcCloseMemHandle(opened));
+      }
+      EXPECT_TRUE(context_is_usable());
+      me.signal("tried");
+    });
+
+    scenario.run(20s);
+  }
+}
+
+// A stream and a host thread wait for work that will never be done.
+TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
+  covers("LIFE-09");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream;
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("handle", event.handle());
+    me.wait("waiting");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    me.die(SIGKILL);
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Stream stream;
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+    CALL(cudaStreamWaitEvent(stream, event));
+    HostWait host(event);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    EXPECT_FALSE(host.returned());
+    me.signal("waiting");
+    me.wait_for_end("exporter");
+
+    const bool goes_on =
+        observe_check(me, "a stream that waits goes on within 5 s",
+                      [&] { return passes(stream); });
+    const auto until = std::chrono::steady_clock::now() + 5s;
+    while (!host.returned() && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+    if (!host.returned()) me.observe("a host that waits still does after 5 s");
+    if (!goes_on || !host.returned()) me.die(SIGKILL);  // no other way out
+    observe_code(me, "a host that waits goes on", host.join());
+    observe_code(me, "cudaEventQuery", NOTED(cudaEventQuery(event)));
+    observe_check(me, "the context is usable", context_is_usable);
+  });
+
+  scenario.run(30s);
+}

@@ -1,0 +1,104 @@
+// Lesson 63: an exporter is killed, and its importer goes on.
+//
+//   importer                            exporter
+//                                       cudaMalloc, write
+//                                       cuMemCreate, map, write
+//   open, import    <--- memory ------  export both
+//   kill it
+//   wait until it has ended
+//   close the legacy memory unread: its values are undefined
+//   read the physical memory: it is whole
+//
+// nvcc -cudart shared samples/63_exporter_dies/exporter_dies.cu
+//
+// SPDX-License-Identifier: Apache-2.0
+
+#include <csignal>
+
+#include "../common/data.h"
+#include "../common/roles.h"
+#include "../common/vmm.h"
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr int kCount = 1 << 20;
+constexpr int kLegacyValue = 1000000;
+constexpr int kPhysicalValue = 3000000;
+
+//! [exporter]
+int exporter(Channel channel) {
+  void* legacy = allocate_values(kCount, kLegacyValue);
+  cudaIpcMemHandle_t handle;
+  CUDA_CHECK(cudaIpcGetMemHandle(&handle, legacy));
+
+  const CUmemAllocationProp wanted = shareable(kFd);
+  const size_t bytes = whole_granules(kCount * sizeof(int), wanted);
+  Memory memory;
+  CU_CHECK(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
+  void* physical = map_memory(memory, bytes);
+  write_values(physical, kCount, kPhysicalValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  int fd = -1;
+  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
+
+  say("shares memory by a legacy handle and by a descriptor");
+  channel.send("handle", handle);
+  channel.send("bytes", bytes);
+  channel.send_descriptor("memory", fd);
+
+  channel.wait("end");  // never comes: it is killed with all open
+  return EXIT_FAILURE;
+}
+//! [exporter]
+
+//! [importer]
+int importer(Child& child) {
+  const auto handle =
+      child.channel.receive<cudaIpcMemHandle_t>("handle");
+  void* legacy = nullptr;
+  CUDA_CHECK(cudaIpcOpenMemHandle(&legacy, handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+  const auto bytes = child.channel.receive<size_t>("bytes");
+  const int fd = child.channel.receive_descriptor("memory");
+  Memory memory;
+  CU_CHECK(import_memory(&memory, fd));
+  SYS_CHECK(close(fd));
+  void* physical = map_memory(memory, bytes);
+
+  SYS_CHECK(kill(child.pid, SIGKILL));
+  int status = 0;
+  SYS_CHECK(waitpid(child.pid, &status, 0));
+  say("has opened both, and the exporter was killed");
+
+  // Its end has freed the legacy memory: to read it is undefined.
+  say("closes the legacy memory: [%s]",
+      cudaGetErrorName(cudaIpcCloseMemHandle(legacy)));
+  say("opens the handle again: [%s]",
+      cudaGetErrorName(cudaIpcOpenMemHandle(
+          &legacy, handle, cudaIpcMemLazyEnablePeerAccess)));
+  cudaGetLastError();
+
+  // Physical memory has no owner. This process keeps it alive.
+  const int wrong = count_wrong(physical, kCount, kPhysicalValue);
+  say("reads the physical memory: %d wrong", wrong);
+  unmap_memory(physical, bytes);
+  CU_CHECK(DRIVER(cuMemRelease)(memory));
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+//! [importer]
+
+int main(int argc, char** argv) {
+  // Here the exporter is the second start: it must die, not the first.
+  const bool child = is_child(argc, argv);
+  role_name() = child ? "exporter" : "importer";
+  if (child) return exporter(channel_from_parent(argv));
+
+  require_gpus(1);
+  require_legacy_ipc();
+  require(
+      CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+      "memory as a descriptor");
+
+  Child other = start_again(argv);
+  return importer(other);
+}

@@ -1,0 +1,53 @@
+// A pool that two processes share. Lesson 50 writes these steps out;
+// later lessons call them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "channel.h"
+#include "check.h"
+
+/// Creates a pool of memory of device 0. It can be exported as `type`,
+/// and holds at most `max_bytes` (0: what the system allows).
+inline cudaMemPool_t create_pool(
+    cudaMemAllocationHandleType type =
+        cudaMemHandleTypePosixFileDescriptor,
+    size_t max_bytes = 0) {
+  cudaMemPoolProps wanted{};
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.handleTypes = type;
+  wanted.maxSize = max_bytes;
+  cudaMemPool_t pool = nullptr;
+  CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
+  return pool;
+}
+
+/// Exports a pool as a new descriptor, which the caller closes.
+inline cudaError_t export_pool(int* descriptor, cudaMemPool_t pool) {
+  return cudaMemPoolExportToShareableHandle(
+      descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
+}
+
+/// Imports a pool from a descriptor, which stays the caller's.
+inline cudaError_t import_pool(cudaMemPool_t* pool, int descriptor) {
+  return cudaMemPoolImportFromShareableHandle(
+      pool, reinterpret_cast<void*>(intptr_t{descriptor}),
+      cudaMemHandleTypePosixFileDescriptor, 0);
+}
+
+/// Exports a pool and sends it. The other role calls receive_pool().
+inline void send_pool(Channel& channel, cudaMemPool_t pool) {
+  int descriptor = -1;
+  CUDA_CHECK(export_pool(&descriptor, pool));
+  channel.send_descriptor("pool", descriptor);
+  SYS_CHECK(close(descriptor));
+}
+
+/// Imports the pool that send_pool() has sent.
+inline cudaMemPool_t receive_pool(Channel& channel) {
+  const int descriptor = channel.receive_descriptor("pool");
+  cudaMemPool_t pool = nullptr;
+  CUDA_CHECK(import_pool(&pool, descriptor));
+  SYS_CHECK(close(descriptor));
+  return pool;
+}

@@ -1,0 +1,80 @@
+// Physical memory of device 0, from its creation to a pointer and back.
+// Lesson 30 writes these steps out; later lessons call them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "check.h"
+#include "data.h"
+
+/// Physical memory, created or imported.
+using Memory = CUmemGenericAllocationHandle;
+
+/// What cuMemCreate needs for memory that can be exported as `type`.
+inline CUmemAllocationProp shareable(CUmemAllocationHandleType type) {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.requestedHandleTypes = type;
+  return wanted;
+}
+
+/// `bytes`, rounded up to whole granules of such memory.
+inline size_t whole_granules(size_t bytes,
+                             const CUmemAllocationProp& wanted) {
+  size_t granularity = 0;
+  CU_CHECK(DRIVER(cuMemGetAllocationGranularity)(
+      &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  return round_up(bytes, granularity);
+}
+
+/// Reserves addresses, maps the memory there, and gives device 0 read
+/// and write access. `bytes` is the size of the memory.
+inline void* map_memory(Memory memory, size_t bytes) {
+  CUdeviceptr address = 0;
+  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, bytes, 0, 0, 0));
+  CU_CHECK(DRIVER(cuMemMap)(address, bytes, 0, memory, 0));
+
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CU_CHECK(DRIVER(cuMemSetAccess)(address, bytes, &access, 1));
+  return reinterpret_cast<void*>(address);
+}
+
+/// Unmaps what map_memory() has mapped, and frees the addresses. The
+/// memory itself still has to be released.
+inline void unmap_memory(void* data, size_t bytes) {
+  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  CU_CHECK(DRIVER(cuMemUnmap)(address, bytes));
+  CU_CHECK(DRIVER(cuMemAddressFree)(address, bytes));
+}
+
+/// Imports memory from a descriptor, which stays the caller's.
+inline CUresult import_memory(Memory* memory, int descriptor) {
+  return DRIVER(cuMemImportFromShareableHandle)(
+      memory, reinterpret_cast<void*>(intptr_t{descriptor}),
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+/// Exports memory of `bytes` and sends it. The other role calls
+/// receive_memory().
+template <class Channel>
+void send_memory(Channel& channel, Memory memory, size_t bytes) {
+  int descriptor = -1;
+  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
+      &descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+      0));
+  channel.send("bytes", bytes);
+  channel.send_descriptor("memory", descriptor);
+  SYS_CHECK(close(descriptor));
+}
+
+/// Imports the memory that send_memory() has sent; *bytes is its size.
+template <class Channel>
+Memory receive_memory(Channel& channel, size_t* bytes) {
+  *bytes = channel.template receive<size_t>("bytes");
+  const int descriptor = channel.receive_descriptor("memory");
+  Memory memory;
+  CU_CHECK(import_memory(&memory, descriptor));
+  SYS_CHECK(close(descriptor));
+  return memory;
+}
