@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/pool.h"
@@ -123,12 +124,24 @@ TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
     EXPECT_TRUE(passes(second, 30s));
     EXPECT_EQ(wrong.so_far(), 0u);
 
-    // By a synchronise or a query of the host, without an event.
-    AsyncBuffer seen(kRoundBytes, first);
-    seen.queue_fill(pattern("seen"), first);
-    CALL(cudaStreamSynchronize(first));
-    wrong.queue_count(seen, pattern("seen"), second);
-    seen.free_async(second);
+    // By a synchronise or a query of the host, without an event. What the host
+    // waits for goes on only while it waits.
+    for (const bool whole_device : {false, true}) {
+      SCOPED_TRACE(whole_device ? "device" : "stream");
+      AsyncBuffer seen(kBytes, first);
+      Latch held;
+      held.hold(first);
+      seen.queue_fill(pattern("seen"), first);
+      std::thread releases([&] { held.release(); });
+      if (whole_device)
+        EXPECT_SUCCESS(cudaDeviceSynchronize());
+      else
+        EXPECT_SUCCESS(cudaStreamSynchronize(first));
+      EXPECT_SUCCESS(cudaStreamQuery(first));
+      releases.join();
+      wrong.queue_count(seen, pattern("seen"), second);
+      seen.free_async(second);
+    }
     AsyncBuffer asked(kRoundBytes, first);
     asked.queue_fill(pattern("asked"), first);
     EXPECT_TRUE(passes(first));
