@@ -444,6 +444,8 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
       range.unmap(0, bytes);
       range.unmap(bytes, bytes);
     }
+    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")))
+        << "of other addresses";
   });
   scenario.run(20s);
 }

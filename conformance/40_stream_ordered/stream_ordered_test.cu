@@ -74,12 +74,15 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(1));
     const AsyncBuffer of_stream(kBytes, stream);
+    // The default stream is that of the current device.
+    const AsyncBuffer of_default_stream(kBytes);
+    CALL(cudaStreamSynchronize(nullptr));
     CALL(cudaSetDevice(0));
     const AsyncBuffer of_pool(pool, kBytes, stream);
     CALL(cudaStreamSynchronize(stream));
 
-    const std::pair<const AsyncBuffer&, int> places[] = {{of_stream, 0},
-                                                         {of_pool, 1}};
+    const std::pair<const AsyncBuffer&, int> places[] = {
+        {of_stream, 0}, {of_default_stream, 1}, {of_pool, 1}};
     for (const auto& [buffer, device] : places) {
       SCOPED_TRACE("GPU " + std::to_string(device));
       EXPECT_EQ(
@@ -318,7 +321,11 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     EXPECT_SUCCESS(give_access(1, pool));
     EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
                                    cudaMemcpyDefault, on_1));
-    CALL(cudaStreamSynchronize(on_1));
+    cudaEvent_t copied;
+    CALL(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+    EXPECT_SUCCESS(cudaEventRecord(copied, on_1));
+    EXPECT_SUCCESS(cudaEventSynchronize(copied));
+    CALL(cudaEventDestroy(copied));
     expect_copied("the stream's device is current");
 
     CALL(cudaSetDevice(0));
