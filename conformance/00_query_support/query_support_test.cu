@@ -427,13 +427,13 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
   needs(gpus(1));
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
+    const DeviceBuffer known(kBytes);
     void* unmapped = nullptr;
     CALL(cudaMalloc(&unmapped, 64 << 20));
     CALL(cudaFree(unmapped));
     std::vector<char> host(4096);
 
     // What is known, to tell it from what is not.
-    const DeviceBuffer known(kBytes);
     Sentinel<cudaPointerAttributes> of_known;
     EXPECT_SUCCESS(cudaPointerGetAttributes(of_known.out(), known.data));
     EXPECT_EQ(of_known.result().type, cudaMemoryTypeDevice);
