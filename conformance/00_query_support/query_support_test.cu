@@ -427,10 +427,26 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
   needs(gpus(1));
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
+    const DeviceBuffer known(kBytes);
     void* unmapped = nullptr;
     CALL(cudaMalloc(&unmapped, 64 << 20));
     CALL(cudaFree(unmapped));
     std::vector<char> host(4096);
+
+    // What is known, to tell it from what is not.
+    Sentinel<cudaPointerAttributes> of_known;
+    EXPECT_SUCCESS(cudaPointerGetAttributes(of_known.out(), known.data));
+    EXPECT_EQ(of_known.result().type, cudaMemoryTypeDevice);
+    EXPECT_EQ(of_known.result().devicePointer, known.data);
+    Sentinel<unsigned> type_of_known;
+    Sentinel<CUdeviceptr> address_of_known;
+    CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                    CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    void* said[] = {type_of_known.out(), address_of_known.out()};
+    const auto begin = reinterpret_cast<CUdeviceptr>(known.data);
+    EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(2, wanted, said, begin));
+    EXPECT_EQ(type_of_known.result(), unsigned{CU_MEMORYTYPE_DEVICE});
+    EXPECT_EQ(address_of_known.result(), begin);
 
     for (void* pointer : {static_cast<void*>(host.data()), unmapped}) {
       SCOPED_TRACE(pointer == unmapped ? "freed device address" : "malloc");

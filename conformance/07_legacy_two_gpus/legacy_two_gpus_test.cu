@@ -63,8 +63,13 @@ void lends_both_ways(Role& me) {
 
 // The pointer queries tell what the mapping is and where it lies.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
-  cudaPointerAttributes attributes;
-  EXPECT_SUCCESS(cudaPointerGetAttributes(&attributes, mapping.data));
+  // Memory of this process is asked about first: it is not what is meant.
+  const DeviceBuffer own(kBytes);
+  Sentinel<cudaPointerAttributes> of_own, of_mapping;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(of_own.out(), own.data));
+  EXPECT_EQ(of_own.result().devicePointer, own.data);
+  EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), mapping.data));
+  const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
   EXPECT_EQ(attributes.devicePointer, mapping.data);
   int count = 0;
@@ -74,11 +79,20 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   EXPECT_TRUE(uuid_of(attributes.device) == uuid)
       << "device " << attributes.device << " is not where the memory lies";
   const auto address = reinterpret_cast<CUdeviceptr>(mapping.data);
+  const auto range_of = [](const Words& words, CUdeviceptr* base) {
+    Sentinel<CUdeviceptr> begin;
+    Sentinel<size_t> bytes;
+    const auto first = reinterpret_cast<CUdeviceptr>(words.data);
+    EXPECT_SUCCESS(
+        DRIVER(cuMemGetAddressRange)(begin.out(), bytes.out(), first));
+    EXPECT_LE(begin.result(), first);
+    EXPECT_GE(begin.result() + bytes.result(), first + words.bytes());
+    *base = begin.result();
+    return bytes.result();
+  };
   CUdeviceptr base = 0;
-  size_t size = 0;
-  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(&base, &size, address));
-  EXPECT_LE(base, address);
-  EXPECT_GE(base + size, address + mapping.bytes());
+  range_of(own, &base);
+  const size_t size = range_of(mapping, &base);
   me.observe("cuMemGetAddressRange of " + std::to_string(mapping.bytes()) +
              " bytes: " + std::to_string(size) + " bytes, from " +
              std::to_string(address - base) + " before the pointer");
@@ -362,6 +376,8 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                   EXPECT_CODE(cudaErrorPeerAccessAlreadyEnabled,
                               cudaDeviceEnablePeerAccess(0, 0));
                   EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
+                  EXPECT_CODE(cudaErrorPeerAccessNotEnabled,
+                              cudaDeviceDisablePeerAccess(0));
                   me.signal("closed");
                   me.wait("memory is back");
                 }));

@@ -164,9 +164,10 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     const size_t bytes = granule();
     const Chunk chunk =
         Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
-    const Mapped mapped(chunk, bytes);
+    const Mapped mapped(chunk, bytes), other(chunk, bytes);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
     EXPECT_EQ(access_at(mapped.address()), 3u);
+    EXPECT_EQ(access_at(other.address()), kNone) << "of the same memory";
     EXPECT_EQ(access_at(mapped.address() + bytes - 1), 3u);
     const Words words = words_at(mapped.address(), bytes);
     words.poison();
@@ -443,6 +444,8 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
       range.unmap(0, bytes);
       range.unmap(bytes, bytes);
     }
+    EXPECT_TRUE(kernel_reads(mapping, pattern("whole")))
+        << "of other addresses";
   });
   scenario.run(20s);
 }
@@ -495,7 +498,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
 
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
-    Reservation range(2 * bytes);
+    Reservation range(2 * bytes), other(2 * bytes);
     const auto expect_refusal = [&](const char* what, size_t offset,
                                     size_t size) {
       SCOPED_TRACE(what);
@@ -505,6 +508,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
     expect_refusal("too small a size", 0, bytes);
     expect_refusal("too large a size", 0, 3 * bytes);
     expect_refusal("an address inside", bytes, bytes);
+    other.free();
     EXPECT_TRUE(context_is_usable());
     const Chunk chunk =
         Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/pool.h"
@@ -73,12 +74,15 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(1));
     const AsyncBuffer of_stream(kBytes, stream);
+    // The default stream is that of the current device.
+    const AsyncBuffer of_default_stream(kBytes);
+    CALL(cudaStreamSynchronize(nullptr));
     CALL(cudaSetDevice(0));
     const AsyncBuffer of_pool(pool, kBytes, stream);
     CALL(cudaStreamSynchronize(stream));
 
-    const std::pair<const AsyncBuffer&, int> places[] = {{of_stream, 0},
-                                                         {of_pool, 1}};
+    const std::pair<const AsyncBuffer&, int> places[] = {
+        {of_stream, 0}, {of_default_stream, 1}, {of_pool, 1}};
     for (const auto& [buffer, device] : places) {
       SCOPED_TRACE("GPU " + std::to_string(device));
       EXPECT_EQ(
@@ -123,12 +127,24 @@ TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
     EXPECT_TRUE(passes(second, 30s));
     EXPECT_EQ(wrong.so_far(), 0u);
 
-    // By a synchronise or a query of the host, without an event.
-    AsyncBuffer seen(kRoundBytes, first);
-    seen.queue_fill(pattern("seen"), first);
-    CALL(cudaStreamSynchronize(first));
-    wrong.queue_count(seen, pattern("seen"), second);
-    seen.free_async(second);
+    // By a synchronise or a query of the host, without an event. What the host
+    // waits for goes on only while it waits.
+    for (const bool whole_device : {false, true}) {
+      SCOPED_TRACE(whole_device ? "device" : "stream");
+      AsyncBuffer seen(kBytes, first);
+      Latch held;
+      held.hold(first);
+      seen.queue_fill(pattern("seen"), first);
+      std::thread releases([&] { held.release(); });
+      if (whole_device)
+        EXPECT_SUCCESS(cudaDeviceSynchronize());
+      else
+        EXPECT_SUCCESS(cudaStreamSynchronize(first));
+      EXPECT_SUCCESS(cudaStreamQuery(first));
+      releases.join();
+      wrong.queue_count(seen, pattern("seen"), second);
+      seen.free_async(second);
+    }
     AsyncBuffer asked(kRoundBytes, first);
     asked.queue_fill(pattern("asked"), first);
     EXPECT_TRUE(passes(first));
@@ -305,7 +321,11 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     EXPECT_SUCCESS(give_access(1, pool));
     EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
                                    cudaMemcpyDefault, on_1));
-    CALL(cudaStreamSynchronize(on_1));
+    cudaEvent_t copied;
+    CALL(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+    EXPECT_SUCCESS(cudaEventRecord(copied, on_1));
+    EXPECT_SUCCESS(cudaEventSynchronize(copied));
+    CALL(cudaEventDestroy(copied));
     expect_copied("the stream's device is current");
 
     CALL(cudaSetDevice(0));

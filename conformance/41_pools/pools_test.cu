@@ -109,6 +109,9 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_REFUSED(cudaDeviceSetMemPool(0, on_1), cudaErrorInvalidValue,
                    cudaErrorInvalidDevice);
     EXPECT_EQ(current_pool(0), default_pool(0));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
   });
@@ -217,6 +220,13 @@ TEST(Pools, PeerAccessOpensNoPool) {
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
+
+    // Nor the other way round.
+    const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    CALL(cudaSetDevice(0));
+    EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(1, 0));
+    EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtNone);
+    EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(1));
   });
   // What the query says, and what a kernel may do.
   for (const char* pool_of_it : {"own pool", "default pool"})

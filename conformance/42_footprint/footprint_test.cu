@@ -259,10 +259,16 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
     AsyncBuffer buffer(kLarge);
     CALL(cudaDeviceSynchronize());
     EXPECT_LT(free_memory(), before - kLarge / 2);
+    const size_t without_plain = free_memory();
+    void* plain = nullptr;
+    CALL(cudaMalloc(&plain, kLarge));
+    EXPECT_LT(free_memory(), without_plain - kLarge / 2);
 
     EXPECT_SUCCESS(cudaDeviceReset());
     void* const memory = std::exchange(buffer.data, nullptr);
     EXPECT_TRUE(context_is_usable());
+    EXPECT_GT(free_memory(), without_plain - kLarge / 2)
+        << "memory of cudaMalloc has not come back";
     if (free_memory() > before - kLarge / 2) {
       me.lifted("cudaDeviceReset frees memory of cudaMallocAsync");
     } else {

@@ -256,6 +256,14 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
     ASSERT_GE(had, kMaxSize / 2);
     EXPECT_LT(had, 2 * kMaxSize);
 
+    CALL(cudaDeviceSetMemPool(0, pool));
+    Sentinel<void*> more;
+    EXPECT_CODE(cudaErrorMemoryAllocation,
+                cudaMallocAsync(more.out(), kPiece, nullptr));
+    cudaMemPool_t preset = nullptr;
+    CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
+    CALL(cudaDeviceSetMemPool(0, preset));
+
     CALL(cudaFree(pieces.back()));
     EXPECT_SUCCESS(cudaMallocFromPoolAsync(&pieces.back(), kPiece, pool, 0));
     EXPECT_SUCCESS(cudaMallocFromPoolAsync(&piece, 2 * kMaxSize, unlimited, 0));

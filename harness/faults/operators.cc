@@ -523,13 +523,30 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaLaunchKernelExC"};
 // What tests use and the documentation of IPC does not speak of: only named
 // faults break these.
-constexpr Names kTools = {"cudaMallocPitch",       "cudaMalloc3D",
-                          "cudaMallocManaged",     "cudaHostAlloc",
-                          "cudaFreeHost",          "cudaStreamCreateWithFlags",
-                          "cudaStreamDestroy",     "cudaEventRecordWithFlags",
-                          "cudaGraphLaunch",       "cudaDeviceGetP2PAttribute",
-                          "cudaGetDevice",         "cudaSetDevice",
-                          "cuPointerSetAttribute", "cudaPeekAtLastError"};
+constexpr Names kTools = {"cudaMallocPitch",
+                          "cudaMalloc3D",
+                          "cudaMallocManaged",
+                          "cudaHostAlloc",
+                          "cudaFreeHost",
+                          "cudaStreamCreateWithFlags",
+                          "cudaStreamDestroy",
+                          "cudaEventRecordWithFlags",
+                          "cudaGraphLaunch",
+                          "cudaDeviceGetP2PAttribute",
+                          "cudaGetDevice",
+                          "cudaSetDevice",
+                          "cuPointerSetAttribute",
+                          "cudaPeekAtLastError",
+                          "cuMemGetHandleForAddressRange",
+                          "cudaGraphAddMemAllocNode"};
+// What takes two GPUs: only there can they be wrong.
+constexpr Names kBetweenGpus = {
+    "cudaMemcpyPeerAsync", "cudaDeviceCanAccessPeer",
+    "cudaDeviceEnablePeerAccess", "cudaDeviceDisablePeerAccess"};
+// What has one answer for each GPU, or for the whole machine.
+constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool"};
+constexpr Names kOneForAll = {"cuMemGetAllocationGranularity",
+                              "cudaDeviceCanAccessPeer"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Objects that are made: a second one besides is a leak.
@@ -579,10 +596,19 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
      }},
+    // The flags of these two are no matter of IPC.
     {"ignore-flags", "takes no notice of its flags", ignore_flags,
-     [](const Function& f) { return has(f, kFlags); }},
+     [](const Function& f) {
+       return has(f, kFlags) && !is_one_of(f, {"cudaStreamWaitEvent",
+                                               "cudaDeviceEnablePeerAccess"});
+     }},
+    // GPUs of one kind have the same attributes; addresses name their GPU.
     {"ignore-device", "acts on GPU 0 whatever it is given", ignore_device,
-     [](const Function& f) { return has(f, kDevice); }, 2},
+     [](const Function& f) {
+       return has(f, kDevice) &&
+              !is_one_of(f, {"cudaDeviceGetAttribute", "cudaMemcpyPeerAsync"});
+     },
+     2},
     {"ignore-pool", "acts on the default pool whatever it is given",
      ignore_pool, [](const Function& f) { return has(f, kPool); }},
     {"first-stream", "acts on the first stream that the process named",
@@ -596,12 +622,12 @@ constexpr Operator kOperators[] = {
     {"first-pointer", "acts on the first address that the process named",
      first_object<kPointer>,
      [](const Function& f) { return has(f, kPointer); }},
+    // Imported events and pools know their GPU, whichever is current.
     {"first-gpu", "acts on GPU 0 whatever device is current", first_gpu,
      [](const Function& f) {
        return is_one_of(
            f, {"cudaMalloc", "cudaMallocAsync", "cudaIpcOpenMemHandle",
-               "cudaEventCreateWithFlags", "cudaIpcOpenEventHandle",
-               "cudaMallocManaged", "cudaMemPoolImportFromShareableHandle"});
+               "cudaEventCreateWithFlags"});
      },
      2},
     {"early", "does not wait for the earlier work of its stream", early,
@@ -644,7 +670,10 @@ constexpr Operator kOperators[] = {
     {"result-too-long", "writes eight bytes more than its result",
      result_too_long, writes_result},
     {"result-of-first", "gives each time what the first call gave",
-     result_of_first, writes_result},
+     result_of_first,
+     [](const Function& f) {
+       return writes_result(f) && !is_one_of(f, kOneForAll);
+     }},
     {"leaks-memory", "loses 2 MiB of device memory a call", leaks_memory,
      [](const Function& f) { return is_one_of(f, kRounds); }},
     {"leaks-addresses", "loses 64 MiB of addresses a call", leaks_addresses,
@@ -652,6 +681,14 @@ constexpr Operator kOperators[] = {
     {"leaks-descriptors", "loses a file descriptor a call", leaks_descriptors,
      [](const Function& f) { return is_one_of(f, kRounds); }},
 };
+
+// How many GPUs it takes to see the function wrong in this way.
+int gpus_for(const Function& function, const Operator& one) {
+  const bool answers_differ =
+      is_one_of(function, kOneForEachGpu) && one.fault == result_of_first;
+  const bool two = answers_differ || is_one_of(function, kBetweenGpus);
+  return two ? 2 : one.gpus;
+}
 
 }  // namespace
 
@@ -665,7 +702,7 @@ void add_operators(List& list) {
       if (one.applies(*function))
         list.combine(function->canonical, one.name,
                      std::string(function->canonical) + " " + one.what,
-                     one.fault, one.gpus, one.everywhere);
+                     one.fault, gpus_for(*function, one), one.everywhere);
   }
 }
 

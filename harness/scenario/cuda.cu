@@ -439,9 +439,10 @@ int attribute(CUdevice_attribute which, int device) {
 }
 
 size_t free_memory() {
-  size_t free = 0, total = 0;
-  CALL(cudaMemGetInfo(&free, &total));
-  return free;
+  Sentinel<size_t> free, total;
+  CALL(cudaMemGetInfo(free.out(), total.out()));
+  EXPECT_LE(free.result(), total.result());
+  return free.result();
 }
 
 std::string visible_gpus(std::initializer_list<int> order) {
