@@ -11,10 +11,11 @@ from typing import Any
 
 import markupsafe
 import pytest
+from selenium.webdriver.common.keys import Keys
+
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
 from ipclab import matrix, pages, timeline, trials
-from selenium.webdriver.common.keys import Keys
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'
@@ -459,7 +460,7 @@ def test_the_matrix_says_all_without_colour(browser: Browser, tmp_path: Path) ->
         "const filled = style.fill === style.stroke;"
         "return [mark.textContent, mark.getAttribute('d') + filled]})"
     )
-    assert len(marks) == len(trials.MEANING) + 1
+    assert len(marks) == 2 * len(trials.MEANING) + 1  # rows and operators
     assert f"fault-4, LMEM-04: {trials.SURVIVED}" in [title for title, _ in marks]
     looks = {title.partition(": ")[2]: look for title, look in marks}
     assert len(set(looks.values())) == len(trials.MEANING)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from conftest import NO_GPU, PROBE, Build, machine
 from ipclab import matrix
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from conftest import PROBE, Build
 from ipclab.schedule import Allocator
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ipclab import supervise
 from test_repository import LESSONS, TOP, build_line, profile, source, topic
 

@@ -157,27 +157,28 @@ def read_unchecked(folder: Path) -> Contents:
         raise UsageError(f"{path}: is no JSON") from None
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
-    seal = Seal()
-    with _opened(folder) as (lines_of, stream):
+    with _opened(folder) as stream:
         try:
-            found, wrong = records.parse_lines(_lines(lines_of, stream, seal))
+            found, wrong = records.parse_lines(stream.lines())
+            stream.finish()
         except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise UsageError(f"{lines_of}: is no whole gzip file") from None
+            raise UsageError(f"{stream.path}: is no whole gzip file") from None
         except OSError as error:
-            raise UsageError(f"{lines_of}: {error.strerror}") from None
-    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal.document)
+            raise UsageError(f"{stream.path}: {error.strerror}") from None
+    wrong = wrong and f"records.jsonl: {wrong}"
+    return Contents(run, found, wrong, stream.seal.document)
 
 
 class Seal:
     """The digest of lines, as they come."""
 
     def __init__(self) -> None:
-        self._digest, self._bytes, self._count = hashlib.sha256(), 0, 0
+        self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
 
     def add(self, data: bytes) -> None:
         """Some more bytes."""
         self._digest.update(data)
-        self._bytes += len(data)
+        self.bytes += len(data)
         self._count += data.count(b"\n")
 
     @property
@@ -185,13 +186,43 @@ class Seal:
         """What run.json has as `manifest.records`."""
         return {
             "count": self._count,
-            "bytes": self._bytes,
+            "bytes": self.bytes,
             "sha256": self._digest.hexdigest(),
         }
 
 
+class _Stream:
+    """records.jsonl unpacked; UsageError on more than any run writes."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self.path = path
+        self.seal = Seal()
+        self._stream = stream
+
+    def lines(self) -> Iterator[bytes]:
+        """Line by line, each with its newline."""
+        while line := self._stream.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise self._too_large()
+            self._add(line)
+            yield line
+
+    def finish(self) -> None:
+        """Read the rest, for the seal alone."""
+        while data := self._stream.read(2**20):
+            self._add(data)
+
+    def _add(self, data: bytes) -> None:
+        self.seal.add(data)
+        if self.seal.bytes > LARGEST:
+            raise self._too_large()
+
+    def _too_large(self) -> UsageError:
+        return UsageError(f"{self.path}: larger than any result of ipclab")
+
+
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+def _opened(folder: Path) -> Iterator[_Stream]:
     """records.jsonl, or records.jsonl.gz as it was before gzip.
 
     Raises UsageError if there is neither, or both.
@@ -203,23 +234,12 @@ def _opened(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     try:
         with path.open("rb") as stream:
             if path == plain:
-                yield path, stream
+                yield _Stream(path, stream)
             else:
                 with gzip.open(stream) as unpacked:
-                    yield path, cast(BinaryIO, unpacked)
+                    yield _Stream(path, cast(BinaryIO, unpacked))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-
-
-def _lines(path: Path, stream: BinaryIO, seal: Seal) -> Iterator[bytes]:
-    """Line by line; UsageError on more than any run writes: a file may be hostile."""
-    total = 0
-    while line := stream.readline(LONGEST_LINE + 1):
-        total += len(line)
-        if len(line) > LONGEST_LINE or total > LARGEST:
-            raise UsageError(f"{path}: larger than any result of ipclab")
-        seal.add(line)
-        yield line
 
 
 def _keep_names(folder: Path) -> None:
