@@ -2,10 +2,7 @@
 # repository.
 # SPDX-License-Identifier: Apache-2.0
 
-# A CUDA Toolkit in its usual place counts as installed.
-if ! command -v nvcc >/dev/null && [[ -x /usr/local/cuda/bin/nvcc ]]; then
-  export PATH=/usr/local/cuda/bin:$PATH
-fi
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # One line, and the end.
 die() {
@@ -16,14 +13,38 @@ die() {
 # Is the version $1 at least $2?
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
+# Puts onto PATH what ci/setup brought (CMake before the machine's, which is too
+# old then) and a CUDA Toolkit 13: that of PATH, that of the usual place, or that
+# of the wheels.
+use_tools() {
+  local folder nvcc
+  PATH=$PATH:$top/.venv/bin
+  for folder in "$top"/.venv/lib/python3*/site-packages/cmake/data/bin; do
+    [[ -d $folder ]] && PATH=$folder:$PATH
+  done
+  for nvcc in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc "$top"/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
+    if (($(nvcc_release "$nvcc") >= 13)); then
+      PATH=$(dirname "$nvcc"):$PATH
+      break
+    fi
+  done
+  export PATH
+}
+
+# Prints the CUDA release of an nvcc, 13; 0 where there is none.
+nvcc_release() {
+  local release
+  release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p')
+  echo "${release:-0}"
+}
+
 # Prints the first Python that has these modules: ours, or the system's.
 find_python() {
   local candidate
-  for candidate in .venv/bin/python python3; do
+  for candidate in "$top/.venv/bin/python" python3; do
     command -v "$candidate" >/dev/null || continue
     if "$candidate" - "$@" <<<'import importlib.util, sys
 sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.version_info < (3, 11))'; then
-      [[ $candidate == /* || $candidate != */* ]] || candidate=$PWD/$candidate
       command -v "$candidate"
       return
     fi
@@ -31,16 +52,19 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# build PRESET: configures and builds it; on a terminal with ninja's progress,
-# elsewhere quietly unless something is wrong.
+# build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
+# progress, elsewhere quietly unless something is wrong.
 build() {
-  local log=build/$1.log
+  local preset=$1 log=build/$1.log
+  shift
   mkdir -p build
-  cmake --preset "$1" -DIPCLAB_PYTHON="$(find_python pytest psutil)" >"$log" 2>&1 || {
+  cmake --preset "$preset" -DIPCLAB_PYTHON="$(find_python pytest psutil)" "$@" >"$log" 2>&1 || {
     cat "$log" >&2
     die "CMake failed"
   }
   local quiet=()
   [[ -t 1 ]] || quiet=(-- --quiet)
-  cmake --build --preset "$1" "${quiet[@]}" || die "the build failed"
+  cmake --build --preset "$preset" "${quiet[@]}" || die "the build failed"
 }
+
+use_tools

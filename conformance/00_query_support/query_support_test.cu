@@ -7,12 +7,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/leaks.h"
 
 using namespace ipclab;
 
@@ -295,8 +297,12 @@ TEST(QuerySupport, GranularityIsUsable) {
 
     const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle memory;
-    EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, minimum, &wanted, 0));
-    CALL(DRIVER(cuMemRelease)(memory));
+    // Every multiple will do, not only the powers of two.
+    for (const size_t times : {1, 2, 3, 5}) {
+      SCOPED_TRACE(std::to_string(times) + " times the minimum");
+      EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, times * minimum, &wanted, 0));
+      CALL(DRIVER(cuMemRelease)(memory));
+    }
     // Half of the minimum is no multiple of it.
     EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, minimum / 2, &wanted, 0),
                    CUDA_ERROR_INVALID_VALUE);
@@ -565,12 +571,17 @@ TEST(QuerySupport, TwoProcessesNeedDefaultComputeMode) {
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
     me.send("mode", attribute(cudaDevAttrComputeMode));
+    me.send("mps", attribute(cudaDevAttrMpsEnabled));
     me.wait("tried");
   });
   scenario.role("importer", [](Role& me) {
     const int mode = me.receive<int>("mode");
-    me.observe("compute mode " + std::to_string(mode) + " (0 is default)");
-    if (mode == cudaComputeModeDefault) {
+    const bool mps = me.receive<int>("mps") != 0;
+    me.observe("compute mode " + std::to_string(mode) +
+               " (0 is default), MPS " + (mps ? "on" : "off"));
+    // Under MPS all clients share the server's one context in exclusive mode.
+    if (mode == cudaComputeModeDefault ||
+        (mps && mode == cudaComputeModeExclusiveProcess)) {
       EXPECT_TRUE(context_is_usable());
     } else {
       EXPECT_REFUSED(cudaFree(nullptr), cudaErrorDevicesUnavailable);
@@ -598,12 +609,46 @@ TEST(QuerySupport, Wsl) {
   scenario.run(20s);
 }
 
+// A process sees one MIG device, so each role gets its own of the two that
+// CUDA_VISIBLE_DEVICES names.
 TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   covers("PLAT-14");
   needs(gpus(1), mig, legacy_memory);
+  static constexpr char kTogether[] = "IPCLAB_ONE_GPU_INSTANCE";
+  const std::string devices[] = {visible_gpus({0}), visible_gpus({1})};
+  const auto exporters = gpu_instance_of(devices[0]);
+  const auto importers = gpu_instance_of(devices[1]);
+  if (!in_role() && (!exporters || !importers || devices[0] == devices[1]))
+    return not_applicable("CUDA_VISIBLE_DEVICES does not name two MIG devices");
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
-  scenario.role("importer", borrows(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends(pattern("exporter"), kBytes))
+      .env("CUDA_VISIBLE_DEVICES", devices[0]);
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const bool together = std::getenv(kTogether)[0] == '1';
+              CALL(cudaFree(nullptr));
+              const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+              Sentinel<void*> opened;
+              const cudaError_t code = NOTED(cudaIpcOpenMemHandle(
+                  opened.out(), handle, cudaIpcMemLazyEnablePeerAccess));
+              cudaGetLastError();
+              me.observe(std::string(together ? "in one GPU instance: "
+                                              : "between GPU instances: ") +
+                         name_of(code));
+              if (together)
+                EXPECT_TRUE(gives(code, "cudaIpcOpenMemHandle", cudaSuccess));
+              if (code == cudaSuccess) {
+                const Words words(opened.result(), kBytes);
+                EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+                CALL(cudaIpcCloseMemHandle(opened.result()));
+                if (!together) me.lifted("GPU instances share memory");
+              }
+              EXPECT_TRUE(context_is_usable());
+              me.signal("closed");
+            })
+      .env("CUDA_VISIBLE_DEVICES", devices[1])
+      .env(kTogether, exporters == importers ? "1" : "0");
   scenario.run(20s);
 }
 

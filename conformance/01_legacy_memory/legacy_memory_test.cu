@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -20,15 +21,6 @@ constexpr size_t kBytes = 4 << 20;
 constexpr int kReopens = 100;
 constexpr unsigned kAdders = 2;           // exporter and one importer each
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
-
-__global__ void add(unsigned* counter, unsigned times) {
-  for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
-}
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
 
 std::string to_hexadecimal(const std::string& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -313,10 +305,7 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(kernel_reads(own, written));
     own.poison();
-    note_call("copy_words<<<>>>");
-    copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256>>>(
-        own.data, mapping.data, own.count);
-    CALL(cudaGetLastError());
+    launch_copy(own, mapping);
     CALL(cudaDeviceSynchronize());
     EXPECT_TRUE(kernel_reads(own, written));
     std::vector<uint32_t> seen(mapping.count, 0);
@@ -344,9 +333,7 @@ TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
     me.send("handle", buffer.legacy_handle());
     me.wait("opened", kAdders);
     me.signal("add");
-    note_call("add<<<>>>");
-    add<<<1, 256>>>(buffer.data, kAddsPerThread);
-    CALL(cudaGetLastError());
+    launch_add(buffer.data, kAddsPerThread);
     CALL(cudaDeviceSynchronize());
     me.wait("closed", kAdders);
     unsigned sum = 0;
@@ -360,9 +347,7 @@ TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
     me.signal("opened");
     me.wait("add");
-    note_call("add<<<>>>");
-    add<<<1, 256>>>(mapping.data, kAddsPerThread);
-    CALL(cudaGetLastError());
+    launch_add(mapping.data, kAddsPerThread);
     CALL(cudaDeviceSynchronize());
     mapping.close();
     me.signal("closed");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -16,8 +17,6 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
-
-__global__ void add_one(uint32_t* word) { *word += 1; }
 
 void* open(const Handle& handle) {
   void* opened = nullptr;
@@ -160,9 +159,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     uint32_t* const closed = mapping.data;
     mapping.close();
-    note_call("add_one<<<>>>");
-    add_one<<<1, 1>>>(closed);
-    CALL(cudaGetLastError());
+    launch_write(closed, 1);
     EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
     // The context is lost, whatever is asked of it.
     EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());

@@ -560,8 +560,6 @@ TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
     };
     by_runtime("cudaIpcGetMemHandle of null",
                NOTED(cudaIpcGetMemHandle(&handle, nullptr)));
-    by_runtime("cudaIpcGetMemHandle of an imported pointer",
-               NOTED(cudaIpcGetMemHandle(&handle, mapping.data)));
     by_runtime("cudaIpcOpenMemHandle of zeros",
                NOTED(cudaIpcOpenMemHandle(&pointer, handle_of(0), kLazy)));
     by_runtime("cudaIpcOpenMemHandle of an own handle",

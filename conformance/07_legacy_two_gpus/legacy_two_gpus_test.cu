@@ -18,20 +18,18 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr size_t kLarge = 256 << 20;  // nobody takes so much by the way
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 constexpr int kRounds = 200;
 constexpr int kPeersWithoutASwitch = 8;  // simpleIPC's limit
-
-__global__ void add(unsigned* counter, unsigned times) {
-  for (unsigned i = 0; i < times; ++i) atomicAdd_system(counter, 1u);
-}
 
 // The role's body, with this device current.
 std::function<void(Role&)> on_device(int device,
@@ -182,9 +180,7 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
       CALL(cudaDeviceGetP2PAttribute(
           &native, cudaDevP2PAttrNativeAtomicSupported, to, from));
       if (native != 0) {
-        note_call("add<<<>>>");
-        add<<<1, 256>>>(mapping.data, kAddsPerThread);
-        CALL(cudaGetLastError());
+        launch_add(mapping.data, kAddsPerThread);
         CALL(cudaDeviceSynchronize());
       } else {
         me.observe("these GPUs have no atomics between them");
@@ -341,7 +337,16 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
   covers("LMEM-34");
   needs(gpus(2), alone, legacy_memory, peer_access);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer buffer(kLarge);
+    Words(buffer.data, kBytes).fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("closed");
+    const size_t held = free_memory();
+    buffer.free();
+    EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
+    me.signal("memory is back");
+  });
   scenario.role("importer", on_device(1, [](Role& me) {
                   const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
                   leaves_nothing(kRounds, [&](int) {
@@ -358,6 +363,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                               cudaDeviceEnablePeerAccess(0, 0));
                   EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
                   me.signal("closed");
+                  me.wait("memory is back");
                 }));
   scenario.run(60s);
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -21,11 +22,6 @@ struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
 };
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
 
 void nothing(const SharedEvent&) {}
 
@@ -145,10 +141,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
                          cudaMemcpyDeviceToDevice, stream));
-    note_call("copy_words<<<>>>");
-    copy_words<<<static_cast<unsigned>(mapping.count / 256), 256, 0, stream>>>(
-        by_kernel.data, mapping.data, mapping.count);
-    CALL(cudaGetLastError());
+    launch_copy(by_kernel, mapping, stream);
     look_on(me);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.signal("ready");

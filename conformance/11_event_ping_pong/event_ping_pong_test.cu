@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 
 using namespace ipclab;
 
@@ -39,19 +40,6 @@ struct TwoWays {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t ping, pong;
 };
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
-
-void queue_kernel_copy(const Words& to, const Words& from,
-                       cudaStream_t stream) {
-  note_call("copy_words<<<>>>");
-  copy_words<<<static_cast<unsigned>((to.count + 255) / 256), 256, 0, stream>>>(
-      to.data, from.data, to.count);
-  CALL(cudaGetLastError());
-}
 
 void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
   CALL(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice,
@@ -142,7 +130,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     queue_copy(by_copy, buffer, stream);
-    queue_kernel_copy(by_kernel, buffer, stream);
+    launch_copy(by_kernel, buffer, stream);
     HostWait waiter(event);
     for (int i = 0; i < kLooks; ++i) {
       me.signal("look");

@@ -228,14 +228,20 @@ TEST(EventRefusals, ElapsedTime) {
   covers("LEVT-16");
   needs(gpus(1), legacy_events);
   const auto measures_nothing = [](cudaEvent_t event) {
-    const SharedEvent timed(cudaEventDefault);
+    const SharedEvent timed(cudaEventDefault), end(cudaEventDefault);
     const Stream stream;
     // Recorded and done: only the missing clock is left as a reason.
     CALL(cudaEventRecord(timed, stream));
     CALL(cudaEventRecord(event, stream));
+    CALL(cudaEventRecord(end, stream));
     EXPECT_TRUE(passes(stream));
     Sentinel<float> ms;
     EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, timed));
+    EXPECT_GE(ms.result(), 0.0f);
+    EXPECT_LT(ms.result(), 1.0f) << "between an event and itself";
+    EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, end));
+    EXPECT_GE(ms.result(), 0.0f);
+    EXPECT_LT(ms.result(), 20e3f) << "longer than this role may take";
     EXPECT_CODE(cudaErrorInvalidResourceHandle,
                 cudaEventElapsedTime(ms.out(), event, timed));
     EXPECT_CODE(cudaErrorInvalidResourceHandle,

@@ -16,6 +16,7 @@
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
 #include "harness/scenario/vmm.h"
+#include "harness/scenario/ways.h"
 
 using namespace ipclab;
 
@@ -24,6 +25,7 @@ namespace {
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr rlim_t kRoomForDescriptors = 16;
 constexpr size_t kMostExports = 4096;
+constexpr size_t kFourGib = size_t{4} << 30;
 
 // An importer that reads the exporter's pattern.
 std::function<void(Role&)> reads_chunk(
@@ -66,6 +68,43 @@ TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   scenario.run(20s);
 }
 
+// A size that 32 bits do not count; only its ends are touched.
+TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
+  covers("VMM-06");
+  needs(gpus(1), vmm_fd);
+  const auto whole = [] { return kFourGib + granule(); };
+  const auto first = [](const Mapping& mapping) {
+    return Words(mapping.data, granule());
+  };
+  const auto last = [](const Mapping& mapping) {
+    return Words(mapping.data + kFourGib / sizeof(uint32_t), granule());
+  };
+  Scenario scenario;
+
+  scenario.role("exporter", [=](Role& me) {
+    const Chunk chunk = Chunk::create(whole());
+    const Mapping mapping(chunk, whole());
+    first(mapping).fill(pattern("first"));
+    last(mapping).fill(pattern("last"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(first(mapping), pattern("first")));
+    EXPECT_TRUE(kernel_reads(last(mapping), pattern("last of the importer")));
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Mapping mapping(Chunk::import(descriptor), whole());
+    EXPECT_TRUE(kernel_reads(first(mapping), pattern("first")));
+    EXPECT_TRUE(kernel_reads(last(mapping), pattern("last")));
+    EXPECT_TRUE(copy_reads(last(mapping), pattern("last")));
+    last(mapping).fill(pattern("last of the importer"));
+    me.signal("done");
+  });
+
+  scenario.run(30s);
+}
+
 TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   covers("VMM-07");
   needs(gpus(1), vmm_fd);
@@ -83,6 +122,10 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(copy_reads(mapping, pattern("B")));
     mapping.fill(pattern("C"));
     me.signal("C written");
+    me.wait("D written");
+    EXPECT_TRUE(reads_in_every_way(mapping, pattern("D")));
+    write_in_every_way(mapping, pattern("E"));
+    me.signal("E written");
     me.wait("done");
   });
 
@@ -90,12 +133,17 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
     const Mapping mapping(Chunk::import(descriptor), granule());
     EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("A")));
     mapping.fill(pattern("B"));
     me.signal("B written");
 
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    write_in_every_way(mapping, pattern("D"));
+    me.signal("D written");
+    me.wait("E written");
+    EXPECT_TRUE(reads_in_every_way(mapping, pattern("E")));
     me.signal("done");
   });
 
@@ -111,7 +159,7 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
+    Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
 
@@ -135,12 +183,16 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
     EXPECT_FALSE(is_open(number)) << "after close";
     EXPECT_TRUE(is_open(second.get())) << "after close of the other";
     me.wait("done", 2);
+    chunk.release();
+    ASSERT_TRUE(is_open(second.get())) << "after the release of the handle";
+    me.send_descriptor("descriptor", second.get());
+    me.wait("done");
     second.close();
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
   });
 
-  scenario.roles("importer", 2, reads_chunk(pattern("exporter"), kernel_reads));
+  scenario.roles("importer", 3, reads_chunk(pattern("exporter"), kernel_reads));
   scenario.run(20s);
 }
 

@@ -114,6 +114,7 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
       me.send_descriptor("descriptor", chunk.descriptor().get());
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
+    EXPECT_EQ(access_at(unset.address()), kNone) << "of the other mapping";
     me.signal("written");
     me.wait("flags read");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -382,6 +383,11 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
     me.observe("the first half alone: " + name_of(half));
     if (half == CUDA_SUCCESS) range.unmap(0, bytes);
 
+    // Beyond the end of the memory in any case.
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(range.at(0), 2 * bytes, bytes, chunk.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+        CUDA_ERROR_NOT_PERMITTED);
     const CUresult code =
         NOTED(DRIVER(cuMemMap)(range.at(0), bytes, bytes, chunk.handle(), 0));
     if (code != CUDA_SUCCESS) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/vmm.h"
 #include "samples/common/channel.h"
 
@@ -29,11 +30,6 @@ namespace {
 constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
 
 // Another process, seen through to its end.
 class Process {
@@ -202,8 +198,10 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    Mapping other(chunk, bytes);
     const Mapping mapping(chunk, bytes);
     EXPECT_SUCCESS(DRIVER(cuMemRelease)(chunk.forget()));
+    other.unmap();  // not the last one
     me.signal("released by the importer");
     me.wait("overwritten");
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -459,12 +457,7 @@ TEST(VmmLifetime, TheImportersMemoryOutlivesAKilledExporter) {
 
       cudaStream_t stream = nullptr;
       CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      const auto queue_copy = [&] {
-        note_call("copy_words<<<>>>");
-        copy_words<<<static_cast<unsigned>((own.count + 255) / 256), 256, 0,
-                     stream>>>(own.data, mapping.data, own.count);
-        CALL(cudaGetLastError());
-      };
+      const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
       queue_copy();  // loads the kernel, which may wait for all work
       CALL(cudaStreamSynchronize(stream));
       own.poison();

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/vmm.h"
@@ -143,6 +144,23 @@ TEST(FabricHandle, CreationNeedsAChannel) {
   scenario.run(20s);
 }
 
+TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
+  covers("FABR-03");
+  needs(gpus(1), fabric);
+  Scenario scenario;
+  scenario.role("exporter", lends_by_fabric());
+  scenario.role("importer", [](Role& me) {
+    const std::vector<CUmemFabricHandle> copies(
+        16, me.receive<CUmemFabricHandle>("handle"));
+    const Mapping mapping(Chunk::import(copies.back()),
+                          granule(fabric_memory()));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
 TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   covers("FABR-04");
   needs(gpus(1), fabric);
@@ -172,6 +190,8 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
     me.signal("B written");
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
+    const Mapping again(Chunk::import(handle), bytes);
+    EXPECT_TRUE(kernel_reads(again, pattern("C")));
     me.signal("done");
   });
   scenario.run(20s);

@@ -157,8 +157,16 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
+    // The free has its turn after what the stream does before it.
+    WrongWords wrong;
+    Latch latch;
+    latch.hold(stream);
+    wrong.queue_count(start, pattern("start"), stream);
     EXPECT_SUCCESS(cudaFreeAsync(memory, stream));
+    EXPECT_LT(free_memory(), before - kLarge / 2) << "still in use";
+    latch.release();
     EXPECT_TRUE(passes(stream));
+    EXPECT_EQ(wrong.so_far(), 0u);
     CALL(cudaDeviceSynchronize());
     EXPECT_GT(free_memory(), before - kLarge / 2) << "not given back";
     EXPECT_TRUE(context_is_usable());

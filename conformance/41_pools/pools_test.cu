@@ -202,7 +202,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("owner", [](Role&) {
-    const Pool pool;
+    const Pool pool, other;
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("on GPU 0"));
     CALL(cudaSetDevice(1));
@@ -212,6 +212,8 @@ TEST(Pools, PeerAccessOpensNoPool) {
 
     EXPECT_SUCCESS(give_access(1, pool));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
+    EXPECT_EQ(access_of(1, default_pool(0)), cudaMemAccessFlagsProtNone);
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
@@ -302,18 +304,26 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
     constexpr auto kPinned = cudaMemAllocationTypePinned;
     constexpr auto kManaged = cudaMemAllocationTypeManaged;
     cudaMemLocation here{cudaMemLocationTypeDevice, 0};
-    cudaMemPool_t pool = nullptr;
-    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(&pool, &here, kPinned));
-    EXPECT_EQ(pool, default_pool());
-    EXPECT_SUCCESS(cudaMemGetMemPool(&pool, &here, kPinned));
-    EXPECT_EQ(pool, current_pool());
-    const Pool own;
-    EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, own));
-    EXPECT_EQ(current_pool(), own);
-    EXPECT_SUCCESS(cudaMemGetMemPool(&pool, &here, kPinned));
-    EXPECT_EQ(pool, own);
-    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(&pool, &here, kPinned));
-    EXPECT_EQ(pool, default_pool());
+    const auto default_here = [&] {
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_SUCCESS(cudaMemGetDefaultMemPool(pool.out(), &here, kPinned));
+      return pool.result();
+    };
+    const auto current_here = [&] {
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_SUCCESS(cudaMemGetMemPool(pool.out(), &here, kPinned));
+      return pool.result();
+    };
+    EXPECT_EQ(default_here(), default_pool());
+    EXPECT_EQ(current_here(), current_pool());
+    const Pool own, later;
+    for (const cudaMemPool_t next :
+         {cudaMemPool_t{own}, cudaMemPool_t{later}}) {
+      EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, next));
+      EXPECT_EQ(current_pool(), next);
+      EXPECT_EQ(current_here(), next);
+      EXPECT_EQ(default_here(), default_pool());
+    }
     CALL(cudaDeviceSetMemPool(0, default_pool()));
 
     const auto expect_no_place = [](const char* what, cudaMemLocation location,
@@ -346,10 +356,13 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
 
     const auto observe_place = [&](const char* what, cudaMemLocation location,
                                    cudaMemAllocationType type) {
+      Sentinel<cudaMemPool_t> pool;
       const cudaError_t code =
-          NOTED(cudaMemGetDefaultMemPool(&pool, &location, type));
+          NOTED(cudaMemGetDefaultMemPool(pool.out(), &location, type));
       cudaGetLastError();
       me.observe(std::string("default pool of ") + what + ": " + name_of(code));
+      if (code == cudaSuccess)
+        EXPECT_NE(pool.result(), default_pool()) << "that of the GPU";
     };
     observe_place("pinned host memory", {cudaMemLocationTypeHost, 0}, kPinned);
     observe_place("pinned memory of NUMA node 0",

@@ -55,6 +55,9 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
     const Stream stream;
     const Pool pool;
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), 0u);
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+    const Pool later;
+    EXPECT_EQ(attribute(later, cudaMemPoolAttrReleaseThreshold), 0u);
     const AsyncBuffer neighbour(pool, kBytes, stream);
     neighbour.fill(pattern("neighbour"), stream);
 
@@ -177,6 +180,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
     const Pool pool;
+    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
     const auto expect_used = [&](uint64_t now, uint64_t high) {
       CALL(cudaDeviceSynchronize());
       EXPECT_EQ(used(pool), now);
@@ -195,6 +199,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     second.free();
     third.free_async();
     expect_used(0, kBlock + kBlock / 2);
+    EXPECT_GE(reserved(pool), kBlock + kBlock / 2) << "kept, though unused";
     EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh),
               kBlock + kBlock / 2);
   });

@@ -125,7 +125,7 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("owner", [](Role&) {
-    const Pool pool;
+    const Pool pool, other;
     for (const cudaMemPoolAttr policy : kPolicies) {
       SCOPED_TRACE("attribute " + std::to_string(policy));
       struct {
@@ -138,6 +138,14 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
         EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, policy, &wanted));
         EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
         EXPECT_EQ(seen.value, wanted);
+        // It is one policy of one pool.
+        const Pool later;
+        for (const cudaMemPoolAttr one : kPolicies) {
+          if (one != policy)
+            EXPECT_EQ(attribute(pool, one), 1u) << "attribute " << one;
+          EXPECT_EQ(attribute(other, one), 1u) << "of another pool";
+          EXPECT_EQ(attribute(later, one), 1u) << "of a later pool";
+        }
       }
     }
   });

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/scenario/pool.h"
+#include "harness/scenario/ways.h"
 
 using namespace ipclab;
 
@@ -77,6 +78,10 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));
     me.signal("C written");
+    me.wait("D written");
+    EXPECT_TRUE(reads_in_every_way(buffer, pattern("D")));
+    write_in_every_way(buffer, pattern("E"));
+    me.signal("E written");
     me.wait("freed");
   });
 
@@ -91,6 +96,10 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(buffer, pattern("C")));
     EXPECT_TRUE(copy_reads(buffer, pattern("C")));
+    write_in_every_way(buffer, pattern("D"));
+    me.signal("D written");
+    me.wait("E written");
+    EXPECT_TRUE(reads_in_every_way(buffer, pattern("E")));
     buffer.free();
     me.signal("freed");
   });
@@ -212,39 +221,45 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   covers("POOL-10");
   needs(gpus(1), pool_fd);
   Scenario scenario;
-  const auto block = [](int i) {
-    return pattern("block " + std::to_string(i));
+  // The second time the exporter's addresses come back.
+  constexpr int kTimes = 2;
+  const auto block = [](int time, int i) {
+    return pattern("block " + std::to_string(time * kBlocks + i));
   };
 
   scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable());
     me.send_descriptor("pool", pool.exported().get());
     me.wait("imported");
-    std::vector<AsyncBuffer> buffers;
-    for (int i = 0; i < kBlocks; ++i) {
-      buffers.emplace_back(pool, kBlockBytes);
-      buffers.back().fill(block(i));
+    for (int time = 0; time < kTimes; ++time) {
+      std::vector<AsyncBuffer> buffers;
+      for (int i = 0; i < kBlocks; ++i) {
+        buffers.emplace_back(pool, kBlockBytes);
+        buffers.back().fill(block(time, i));
+      }
+      for (const AsyncBuffer& buffer : buffers)
+        me.send("pointer", buffer.exported());
+      me.wait("freed");
     }
-    for (const AsyncBuffer& buffer : buffers)
-      me.send("pointer", buffer.exported());
-    me.wait("freed");
   });
 
   scenario.role("importer", [=](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
     me.signal("imported");
-    std::vector<AsyncBuffer> buffers;
-    for (int i = 0; i < kBlocks; ++i)
-      buffers.emplace_back(pool, me.receive<PointerData>("pointer"),
-                           kBlockBytes);
-    for (int i = 0; i < kBlocks; ++i) {
-      SCOPED_TRACE("block " + std::to_string(i));
-      const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
-      EXPECT_TRUE(kernel_reads(buffer, block(i)));
-      EXPECT_TRUE(copy_reads(buffer, block(i)));
+    for (int time = 0; time < kTimes; ++time) {
+      std::vector<AsyncBuffer> buffers;
+      for (int i = 0; i < kBlocks; ++i)
+        buffers.emplace_back(pool, me.receive<PointerData>("pointer"),
+                             kBlockBytes);
+      for (int i = 0; i < kBlocks; ++i) {
+        SCOPED_TRACE("block " + std::to_string(time * kBlocks + i));
+        const AsyncBuffer& buffer = buffers[static_cast<size_t>(i)];
+        EXPECT_TRUE(kernel_reads(buffer, block(time, i)));
+        EXPECT_TRUE(copy_reads(buffer, block(time, i)));
+      }
+      for (AsyncBuffer& buffer : buffers) buffer.free();
+      me.signal("freed");
     }
-    for (AsyncBuffer& buffer : buffers) buffer.free();
-    me.signal("freed");
   });
 
   scenario.run(20s);

@@ -5,7 +5,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <vector>
 
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
 
 using namespace ipclab;
@@ -13,34 +15,23 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr int kNextOwners = 64;
 
 using PointerData = cudaMemPoolPtrExportData;
-
-__global__ void copy_words(uint32_t* to, const uint32_t* from, size_t count) {
-  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = from[i];
-}
-
-void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
-  note_call("copy_words<<<>>>");
-  copy_words<<<static_cast<unsigned>((to.count + 255) / 256), 256, 0, stream>>>(
-      to.data, from.data, to.count);
-  CALL(cudaGetLastError());
-}
 
 // Loading a kernel may wait for all work of the context, so each is loaded
 // before a stream is held.
 void load_kernels() {
   const DeviceBuffer from(4096), to(4096);
   from.fill(pattern("loads the kernels"));
-  queue_copy(to, from, nullptr);
+  launch_copy(to, from, nullptr);
   CALL(cudaDeviceSynchronize());
 }
 
 // What came of reading memory that nobody promises: a code, and whose bytes.
 std::string seen_by_kernel(const Words& words, Pattern expected) {
   const DeviceBuffer copy(kBytes);
-  queue_copy(copy, words, nullptr);
+  launch_copy(copy, words, nullptr);
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   if (code != cudaSuccess) return name_of(code);
   return copy_reads(copy, expected) ? "the values that come later"
@@ -261,9 +252,15 @@ TEST(PoolStreamOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
     buffer.data = nullptr;
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
-    // Neither of the next owners may write before the importer has read: the
-    // one gets different memory, the other is in the same order.
-    AsyncBuffer beside(pool, kBytes, other);
+    // None of the next owners may write before the importer has read: some get
+    // different memory, the last is in the same order. They are more than what
+    // the pool has to spare, so a block that counts as free is among theirs.
+    std::vector<AsyncBuffer> others;
+    for (int i = 0; i < kNextOwners; ++i) {
+      others.emplace_back(pool, kBytes, other);
+      CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
+    }
+    const AsyncBuffer& beside = others.front();
     beside.queue_fill(pattern("beside"), other);
     AsyncBuffer behind(pool, kBytes, stream);
     behind.queue_fill(pattern("behind"), stream);
@@ -289,7 +286,7 @@ TEST(PoolStreamOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     Latch latch;
     latch.hold(stream);
-    queue_copy(copy, buffer, stream);
+    launch_copy(copy, buffer, stream);
     EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
     buffer.data = nullptr;
     CALL(cudaEventRecord(freed, stream));

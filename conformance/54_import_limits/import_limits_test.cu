@@ -41,8 +41,8 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   buffer->free();
 }
 
-// The exporter of IMPL-12: a first allocation for all, a second one once an
-// importer has destroyed its pool.
+// The exporter of a pool that others destroy: a first allocation for all, a
+// second one once an importer has destroyed its pool.
 std::function<void(Role&)> lends_and_lends_again() {
   return [](Role& me) {
     const Pool pool(shareable());
@@ -61,7 +61,7 @@ std::function<void(Role&)> lends_and_lends_again() {
   };
 }
 
-// The importer of IMPL-12 that must not notice.
+// The importer that must not notice.
 std::function<void(Role&)> stays() {
   return [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -313,8 +313,9 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   scenario.run(20s);
 }
 
+// An imported pool is a pool: its destroy does not wait for what it has lent.
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
-  covers("IMPL-12");
+  covers("POOL-23");
   needs(gpus(1), pool_fd);
   Scenario scenario;
   scenario.role("exporter", lends_and_lends_again());

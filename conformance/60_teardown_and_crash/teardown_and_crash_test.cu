@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
@@ -117,8 +118,6 @@ std::function<void(Role&)> finds_the_gpu_usable_after(
 }
 
 // A kernel that nobody can have meant well.
-__global__ void fault(uint32_t* nowhere) { *nowhere = 1; }
-
 }  // namespace
 
 // --- in order ---------------------------------------------------------------
@@ -387,8 +386,7 @@ TEST(TeardownAndCrash, AFaultStaysInTheImporter) {
   scenario.role("importer", [](Role& me) {
     void* const opened = open(me.receive<Handle>("handle"));
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
-    note_call("fault<<<>>>");
-    fault<<<1, 1>>>(nullptr);
+    launch_write(nullptr, 1);
     const cudaError_t code = cudaDeviceSynchronize();
     EXPECT_NE(code, cudaSuccess);
     observe_code(me, "a kernel that writes to address 0", code);

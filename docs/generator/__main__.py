@@ -76,6 +76,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "costs.md": costs.part(
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
+        "trace_rules.md": documents.trace_rules(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"

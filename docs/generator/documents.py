@@ -9,8 +9,10 @@ import argparse
 import re
 from pathlib import Path
 
+from generator.rules import link_to
 from generator.text import plain, table
 from ipclab import cli
+from ipclab.trace.findings import RULES
 
 # File below docs/ -> name of its page. The first line is the title.
 PAGES = {
@@ -37,6 +39,15 @@ def _link(match: re.Match[str]) -> str:
     if page := SAME.get(target):
         return f'@ref {page} "{text}"'
     return f"{text} (`{target}`)"
+
+
+def trace_rules() -> str:
+    """The rules of `ipclab trace`, each with its row and what to do."""
+    rows = [
+        [f"`{rule}`", link_to(row), plain(advice)]
+        for rule, (row, advice) in RULES.items()
+    ]
+    return table(["rule", "row", "what to do"], rows)
 
 
 def runner() -> str:

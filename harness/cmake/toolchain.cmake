@@ -20,16 +20,26 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 # PTX for every GPU of today and tomorrow (and for the reference model, which
-# reads it), machine code for the one that we measure on.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "75-virtual;90-real")
-endif()
+# reads it), machine code for those that are named here. All code is made from
+# the one PTX: the compiler reads a file once, not once for each GPU.
+set(IPCLAB_GPU_CODE "90" CACHE STRING
+  "compute capabilities to make machine code for, besides PTX: 80;90;100")
+set(CMAKE_CUDA_ARCHITECTURES OFF)
+list(TRANSFORM IPCLAB_GPU_CODE PREPEND "sm_" OUTPUT_VARIABLE code)
+list(JOIN code "," code)
+set(code "--generate-code=arch=compute_75,code=[compute_75,${code}]")
 # Shared, so that the reference model can take the runtime's place.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
+# A toolkit may lie where the loader does not look. LD_LIBRARY_PATH, with the
+# model on it, is searched before this.
+set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
+# Installed, the programs are ipclab/suite/bin of a site-packages folder (the
+# wheel of ci/package), which also has the wheel of the runtime.
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
 
 # MPI, for the lessons that also run one rank a node; all else does without.
 set(MPI_CXX_SKIP_MPICXX TRUE)
@@ -43,7 +53,7 @@ set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler ${options} -Werror all-warnings -no-compress>")
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   if(IPCLAB_SANITIZE STREQUAL thread)  # it does not know fences, and says so
@@ -52,18 +62,18 @@ if(IPCLAB_SANITIZE)
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})
 endif()
 
-# GoogleTest: the system's library, or its sources where a distribution ships
-# only those.
+# GoogleTest: the system's library, or its sources, from a distribution that
+# ships only those or from the wheel that ci/setup brings.
 find_package(GTest QUIET)
 if(NOT GTest_FOUND)
-  set(source /usr/src/googletest)
-  if(NOT EXISTS ${source}/CMakeLists.txt)
-    message(FATAL_ERROR "no GoogleTest: install libgtest-dev")
+  find_path(IPCLAB_GTEST src/gtest-all.cc
+    PATHS /usr/src/googletest/googletest ${CMAKE_SOURCE_DIR}/.venv/googletest/src/gtest_vendor
+    NO_DEFAULT_PATH)
+  if(NOT IPCLAB_GTEST)
+    message(FATAL_ERROR "no GoogleTest: run ci/setup, or install libgtest-dev")
   endif()
-  set(INSTALL_GTEST OFF)
-  set(BUILD_GMOCK OFF)
-  add_subdirectory(${source} ${CMAKE_BINARY_DIR}/googletest EXCLUDE_FROM_ALL SYSTEM)
-  if(NOT TARGET GTest::gtest)
-    add_library(GTest::gtest ALIAS gtest)
-  endif()
+  add_library(gtest STATIC EXCLUDE_FROM_ALL ${IPCLAB_GTEST}/src/gtest-all.cc)
+  target_include_directories(gtest SYSTEM PUBLIC ${IPCLAB_GTEST}/include PRIVATE ${IPCLAB_GTEST})
+  target_link_libraries(gtest PUBLIC Threads::Threads)
+  add_library(GTest::gtest ALIAS gtest)
 endif()

@@ -11,8 +11,7 @@
 namespace ipclab::faults {
 namespace {
 
-// --- allocations and frees
-// -----------------------------------------------------
+// --- allocations and frees ---------------------------------------------------
 
 int waits_for_own_stream(Call& call) {
   const int code = call.proceed();
@@ -27,9 +26,15 @@ int from_current_device(Call& call) {
   using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
   static const auto allocate =
       reinterpret_cast<Allocate*>(resolve_runtime("cudaMallocFromPoolAsync"));
-  call.fired();
+  CUcontext current = nullptr, of_stream = nullptr;
+  const cudaStream_t stream = call.value<cudaStream_t>(kStream);
+  DRIVER_CALL(cuCtxGetCurrent)(&current);
+  DRIVER_CALL(cuStreamGetCtx)(stream, &of_stream);
+  if (call.is("cudaMallocAsync") ? of_stream != current
+                                 : call.at<cudaMemPool_t>(2) != current_pool())
+    call.fired();
   return allocate(call.at<void**>(0), call.at<size_t>(1), current_pool(),
-                  call.value<cudaStream_t>(kStream));
+                  stream);
 }
 
 int from_current_pool(Call& call) {
@@ -110,7 +115,7 @@ int free_waits(Call& call) {
   return noted_pools(call);
 }
 
-// Waits for another stream's event, or not at all.
+// A stream waits for imported events only.
 int wait_for_own_event_lost(Call& call) {
   static Table<cudaEvent_t> imported;
   if (call.is("cudaIpcOpenEventHandle")) {
@@ -136,8 +141,7 @@ int graph_work_lost(Call& call) {
   return kSuccess;
 }
 
-// --- reuse
-// -------------------------------------------------------------------------
+// --- reuse -------------------------------------------------------------------
 
 bool has_policy(void* address, cudaMemPoolAttr policy) {
   int on = 0;
@@ -201,20 +205,19 @@ int free_seen_by_own_stream(Call& call) {
   return put_free_off(call, allocates(call), false);
 }
 
-// --- pools of a device
-// -----------------------------------------------------------------
+// --- pools of a device -------------------------------------------------------
 
 int pool_not_set(Call& call) {
   call.fired();
   return kSuccess;
 }
 
-// The default pool is said to be whatever was set last.
+// The pool that was set last is reported as the default pool.
 int default_follows_current(Call& call) {
   static std::atomic<cudaMemPool_t> set{nullptr};
-  if (call.is("cudaDeviceSetMemPool")) {
+  if (call.find(kPool) != nullptr) {
     const int code = call.proceed();
-    if (code == kSuccess) set = call.at<cudaMemPool_t>(1);
+    if (code == kSuccess) set = call.value<cudaMemPool_t>(kPool);
     return code;
   }
   const int code = call.proceed();
@@ -238,6 +241,11 @@ int destroyed_stays_current(Call& call) {
   *call.at<cudaMemPool_t*>(0) = gone;
   call.fired();
   return code;
+}
+
+int current_not_destroyed(Call& call) {
+  return call.at<cudaMemPool_t>(0) == current_pool() ? refused(call)
+                                                     : call.proceed();
 }
 
 int default_destroyed(Call& call) {
@@ -264,10 +272,9 @@ int any_location(Call& call) {
   return accepted(call);
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
-// The pool's own device is shut out, at least in what is told.
+// The pool's own device loses its access, at least in what is reported.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
   if (call.is("cudaMemPoolGetAccess")) {
@@ -315,10 +322,9 @@ int access_to_all_pools(Call& call) {
   return code;
 }
 
-// --- footprint
-// -------------------------------------------------------------------------------
+// --- footprint ---------------------------------------------------------------
 
-// The threshold is remembered, and `real` holds.
+// The threshold is only reported: the pool really has 0, or keeps all.
 int threshold_told_only(Call& call, bool keeps_all) {
   static Table<cudaMemPool_t, cuuint64_t> told;
   if (call.is("cudaMemPoolCreate")) {
@@ -363,37 +369,38 @@ int trims_all(Call& call) {
   return call.proceed();
 }
 
-// Overwrites what was freed and may still be in use: the next owner would.
+// Overwrites what was freed and may still be in use, as its next owner would.
+// Only until its free is it the program's, so that is put off.
 int trim_takes_pending(Call& call) {
-  struct Pending {
-    cudaStream_t stream = nullptr;
-    size_t bytes = 0;
-  };
-  static Table<void*, Pending> pending;
-  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)))
-    pending.put(call.at<void*>(0), {call.at<cudaStream_t>(1),
-                                    blocks.get(call.at<void*>(0)).bytes});
+  if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
+      cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
+    cudaGetLastError();
+    put_off.put(call.at<void*>(0), call.at<cudaStream_t>(1));
+    return kSuccess;
+  }
   if (call.is("cudaMemPoolTrimTo"))
-    for (const auto& [address, one] : pending.all()) {
-      if (cudaStreamQuery(one.stream) == cudaErrorNotReady) {
-        cudaMemsetAsync(address, 0xDD, one.bytes, private_stream());
-        cudaStreamSynchronize(private_stream());
+    for (const auto& [address, stream] : put_off.all()) {
+      if (cudaMemsetAsync(address, 0xDD, blocks.get(address).bytes,
+                          private_stream()) == cudaSuccess)
         call.fired();
-      }
-      cudaGetLastError();
-      pending.erase(address);
+      cudaStreamSynchronize(private_stream());
+      cudaFreeAsync(address, stream);
+      blocks.erase(address);
+      put_off.erase(address);
     }
   return noted_pools(call);
 }
 
-// One attribute answers for another one.
+// One attribute reports the value of another one.
 template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
 int attribute_of_another(Call& call) {
-  if (call.at<cudaMemPoolAttr>(1) == asked) {
-    call.at<cudaMemPoolAttr>(1) = answered;
-    call.fired();
-  }
-  return call.proceed();
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<cudaMemPoolAttr>(1) != asked) return code;
+  auto& value = *call.at<cuuint64_t*>(2);
+  const cuuint64_t right = value;
+  cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0), answered, &value);
+  if (value != right) call.fired();
+  return code;
 }
 
 bool is_watermark(cudaMemPoolAttr attribute) {
@@ -431,8 +438,7 @@ int watermark_reset_to_zero(Call& call) {
   return code;
 }
 
-// --- policies
-// ----------------------------------------------------------------------------------
+// --- policies ----------------------------------------------------------------
 
 constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
@@ -517,10 +523,9 @@ int attribute_of_last_pool(Call& call) {
   return code;
 }
 
-// --- what a pointer says of itself
-// ------------------------------------------------------------
+// --- what a pointer says of itself -------------------------------------------
 
-// `value` answers for stream-ordered memory.
+// Stream-ordered memory reports `value`.
 template <class T>
 int pointer_says(Call& call, CUpointer_attribute which, T value) {
   const int code = noted_pools(call);
@@ -550,14 +555,16 @@ int pointer_is_of_default_pool(Call& call) {
                       default_pool());
 }
 
-// All memory is said to export to descriptors.
-int allows_descriptors(Call& call) {
+// All memory reports these handle types.
+template <unsigned long long types>
+int allows(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
-  const auto answer = [&](CUpointer_attribute which, void* value) {
+  const auto answer = [&](CUpointer_attribute which, void* place) {
     if (which != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) return;
-    *static_cast<unsigned long long*>(value) = 1;
-    call.fired();
+    auto& value = *static_cast<unsigned long long*>(place);
+    if (value != types) call.fired();
+    value = types;
   };
   if (call.is("cuPointerGetAttribute")) {
     answer(call.at<CUpointer_attribute>(1), call.at<void*>(0));
@@ -568,8 +575,7 @@ int allows_descriptors(Call& call) {
   return code;
 }
 
-// --- memory without a legacy handle
-// -----------------------------------------------------------
+// --- memory without a legacy handle ------------------------------------------
 
 int stream_ordered_has_handle(Call& call) {
   if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
@@ -681,7 +687,7 @@ void add_allocator(List& list) {
       "after cudaDeviceReset stream-ordered memory cannot be freed",
       {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
       orphaned_by_reset);
-  list.named("captured-work-lost", "what was captured is not done",
+  list.named("captured-work-lost", "captured work is not done",
              {"cudaGraphLaunch"}, graph_work_lost);
 
   // Reuse.
@@ -708,14 +714,22 @@ void add_allocator(List& list) {
   list.named("setpool-ignored", "setting the current pool changes nothing",
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, pool_not_set);
   list.named("default-follows-current",
-             "the pool that is set is told as the default pool, too",
-             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool"},
+             "the pool that was set is reported as the default pool, too",
+             {"cudaDeviceGetDefaultMemPool", "cudaDeviceSetMemPool",
+              "cudaMemSetMemPool"},
              default_follows_current);
+  list.named(
+      "location-default-follows-current",
+      "the pool that was set is reported as the default pool of its place",
+      {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
+      default_follows_current);
   list.named(
       "destroyed-stays-current",
       "a pool that was current stays so after its end",
       {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
       destroyed_stays_current);
+  list.named("destroy-current-refused", "the current pool cannot be destroyed",
+             {"cudaMemPoolDestroy"}, current_not_destroyed);
   list.named("default-pool-destroyed", "the default pool can be destroyed",
              {"cudaMemPoolDestroy"}, default_destroyed);
   list.named(
@@ -765,7 +779,8 @@ void add_allocator(List& list) {
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
                                   cudaMemPoolAttrUsedMemHigh>);
-  list.named("reserved-tells-used", "what is used is told as what is reserved",
+  list.named("reserved-tells-used",
+             "the memory in use is reported as the memory reserved",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
                                   cudaMemPoolAttrUsedMemCurrent>);
@@ -801,21 +816,25 @@ void add_allocator(List& list) {
 
   // Pointers.
   list.named(
-      "context-attr-not-null",
-      "stream-ordered memory is said to have a context",
+      "context-attr-not-null", "stream-ordered memory reports a context",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_has_context);
   list.named(
-      "ordinal-attr-current", "memory is said to lie on the current device",
+      "ordinal-attr-current", "memory reports the current device",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_on_current_device, 2);
   list.named(
-      "mempool-attr-default", "memory is said to come from the default pool",
+      "mempool-attr-default", "memory reports the default pool",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_of_default_pool);
-  list.named(
-      "allowed-types-lies", "all memory is said to export to descriptors",
-      {"cuPointerGetAttributes", "cuPointerGetAttribute"}, allows_descriptors);
+  list.named("allowed-types-lies",
+             "all memory reports that it exports to descriptors",
+             {"cuPointerGetAttributes", "cuPointerGetAttribute"},
+             allows<CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR>);
+  list.named("allowed-types-none",
+             "all memory reports that it exports to nothing",
+             {"cuPointerGetAttributes", "cuPointerGetAttribute"},
+             allows<CU_MEM_HANDLE_TYPE_NONE>);
 
   // Memory without a legacy handle.
   list.named(

@@ -428,7 +428,8 @@ int leaks_descriptors(Call& call) {
 
 // --- which function can be wrong in which way ------------------------------
 
-using Names = std::set<std::string>;
+// Made at compile time: the fault is chosen before other objects exist.
+using Names = std::initializer_list<const char*>;
 
 bool has(const Function& function, Role role) {
   return std::strchr(function.roles, role) != nullptr;
@@ -436,106 +437,109 @@ bool has(const Function& function, Role role) {
 bool writes_result(const Function& function) {
   return has(function, kOut) || has(function, kShared);
 }
-bool is_one_of(const Function& function, const Names& names) {
-  return names.count(function.canonical) > 0;
+bool is_one_of(const Function& function, Names names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return std::strcmp(name, function.canonical) == 0;
+  });
 }
 
 // What processes share, and give back.
-const Names kSharing = {"cudaIpcGetMemHandle",
-                        "cudaIpcOpenMemHandle",
-                        "cudaIpcCloseMemHandle",
-                        "cudaIpcGetEventHandle",
-                        "cudaIpcOpenEventHandle",
-                        "cuMemExportToShareableHandle",
-                        "cuMemImportFromShareableHandle",
-                        "cudaMemPoolExportToShareableHandle",
-                        "cudaMemPoolImportFromShareableHandle",
-                        "cudaMemPoolExportPointer",
-                        "cudaMemPoolImportPointer"};
-const Names kImports = {"cudaIpcOpenMemHandle", "cudaIpcOpenEventHandle",
-                        "cuMemImportFromShareableHandle",
-                        "cudaMemPoolImportFromShareableHandle",
-                        "cudaMemPoolImportPointer"};
+constexpr Names kSharing = {"cudaIpcGetMemHandle",
+                            "cudaIpcOpenMemHandle",
+                            "cudaIpcCloseMemHandle",
+                            "cudaIpcGetEventHandle",
+                            "cudaIpcOpenEventHandle",
+                            "cuMemExportToShareableHandle",
+                            "cuMemImportFromShareableHandle",
+                            "cudaMemPoolExportToShareableHandle",
+                            "cudaMemPoolImportFromShareableHandle",
+                            "cudaMemPoolExportPointer",
+                            "cudaMemPoolImportPointer"};
+constexpr Names kImports = {"cudaIpcOpenMemHandle", "cudaIpcOpenEventHandle",
+                            "cuMemImportFromShareableHandle",
+                            "cudaMemPoolImportFromShareableHandle",
+                            "cudaMemPoolImportPointer"};
 // What a round of sharing takes and gives back.
-const Names kRounds = {"cudaIpcGetMemHandle",
-                       "cudaIpcOpenMemHandle",
-                       "cudaIpcCloseMemHandle",
-                       "cudaIpcGetEventHandle",
-                       "cudaIpcOpenEventHandle",
-                       "cudaEventDestroy",
-                       "cuMemExportToShareableHandle",
-                       "cuMemImportFromShareableHandle",
-                       "cuMemRelease",
-                       "cuMemUnmap",
-                       "cuMemAddressFree",
-                       "cudaMemPoolImportFromShareableHandle",
-                       "cudaMemPoolImportPointer",
-                       "cudaMemPoolDestroy",
-                       "cudaFreeAsync"};
+constexpr Names kRounds = {"cudaIpcGetMemHandle",
+                           "cudaIpcOpenMemHandle",
+                           "cudaIpcCloseMemHandle",
+                           "cudaIpcGetEventHandle",
+                           "cudaIpcOpenEventHandle",
+                           "cudaEventDestroy",
+                           "cuMemExportToShareableHandle",
+                           "cuMemImportFromShareableHandle",
+                           "cuMemRelease",
+                           "cuMemUnmap",
+                           "cuMemAddressFree",
+                           "cudaMemPoolImportFromShareableHandle",
+                           "cudaMemPoolImportPointer",
+                           "cudaMemPoolDestroy",
+                           "cudaFreeAsync"};
 // Work that a stream orders.
-const Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
-                     "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
+constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
+                         "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
 // Calls that return before the work of the GPU is done.
-const Names kNeverWait = {"cudaMemsetAsync",         "cudaMallocAsync",
-                          "cudaMallocFromPoolAsync", "cudaFreeAsync",
-                          "cudaEventRecord",         "cudaStreamWaitEvent",
-                          "cudaEventQuery",          "cudaStreamQuery",
-                          "cudaLaunchKernel",        "cudaMemPoolExportPointer",
-                          "cudaMemPoolImportPointer"};
+constexpr Names kNeverWait = {
+    "cudaMemsetAsync",         "cudaMallocAsync",
+    "cudaMallocFromPoolAsync", "cudaFreeAsync",
+    "cudaEventRecord",         "cudaStreamWaitEvent",
+    "cudaEventQuery",          "cudaStreamQuery",
+    "cudaLaunchKernel",        "cudaMemPoolExportPointer",
+    "cudaMemPoolImportPointer"};
 // What refuses by a documented sentence.
-const Names kRefuses = {"cudaIpcGetMemHandle",
-                        "cudaIpcOpenMemHandle",
-                        "cudaIpcCloseMemHandle",
-                        "cudaIpcGetEventHandle",
-                        "cudaIpcOpenEventHandle",
-                        "cudaEventCreateWithFlags",
-                        "cudaEventRecord",
-                        "cudaEventElapsedTime",
-                        "cudaFree",
-                        "cudaFreeAsync",
-                        "cudaMallocAsync",
-                        "cudaMallocFromPoolAsync",
-                        "cudaDeviceGetAttribute",
-                        "cuPointerGetAttribute",
-                        "cuMemCreate",
-                        "cuMemMap",
-                        "cuMemUnmap",
-                        "cuMemSetAccess",
-                        "cuMemAddressFree",
-                        "cuMemExportToShareableHandle",
-                        "cuMemImportFromShareableHandle",
-                        "cuMemRetainAllocationHandle",
-                        "cuMemGetHandleForAddressRange",
-                        "cudaMemPoolCreate",
-                        "cudaMemPoolDestroy",
-                        "cudaMemPoolSetAttribute",
-                        "cudaMemPoolSetAccess",
-                        "cudaMemPoolExportToShareableHandle",
-                        "cudaMemPoolImportFromShareableHandle",
-                        "cudaMemPoolExportPointer",
-                        "cudaMemPoolImportPointer",
-                        "cudaDeviceSetMemPool",
-                        "cudaMemSetMemPool",
-                        "cudaLaunchKernelExC"};
+constexpr Names kRefuses = {"cudaIpcGetMemHandle",
+                            "cudaIpcOpenMemHandle",
+                            "cudaIpcCloseMemHandle",
+                            "cudaIpcGetEventHandle",
+                            "cudaIpcOpenEventHandle",
+                            "cudaEventCreateWithFlags",
+                            "cudaEventRecord",
+                            "cudaEventElapsedTime",
+                            "cudaFree",
+                            "cudaFreeAsync",
+                            "cudaMallocAsync",
+                            "cudaMallocFromPoolAsync",
+                            "cudaDeviceGetAttribute",
+                            "cuPointerGetAttribute",
+                            "cuMemCreate",
+                            "cuMemMap",
+                            "cuMemUnmap",
+                            "cuMemSetAccess",
+                            "cuMemAddressFree",
+                            "cuMemExportToShareableHandle",
+                            "cuMemImportFromShareableHandle",
+                            "cuMemRetainAllocationHandle",
+                            "cuMemGetHandleForAddressRange",
+                            "cudaMemPoolCreate",
+                            "cudaMemPoolDestroy",
+                            "cudaMemPoolSetAttribute",
+                            "cudaMemPoolSetAccess",
+                            "cudaMemPoolExportToShareableHandle",
+                            "cudaMemPoolImportFromShareableHandle",
+                            "cudaMemPoolExportPointer",
+                            "cudaMemPoolImportPointer",
+                            "cudaDeviceSetMemPool",
+                            "cudaMemSetMemPool",
+                            "cudaLaunchKernelExC"};
 // What tests use and the documentation of IPC does not speak of: only named
 // faults break these.
-const Names kTools = {"cudaMallocPitch",       "cudaMalloc3D",
-                      "cudaMallocManaged",     "cudaHostAlloc",
-                      "cudaFreeHost",          "cudaStreamCreateWithFlags",
-                      "cudaStreamDestroy",     "cudaEventRecordWithFlags",
-                      "cudaGraphLaunch",       "cudaDeviceGetP2PAttribute",
-                      "cudaGetDevice",         "cudaSetDevice",
-                      "cuPointerSetAttribute", "cudaPeekAtLastError"};
-const Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
-const Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
+constexpr Names kTools = {"cudaMallocPitch",       "cudaMalloc3D",
+                          "cudaMallocManaged",     "cudaHostAlloc",
+                          "cudaFreeHost",          "cudaStreamCreateWithFlags",
+                          "cudaStreamDestroy",     "cudaEventRecordWithFlags",
+                          "cudaGraphLaunch",       "cudaDeviceGetP2PAttribute",
+                          "cudaGetDevice",         "cudaSetDevice",
+                          "cuPointerSetAttribute", "cudaPeekAtLastError"};
+constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
+constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Objects that are made: a second one besides is a leak.
-const Names kMade = {"cudaIpcOpenMemHandle",
-                     "cudaMalloc",
-                     "cuMemCreate",
-                     "cuMemImportFromShareableHandle",
-                     "cuMemRetainAllocationHandle",
-                     "cudaMallocAsync",
-                     "cudaMallocFromPoolAsync"};
+constexpr Names kMade = {"cudaIpcOpenMemHandle",
+                         "cudaMalloc",
+                         "cuMemCreate",
+                         "cuMemImportFromShareableHandle",
+                         "cuMemRetainAllocationHandle",
+                         "cudaMallocAsync",
+                         "cudaMallocFromPoolAsync"};
 
 struct Operator {
   const char* name;
@@ -546,7 +550,7 @@ struct Operator {
   bool everywhere = false;  // it needs to see all other calls, too
 };
 
-const Operator kOperators[] = {
+constexpr Operator kOperators[] = {
     {"noop", "says success and does nothing", noop,
      [](const Function& f) { return !writes_result(f) && !has(f, kData); }},
     {"noop-second", "does nothing from the second call of a process on",

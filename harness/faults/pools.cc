@@ -21,6 +21,7 @@ using Handles = cudaMemAllocationHandleType;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
 constexpr size_t kPage = 2 << 20;
+constexpr size_t kCleared = 64 << 20;  // enough to be seen, little to wait for
 
 // A pool of GPU 0 that can be exported to descriptors.
 cudaMemPool_t shareable_pool() {
@@ -41,6 +42,12 @@ ino_t identity(int descriptor) {
   struct stat file {};
   return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
 }
+
+// A descriptor, and what it was of.
+struct Source {
+  int number = -1;
+  ino_t file = 0;
+};
 
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
@@ -178,8 +185,7 @@ int maximum_counts_freed(Call& call) {
   return refused(call, cudaErrorMemoryAllocation);
 }
 
-// --- exports
-// -------------------------------------------------------------------
+// --- exports -----------------------------------------------------------------
 
 // Data of memory whose pool was not exported yet are zeros.
 int useless_before_pool(Call& call) {
@@ -223,14 +229,37 @@ int any_pointer_exported(Call& call) {
   return accepted(call);
 }
 
+int default_pointer_exported(Call& call) {
+  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code == kSuccess || blocks.get(call.at<void*>(1)).pool != default_pool())
+    return code;
+  std::memset(call.at<void*>(0), 0, kData);
+  return accepted(call);
+}
+
+// Memory cannot be exported once the exporter has closed its pool's descriptor.
+int exporters_descriptor_needed(Call& call) {
+  static Table<cudaMemPool_t, Source> sources;
+  const Source source = sources.get(blocks.get(call.at<void*>(1)).pool);
+  if (call.is("cudaMemPoolExportPointer") && source.file != 0 &&
+      source.file != identity(source.number))
+    return refused(call);
+  const int code = noted_pools(call);
+  if (code == kSuccess && call.is("cudaMemPoolExportToShareableHandle") &&
+      call.at<Handles>(2) == kFd)
+    sources.put(call.at<cudaMemPool_t>(1),
+                {*call.at<int*>(0), identity(*call.at<int*>(0))});
+  return code;
+}
+
 int waits_for_streams(Call& call) {
   call.fired();
   cudaDeviceSynchronize();
   return call.proceed();
 }
 
-// --- imports of pools
-// ------------------------------------------------------------
+// --- imports of pools --------------------------------------------------------
 
 int second_process_refused(Call& call) {
   static const bool first = first_of_all_processes("importer");
@@ -278,10 +307,6 @@ int imported_exported_again(Call& call) {
 
 // An imported pool cannot be used once its descriptor is closed.
 int descriptor_needed(Call& call) {
-  struct Source {
-    int number = -1;
-    ino_t file = 0;
-  };
   static Table<cudaMemPool_t, Source> sources;
   if (call.is("cudaMemPoolImportFromShareableHandle")) {
     const int code = call.proceed();
@@ -311,6 +336,15 @@ int import_made_current(Call& call) {
   return accepted(call);
 }
 
+// The refusal costs the device its current pool.
+int refusal_resets_current(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || current_pool() == default_pool()) return code;
+  cudaDeviceSetMemPool(0, default_pool());
+  call.fired();
+  return code;
+}
+
 // The end of an imported pool is the end of the exporter's.
 int destroyed_for_all(Call& call) {
   if (call.is("cudaMemPoolDestroy") &&
@@ -332,8 +366,7 @@ int destroy_ends_imports(Call& call) {
   return noted_pools(call);
 }
 
-// --- imports of pointers
-// -----------------------------------------------------------
+// --- imports of pointers -----------------------------------------------------
 
 // Imported memory is other memory. The real one stays imported until the end.
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
@@ -351,7 +384,7 @@ int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
   if ((on_host ? cudaHostAlloc(&other, bytes, cudaHostAllocDefault)
                : cudaMalloc(&other, bytes)) != cudaSuccess)
     return code;
-  cudaMemset(other, 0, bytes);
+  cudaMemset(other, 0, std::min(bytes, kCleared));
   if (with_bytes) cudaMemcpy(other, address, bytes, cudaMemcpyDefault);
   cudaDeviceSynchronize();
   others.put(other, on_host);
@@ -363,6 +396,14 @@ int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
 int import_fresh(Call& call) { return import_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return import_other_memory(call, true); }
+
+// Only the first process that imports gets the exporter's memory.
+int second_process_fresh(Call& call) {
+  static std::atomic<bool> first{true}, known{false};
+  if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
+    first = first_of_all_processes("importer");
+  return first ? noted_pools(call) : import_fresh(call);
+}
 
 int import_fresh_of_node(Call& call) {
   if (call.is("cudaMemPoolCreate")) {
@@ -380,6 +421,24 @@ int import_fresh_beyond_4gib(Call& call) {
       told(key_of_data(call.at<void*>(2)), 0) <= UINT32_MAX)
     return noted_pools(call);
   return import_other_memory(call, false);
+}
+
+// An address that was imported before is taken for the memory of that time.
+int import_known_address(Call& call) {
+  static Table<unsigned long long> known;
+  const auto key = [](void* data) { return key_of_data(data) + "-at"; };
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess)
+      tell_processes(key(call.at<void*>(0)), call.at<uintptr_t>(1));
+    return code;
+  }
+  if (!call.is("cudaMemPoolImportPointer"))
+    return import_other_memory(call, false);
+  const unsigned long long address = told(key(call.at<void*>(2)), 0);
+  if (known.has(address)) return import_other_memory(call, false);
+  known.put(address);
+  return noted_pools(call);
 }
 
 // Data are good only at the address where they were written.
@@ -427,6 +486,17 @@ int garbage_imported(Call& call) {
   return accepted(call);
 }
 
+// Whatever pool is named, the data's own is found.
+int pool_of_data_found(Call& call) {
+  const int code = noted_pools(call);
+  if (code == kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  for (const auto& [pool, unused] : imported_pools.all()) {
+    call.at<cudaMemPool_t>(1) = pool;
+    if (call.proceed() == kSuccess) return accepted(call);
+  }
+  return code;
+}
+
 // Where in its page the memory begins is lost.
 int offset_lost(Call& call) {
   static Table<void*, void*> real;
@@ -447,7 +517,7 @@ int offset_lost(Call& call) {
   return code;
 }
 
-// Of several processes each takes from the others what it frees.
+// A free in one process ends the imports of the others.
 int free_ends_siblings(Call& call) {
   static std::atomic<bool> mine{false};
   if (frees(call) && is_import(call.at<void*>(0))) {
@@ -463,8 +533,7 @@ int free_ends_siblings(Call& call) {
   return noted_pools(call);
 }
 
-// --- paths
-// ---------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 int write_to_import_lost(Call& call) {
   const bool writes = call.find(kPointer) != nullptr &&
@@ -495,11 +564,21 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- frees
-// ----------------------------------------------------------------------------
+// --- frees -------------------------------------------------------------------
 
 int import_not_freed(Call& call) {
   if (frees(call) && is_import(call.at<void*>(0))) return refused(call);
+  return noted_pools(call);
+}
+
+// Memory is cleared when an importer frees it.
+int import_free_scrubs(Call& call) {
+  if (frees(call) && is_import(call.at<void*>(0)) &&
+      cudaMemset(call.at<void*>(0), 0, blocks.get(call.at<void*>(0)).bytes) ==
+          cudaSuccess) {
+    cudaDeviceSynchronize();
+    call.fired();
+  }
   return noted_pools(call);
 }
 
@@ -542,13 +621,44 @@ int exporters_free_at_once(Call& call) {
   return code;
 }
 
+// The exporter's free of what it has exported does nothing.
+int exporters_free_lost(Call& call) {
+  static Table<void*> exported;
+  if (call.is("cudaMemPoolExportPointer")) {
+    exported.put(call.at<void*>(1));
+    return call.proceed();
+  }
+  if (!exported.erase(call.at<void*>(0))) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A free after the end of the pool does nothing.
+int late_free_lost(Call& call) {
+  static Table<cudaMemPool_t> gone;
+  if (call.is("cudaMemPoolDestroy")) gone.put(call.at<cudaMemPool_t>(0));
+  if (frees(call) && gone.has(blocks.get(call.at<void*>(0)).pool)) {
+    call.fired();
+    return kSuccess;
+  }
+  return noted_pools(call);
+}
+
 // The importer's free does not wait for the earlier work of its stream.
 int importers_free_at_once(Call& call) {
   if (!call.is("cudaFreeAsync") || !is_import(call.at<void*>(0)))
     return noted_pools(call);
-  blocks.erase(call.at<void*>(0));
+  void* const address = call.at<void*>(0);
+  const size_t bytes = blocks.get(address).bytes;
+  blocks.erase(address);
+  // Whoever gets it next need not wait for the importer's work.
+  if (cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
+    cudaGetLastError();
+    cudaMemsetAsync(address, 0xDD, bytes, private_stream());
+    cudaStreamSynchronize(private_stream());
+  }
   call.fired();
-  return cudaFree(call.at<void*>(0));
+  return cudaFree(address);
 }
 
 int destroy_frees_all(Call& call) {
@@ -577,8 +687,7 @@ int trim_takes_live(Call& call) {
   return code;
 }
 
-// --- attributes
-// -------------------------------------------------------------------------
+// --- attributes --------------------------------------------------------------
 
 bool is_policy(cudaMemPoolAttr attribute) {
   return attribute == cudaMemPoolReuseFollowEventDependencies ||
@@ -613,7 +722,7 @@ int policy_of_import_leaks(Call& call) {
   return code;
 }
 
-// The exporter's total is told in the importer.
+// The importer's pool reports the exporter's total.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
@@ -661,8 +770,7 @@ int pool_of_exporter(Call& call) {
   return code;
 }
 
-// --- access
-// --------------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 // What the exporter gave to a GPU its importers give, too.
 int access_inherited(Call& call) {
@@ -731,7 +839,7 @@ int access_of_one_half(Call& call) {
   return code;
 }
 
-// Every GPU is said to have access.
+// Every GPU is reported to have access.
 int access_always_told(Call& call) {
   const int code = call.proceed();
   auto& flags = *call.at<cudaMemAccessFlags*>(0);
@@ -778,7 +886,7 @@ void add_pools(List& list) {
   list.named("maxsize-ignored", "a pool grows beyond its maximal size",
              {"cudaMemPoolCreate"}, maximum_ignored);
   list.named("maxsize-counts-freed",
-             "what was freed counts towards the maximal size for ever",
+             "what was freed still counts towards the maximal size",
              {"cudaMallocFromPoolAsync", "cudaMemPoolCreate"},
              maximum_counts_freed);
 
@@ -795,6 +903,14 @@ void add_pools(List& list) {
              older_not_exported);
   list.named("export-any-pointer", "any pointer is exported",
              {"cudaMemPoolExportPointer"}, any_pointer_exported);
+  list.named("default-pointer-ipc", "memory of the default pool is exported",
+             {"cudaMemPoolExportPointer", "cudaMallocAsync"},
+             default_pointer_exported);
+  list.named("pool-export-fd-needed",
+             "memory cannot be exported once the pool's descriptor is closed",
+             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
+              "cudaMallocFromPoolAsync"},
+             exporters_descriptor_needed);
   list.named("pool-import-blocks",
              "sharing a pointer waits for the work of all streams",
              {"cudaMemPoolExportPointer", "cudaMemPoolImportPointer"},
@@ -823,6 +939,10 @@ void add_pools(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
               "cudaMemPoolImportFromShareableHandle"},
              import_made_current);
+  list.named("refused-set-resets-current",
+             "a pool that is refused as current resets the current one",
+             {"cudaDeviceSetMemPool", "cudaMemSetMemPool"},
+             refusal_resets_current);
   list.named("import-destroy-global",
              "destroying an imported pool destroys it for all",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
@@ -836,12 +956,17 @@ void add_pools(List& list) {
 
   // Imports of pointers.
   list.named("pool-import-fresh",
-             "an imported pointer is one to new memory, not the exporter's",
+             "an imported pointer leads to new memory, not to the exporter's",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh);
+  list.named("pool-second-process-fresh",
+             "a second process that imports gets pointers to new memory",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             second_process_fresh);
   list.named("pool-import-copy",
-             "an imported pointer is one to a copy, made at the import",
+             "an imported pointer leads to a copy, made at the import",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_snapshot);
@@ -852,10 +977,15 @@ void add_pools(List& list) {
               "cudaFreeAsync"},
              import_fresh_of_node);
   list.named("pool-import-4gib",
-             "of an allocation beyond 4 GiB other memory is imported",
+             "an allocation of 4 GiB or more is imported as new memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh_beyond_4gib);
+  list.named("pool-import-cached",
+             "an address that was imported before gives other memory",
+             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             import_known_address);
   list.named("ptrdata-address-bound",
              "export data are good only at the address where they were written",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer"},
@@ -870,8 +1000,12 @@ void add_pools(List& list) {
        "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
       import_frozen);
   list.named("importptr-accepts-garbage",
-             "data that no export made give a pointer",
+             "data that come from no export are imported",
              {"cudaMemPoolImportPointer"}, garbage_imported);
+  list.named(
+      "importptr-pool-ignored", "data of one pool are accepted for another one",
+      {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
+      pool_of_data_found);
   list.named("import-offset-lost",
              "small imports all begin where their page of 2 MiB begins",
              {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
@@ -906,6 +1040,14 @@ void add_pools(List& list) {
   list.named("import-free-refused", "an imported pointer cannot be freed",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
              import_not_freed);
+  list.named("import-freeasync-refused",
+             "an imported pointer cannot be freed by cudaFreeAsync",
+             {"cudaFreeAsync", "cudaMemPoolImportPointer"}, import_not_freed);
+  list.named("import-free-scrubs",
+             "memory is cleared when an importer frees it",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
+              "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
+             import_free_scrubs);
   list.named("import-free-frees-origin",
              "what an importer frees the exporter lends again",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
@@ -914,14 +1056,24 @@ void add_pools(List& list) {
   list.named(
       "free-order-ignored", "the exporter's free does not wait for its stream",
       {"cudaFreeAsync", "cudaMemPoolExportPointer"}, exporters_free_at_once);
+  list.named("export-free-leaks",
+             "what was exported is never given back to its pool",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer"},
+             exporters_free_lost);
   list.named("import-free-at-once",
              "the importer's free does not wait for its stream",
-             {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer"},
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer",
+              "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              importers_free_at_once);
   list.named("destroy-frees-live", "destroying a pool frees what it has lent",
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);
+  list.named("destroy-leaks",
+             "memory that is freed after the end of its pool is lost",
+             {"cudaFreeAsync", "cudaFree", "cudaMemPoolDestroy",
+              "cudaMallocFromPoolAsync"},
+             late_free_lost);
   list.named("destroy-blocks",
              "destroying a pool waits until its last free is done",
              {"cudaMemPoolDestroy"}, waits_for_streams);
@@ -940,13 +1092,13 @@ void add_pools(List& list) {
               "cudaMemPoolImportFromShareableHandle"},
              policy_of_import_leaks);
   list.named("import-stats-global",
-             "an imported pool tells what the exporter uses",
+             "an imported pool reports what the exporter uses",
              {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
   list.named(
       "import-stats-keep-freed",
-      "what was freed of an imported pool counts as used",
+      "what was freed of an imported pool still counts as used",
       {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
       used_keeps_freed);
   list.named("mempool-attr-foreign",
@@ -973,7 +1125,7 @@ void add_pools(List& list) {
        "cudaMemPoolImportPointer"},
       access_of_one_half<true>, 2);
   list.named("pool-getaccess-always",
-             "every GPU is said to have access to every pool",
+             "every GPU is reported to have access to every pool",
              {"cudaMemPoolGetAccess"}, access_always_told, 2);
   list.named("pool-setaccess-wrong-gpu",
              "access to a pool for another GPU is given to GPU 0",

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <set>
 
 #include "fault.h"
 #include "table.h"
@@ -22,7 +21,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
 
-// --- memory that a fault puts in the place of other memory ------------------
+// --- memory that a fault puts in the place of other memory -------------------
 
 CUmemAllocationProp properties_of(Chunk chunk) {
   CUmemAllocationProp found{};
@@ -77,6 +76,9 @@ class Aside {
     DRIVER_CALL(cuMemAddressReserve)(&address_, bytes, 0, 0, 0);
     DRIVER_CALL(cuMemMap)(address_, bytes, 0, chunk, 0);
     allow(address_, bytes, properties_of(chunk).location.id);
+    int current = 0;
+    cudaGetDevice(&current);
+    allow(address_, bytes, current);
   }
   Aside(const Aside&) = delete;
   ~Aside() {
@@ -103,8 +105,8 @@ struct Mapped {
 };
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
-Table<Chunk, int> imports;   // how often
-Table<Chunk, bool> exports;  // made here, and known to others
+Table<Chunk> imports;
+Table<Chunk> exports;  // made here, and known to others
 
 // The mapping that contains an address; its begin, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -138,8 +140,7 @@ void note(Call& call) {
   } else if (call.is("cuMemAddressFree")) {
     reservations.erase(call.at<CUdeviceptr>(0));
   } else if (call.is("cuMemImportFromShareableHandle")) {
-    const Chunk chunk = *call.at<Chunk*>(0);
-    imports.put(chunk, imports.get(chunk) + 1);
+    imports.put(*call.at<Chunk*>(0));
   } else if (call.is("cuMemExportToShareableHandle")) {
     exports.put(call.at<Chunk>(1));
   }
@@ -238,8 +239,7 @@ int tell_when_given_up(Call& call) {
 
 bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
-// --- imports that are other memory
-// --------------------------------------------
+// --- imports that are other memory -------------------------------------------
 
 // Each import is memory of its own, made when it is first mapped: only then is
 // the size known.
@@ -288,8 +288,25 @@ int second_import_fresh(Call& call) {
     return code;
   }
   if (call.is("cuMemMap") && later.has(call.at<Chunk>(3)))
-    imports.put(call.at<Chunk>(3), 1);
+    imports.put(call.at<Chunk>(3));
   return map_other_memory(call, false);
+}
+
+// Only the first process that imports gets the exporter's memory.
+int second_process_fresh(Call& call) {
+  static std::atomic<bool> first{true};
+  if (call.is("cuMemImportFromShareableHandle") && imports.all().empty())
+    first = first_of_all_processes("importer");
+  return first ? noted(call) : import_fresh(call);
+}
+
+// An import is cleared when it is unmapped.
+int unmap_scrubs_import(Call& call) {
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  if (call.is("cuMemUnmap") && is_import(address) &&
+      DRIVER_CALL(cuMemsetD8)(address, 0, call.at<size_t>(1)) == CUDA_SUCCESS)
+    call.fired();
+  return noted(call);
 }
 
 // Memory lives as long as the process that made it has it.
@@ -306,7 +323,7 @@ int descriptor_does_not_pin(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     const bool gone = owner_gave_up();
     const int code = call.proceed();
-    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0), 1);
+    if (code == kSuccess && gone) imports.put(*call.at<Chunk*>(0));
     return code;
   }
   if (call.is("cuMemMap")) return map_other_memory(call, false);
@@ -358,6 +375,10 @@ int alias_is_a_copy(Call& call) {
 
 // The second descriptor of a chunk is one of other memory.
 int second_export_elsewhere(Call& call) {
+  if (call.is("cuMemRelease")) {
+    exports.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
   const Chunk chunk = call.at<Chunk>(1);
   if (!exports.has(chunk)) return noted(call);
   const Chunk other = unrelated_chunk();
@@ -368,8 +389,7 @@ int second_export_elsewhere(Call& call) {
   return code;
 }
 
-// --- attributes and sizes
-// ------------------------------------------------------
+// --- attributes and sizes ----------------------------------------------------
 
 int not_supported(Call& call) {
   call.fired();
@@ -384,6 +404,26 @@ int attribute_zero(Call& call) {
   if (value != 0) call.fired();
   value = 0;
   return code;
+}
+
+// Can memory with a fabric handle be created here?
+bool has_fabric(int device) {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  wanted.requestedHandleTypes = kFabric;
+  Chunk made = 0;
+  if (DRIVER_CALL(cuMemCreate)(&made, granule(), &wanted, 0) != CUDA_SUCCESS)
+    return false;
+  DRIVER_CALL(cuMemRelease)(made);
+  return true;
+}
+
+int fabric_denied(Call& call) {
+  constexpr int kAttribute = CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED;
+  if (call.at<int>(1) == kAttribute && !has_fabric(call.at<int>(2)))
+    return call.proceed();
+  return attribute_zero<kAttribute>(call);
 }
 
 int descriptor_memory_refused(Call& call) {
@@ -438,6 +478,29 @@ int create_truncates(Call& call) {
   return call.proceed();
 }
 
+// Only sizes of 1, 2, 4, 8 … granules are accepted.
+int create_power_of_two(Call& call) {
+  const size_t granules = call.at<size_t>(1) / granule();
+  if ((granules & (granules - 1)) == 0) return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Memory of that location is created without the handle types it cannot have.
+template <CUmemLocationType location>
+int created_all_the_same(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  const int code = call.proceed();
+  if (code == kSuccess || wanted.location.type != location) return code;
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  if (location == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
 int rdma_lost(Call& call) {
   CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
   if (wanted.allocFlags.gpuDirectRDMACapable == 0) return call.proceed();
@@ -447,8 +510,7 @@ int rdma_lost(Call& call) {
   return call.proceed();
 }
 
-// --- refusals that are missing
-// ---------------------------------------------------
+// --- refusals that are missing -----------------------------------------------
 
 int flags_ignored(Call& call) {
   Argument& flags = *call.find(kFlags);
@@ -460,7 +522,8 @@ int flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// A descriptor comes of every chunk and every pool, whatever type is asked for.
+// Every chunk and every pool is exported as a descriptor, whatever type the
+// program asks for.
 int export_unrequested(Call& call) {
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
@@ -578,6 +641,56 @@ int access_for_any_device(Call& call) {
   return kSuccess;
 }
 
+// Access for a GPU that exists and cannot reach the memory is accepted.
+int access_for_stranger(Call& call) {
+  const int code = call.proceed();
+  const CUmemAccessDesc& access = call.is("cuMemSetAccess")
+                                      ? *call.at<const CUmemAccessDesc*>(2)
+                                      : *call.at<const CUmemAccessDesc*>(1);
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  if (code == kSuccess || access.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      access.location.id < 0 || access.location.id >= devices)
+    return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int access_for_node(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<const CUmemAccessDesc*>(2)->location.type !=
+                              CU_MEM_LOCATION_TYPE_HOST_NUMA)
+    return code;
+  call.fired();
+  return kSuccess;
+}
+
+// Where another GPU gets access the mapping becomes a copy.
+int access_of_peer_is_a_copy(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const CUmemAccessDesc access = *call.at<const CUmemAccessDesc*>(2);
+  const Mapped mapped = mappings.get(address);
+  Chunk held = 0;
+  if (mapped.bytes != call.at<size_t>(1) ||
+      DRIVER_CALL(cuMemRetainAllocationHandle)(
+          &held, reinterpret_cast<void*>(address)) != CUDA_SUCCESS)
+    return code;
+  if (access.location.id != properties_of(held).location.id) {
+    const Chunk other = private_chunk(held, mapped.bytes);
+    copy(other, held, mapped.bytes);
+    DRIVER_CALL(cuMemUnmap)(address, mapped.bytes);
+    DRIVER_CALL(cuMemMap)(address, mapped.bytes, 0, other, 0);
+    if (allow(address, mapped.bytes, access.location.id, access.flags))
+      call.fired();
+    DRIVER_CALL(cuMemRelease)(other);
+  }
+  DRIVER_CALL(cuMemRelease)(held);
+  return code;
+}
+
 int map_over_mapping(Call& call) {
   int code = noted(call);
   const CUdeviceptr address = call.at<CUdeviceptr>(0);
@@ -670,8 +783,7 @@ int unaligned_dma_buf(Call& call) {
   return kSuccess;
 }
 
-// --- descriptors
-// -------------------------------------------------------------------
+// --- exports and their descriptors -------------------------------------------
 
 int export_closed(Call& call) {
   const int code = call.proceed();
@@ -741,8 +853,7 @@ int import_once(Call& call) {
   return call.proceed();
 }
 
-// --- references
-// ----------------------------------------------------------------------
+// --- references --------------------------------------------------------------
 
 // The first release of an import gives up all imports of that memory.
 int release_gives_up_all(Call& call) {
@@ -866,8 +977,7 @@ int import_properties(Call& call) {
   return code;
 }
 
-// --- access
-// -----------------------------------------------------------------------------
+// --- access ------------------------------------------------------------------
 
 int map_grants_access(Call& call) {
   const int code = call.proceed();
@@ -951,7 +1061,7 @@ int access_of_first_mapping(Call& call) {
   return call.proceed();
 }
 
-// Every address has the access that was set last.
+// Every address reports the access that was set last.
 int access_told_of_last(Call& call) {
   static std::atomic<unsigned long long> last{0};
   const int code = call.proceed();
@@ -1017,8 +1127,7 @@ int access_needs_peers(Call& call) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// --- mapping and addresses
-// -----------------------------------------------------------------
+// --- mapping and addresses ---------------------------------------------------
 
 int import_maps_in_part_only(Call& call) {
   if (call.is("cuMemCreate") && first_of_all_processes("creator"))
@@ -1112,8 +1221,7 @@ int import_scrubbed(Call& call) {
   return code;
 }
 
-// --- paths
-// ------------------------------------------------------------------------------------
+// --- paths -------------------------------------------------------------------
 
 // Writes to imported memory on this path are lost.
 int write_to_import_lost(Call& call) {
@@ -1146,8 +1254,7 @@ int copy_from_import_stale(Call& call) {
   return code;
 }
 
-// --- fabric handles
-// -----------------------------------------------------------------------------
+// --- fabric handles ----------------------------------------------------------
 
 bool is_fabric(Call& call) {
   return call.at<CUmemAllocationHandleType>(2) == kFabric;
@@ -1164,7 +1271,7 @@ int fabric_without_channel(Call& call) {
   return call.proceed();
 }
 
-// A handle that nothing is behind any more opens the first one's memory.
+// A handle whose memory is gone opens the memory of the first handle.
 int fabric_stale_opens_other(Call& call) {
   constexpr size_t kWords = kFabricBytes / sizeof(unsigned long long);
   unsigned long long words[kWords] = {};
@@ -1246,8 +1353,7 @@ void add_virtual_memory(List& list) {
   list.named("fabric-attr-lies",
              "the attribute says that there are no fabric handles, and yet "
              "they work",
-             {"cudaDeviceGetAttribute"},
-             attribute_zero<CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED>);
+             {"cudaDeviceGetAttribute"}, fabric_denied);
   list.named("granularity-zero", "the granularity is 0",
              {"cuMemGetAllocationGranularity"}, granularity_zero);
   list.named("granularity-half",
@@ -1261,6 +1367,17 @@ void add_virtual_memory(List& list) {
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
              {"cuMemCreate"}, create_truncates);
+  list.named(
+      "create-power-of-two",
+      "of the multiples of the granularity only powers of two are accepted",
+      {"cuMemCreate"}, create_power_of_two);
+  list.named("host-chunk-ipc-ok",
+             "memory on the host is created with handle types", {"cuMemCreate"},
+             created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
+  list.named("numa-current-chunk-ok",
+             "memory is created on whatever NUMA node is the current one",
+             {"cuMemCreate"},
+             created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
   list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
              {"cuMemCreate"}, rdma_lost);
   list.named(
@@ -1279,22 +1396,22 @@ void add_virtual_memory(List& list) {
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation is one of other memory",
-             {"cuMemExportToShareableHandle"}, second_export_elsewhere);
+             {"cuMemExportToShareableHandle", "cuMemRelease"},
+             second_export_elsewhere);
   list.named("release-closes-descriptors",
              "releasing a handle closes the descriptor that was exported last",
              {"cuMemRelease", "cuMemExportToShareableHandle"},
              release_closes_descriptors);
   list.named("export-unrequested",
-             "a descriptor comes of memory that was created for no descriptor, "
-             "or where another type is asked for",
+             "memory is exported as a descriptor although it was created for "
+             "another type or for none",
              {"cuMemExportToShareableHandle", "cuMemCreate",
               "cudaMemPoolExportToShareableHandle"},
              export_unrequested);
   list.named("import-by-address",
              "the importer takes its argument for the address of a descriptor",
              {"cuMemImportFromShareableHandle"}, import_by_address);
-  list.named("import-accepts-any-fd",
-             "any open descriptor is imported as if it was memory",
+  list.named("import-accepts-any-fd", "any open descriptor is imported",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
              import_any_descriptor);
@@ -1304,10 +1421,13 @@ void add_virtual_memory(List& list) {
       {"cuMemImportFromShareableHandle",
        "cudaMemPoolImportFromShareableHandle"},
       kinds_confused);
+  list.named("chunk-taken-for-pool",
+             "an allocation's descriptor is imported as a pool",
+             {"cudaMemPoolImportFromShareableHandle"}, kinds_confused);
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported once, then its descriptors are used up",
+             "memory can be imported once; then its descriptors are of no use",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -1325,6 +1445,13 @@ void add_virtual_memory(List& list) {
              "the second import of a descriptor is new memory",
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              second_import_fresh);
+  list.named("second-process-fresh",
+             "a second process that imports gets new memory",
+             {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+             second_process_fresh);
+  list.named("import-unmap-scrubs", "an import is cleared when it is unmapped",
+             {"cuMemUnmap", "cuMemImportFromShareableHandle", "cuMemMap"},
+             unmap_scrubs_import);
   list.named("import-scrubbed",
              "memory is cleared when an importer makes it usable",
              {"cuMemSetAccess", "cuMemImportFromShareableHandle", "cuMemMap",
@@ -1456,12 +1583,23 @@ void add_virtual_memory(List& list) {
   list.named("setaccess-any-device",
              "access for a GPU that does not exist is accepted",
              {"cuMemSetAccess", "cudaMemPoolSetAccess"}, access_for_any_device);
+  list.named("setaccess-nonpeer-ok",
+             "access for a GPU that cannot reach the memory is accepted",
+             {"cuMemSetAccess", "cudaMemPoolSetAccess"}, access_for_stranger,
+             2);
+  list.named("setaccess-numa-ok",
+             "access for a NUMA node to the memory of a GPU is accepted",
+             {"cuMemSetAccess"}, access_for_node);
+  list.named("peer-access-is-copy",
+             "a mapping that another GPU may use becomes a copy",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
+             access_of_peer_is_a_copy, 2);
   list.named("only-first-chunk",
              "of several chunks side by side only the first one gets access",
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
              access_of_first_mapping);
   list.named("getaccess-of-last",
-             "every address is said to have the access that was set last",
+             "every address reports the access that was set last",
              {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
   list.named("getaccess-of-gpu-0",
              "whatever GPU is asked about, the answer is that of GPU 0",
@@ -1523,6 +1661,10 @@ void add_virtual_memory(List& list) {
              "a fabric handle is imported without access to its IMEX channel",
              {"cuMemImportFromShareableHandle",
               "cudaMemPoolImportFromShareableHandle"},
+             foreign_channel_accepted);
+  list.named("imex-pool-check-missing",
+             "a pool's fabric handle is imported without access to its channel",
+             {"cudaMemPoolImportFromShareableHandle"},
              foreign_channel_accepted);
   list.named("fabric-stale-maps",
              "a fabric handle of memory that is gone opens other memory",

@@ -194,6 +194,22 @@ std::vector<std::string> end_children(std::chrono::milliseconds deadline) {
   }
 }
 
+std::optional<unsigned> gpu_instance_of(const std::string& mig_device) {
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (nvml == nullptr) return std::nullopt;
+  const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  const auto find = reinterpret_cast<int (*)(const char*, void**)>(
+      dlsym(nvml, "nvmlDeviceGetHandleByUUID"));
+  const auto ask = reinterpret_cast<int (*)(void*, unsigned*)>(
+      dlsym(nvml, "nvmlDeviceGetGpuInstanceId"));
+  void* device = nullptr;
+  unsigned instance = 0;
+  if (init == nullptr || find == nullptr || ask == nullptr || init() != 0 ||
+      find(mig_device.c_str(), &device) != 0 || ask(device, &instance) != 0)
+    return std::nullopt;
+  return instance;
+}
+
 DeviceMemory& DeviceMemory::instance() {
   static DeviceMemory memory;
   return memory;

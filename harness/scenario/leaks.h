@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 /// Ends and reaps every child of this process; as a subreaper it has inherited
 /// those of its roles. Returns what they were ("sleep 30 (pid 4711)").
 std::vector<std::string> end_children(std::chrono::milliseconds deadline);
+
+/// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
+/// as NVML tells it; none where it does not.
+std::optional<unsigned> gpu_instance_of(const std::string& mig_device);
 
 /// Device memory in use, as NVML (which is not CUDA) reports it.
 class DeviceMemory {

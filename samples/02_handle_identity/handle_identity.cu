@@ -1,119 +1,124 @@
 // Lesson 02: a handle names an allocation, not a pointer.
 //
 //   exporter                            importer
-//   row 3: handle, offset  -- loan -->  open the base, add the offset,
-//                                       write row 3
-//   free, allocate anew    <- closed -
-//   and lend that          -- loan -->  the old handle opens nothing,
-//                          <- closed -  the new one does
+//   cudaMalloc, write
+//   handle and offset    -- handle -->  open, add the offset, read
+//   of row 3                            and write row 3
+//   read row 3           <- closed ---  close
+//   free, allocate again
+//   handle and offset    -- handle -->  try the old handle, open the
+//   of row 3                            new one, read row 3
+//   free                 <- closed ---  close
 //
 // nvcc -cudart shared samples/02_handle_identity/handle_identity.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr int kRows = 4096, kRow = 256;  // row r holds first + r
-constexpr size_t kBytes = kRows * kRow * sizeof(int);
-constexpr unsigned kFlag = cudaIpcMemLazyEnablePeerAccess;
-constexpr int kFirst = 1000, kLater = 5000, kImporterValue = 9000;
+constexpr int kRow = 256;  // values in a row
+constexpr int kCount = 4096 * kRow;
 
-__global__ void write_rows(int* data, int first) {
-  data[blockIdx.x * kRow + threadIdx.x] = first + blockIdx.x;
-}
+constexpr int kFirstValue = 1000000;  // in the first allocation
+constexpr int kLaterValue = 2000000;  // in the one after it
+constexpr int kImporterValue = 3000000;
 
-int* allocate(int first) {
-  int* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, 0xEE, kBytes));
-  write_rows<<<kRows, kRow>>>(data, first);
-  CUDA_CHECK(cudaGetLastError());
-  CUDA_CHECK(cudaDeviceSynchronize());
-  return data;
-}
-
-int value_at(const void* data) {
-  int value = -1;
-  CUDA_CHECK(cudaMemcpy(&value, data, sizeof value, cudaMemcpyDefault));
-  return value;
-}
-
-//! [exporter]
-struct Loan {  // what travels for a pointer into an allocation
-  cudaIpcMemHandle_t handle;
-  size_t offset;
+//! [lend]
+// What an importer needs for a pointer into an allocation.
+struct Loan {
+  cudaIpcMemHandle_t handle;  // of the allocation
+  size_t offset;              // of the pointer, in bytes
+  unsigned long long id;      // of the allocation, in the exporter
 };
 
-Loan lend(const int* pointer) {
+Loan lend(void* pointer) {
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   CUdeviceptr base = 0;
   CU_CHECK(DRIVER(cuMemGetAddressRange)(&base, nullptr, address));
-  Loan loan{{}, address - base};
-  CUDA_CHECK(cudaIpcGetMemHandle(&loan.handle, (void*)base));
+
+  Loan loan{};
+  loan.offset = address - base;
+  CUDA_CHECK(
+      cudaIpcGetMemHandle(&loan.handle, reinterpret_cast<void*>(base)));
+  CU_CHECK(DRIVER(cuPointerGetAttribute)(
+      &loan.id, CU_POINTER_ATTRIBUTE_BUFFER_ID, base));
   return loan;
 }
+//! [lend]
 
+//! [exporter]
 int exporter(Channel& channel) {
-  int* data = allocate(kFirst);
+  int* data = static_cast<int*>(allocate_values(kCount, kFirstValue));
   const Loan loan = lend(data + 3 * kRow);
   say("lends row 3, %zu bytes into its allocation", loan.offset);
-  channel.send("loan", loan);
-  channel.wait("closed");  // before that nothing may be freed
-  const int row0 = value_at(data), row3 = value_at(data + 3 * kRow);
-  say("finds %d in row 3, still %d in row 0", row3, row0);
+  channel.send("handle", loan);
+
+  channel.wait("closed");
+  const int wrong = count_wrong(data + 3 * kRow, kRow, kImporterValue);
+  say("reads the importer's values in row 3: %d wrong", wrong);
+
   CUDA_CHECK(cudaFree(data));
-  data = allocate(kLater);
-  say("frees, allocates as much at %p", static_cast<void*>(data));
-  channel.send("loan", lend(data + 3 * kRow));
+  data = static_cast<int*>(allocate_values(kCount, kLaterValue));
+  const Loan later = lend(data + 3 * kRow);
+  say("frees it and allocates again; the id is %s",
+      later.id == loan.id ? "the SAME" : "another");
+  channel.send("handle", later);
+
   channel.wait("closed");
   CUDA_CHECK(cudaFree(data));
-  return row3 == kImporterValue && row0 == kFirst ? 0 : 1;
+
+  const bool good = wrong == 0 && later.id != loan.id;
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
 int importer(Channel channel) {
-  const Loan loan = channel.receive<Loan>("loan");
+  const auto loan = channel.receive<Loan>("handle");
   void* base = nullptr;
-  CUDA_CHECK(cudaIpcOpenMemHandle(&base, loan.handle, kFlag));
-  int* row = static_cast<int*>(base) + loan.offset / sizeof(int);
-  const int seen = value_at(row), lost = value_at(base);
-  say("reads %d in row 3; offset lost: %d, the WRONG row", seen, lost);
-  write_rows<<<1, kRow>>>(row, kImporterValue);
-  CUDA_CHECK(cudaGetLastError());
+  CUDA_CHECK(cudaIpcOpenMemHandle(&base, loan.handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+
+  void* row = static_cast<char*>(base) + loan.offset;
+  const int expected = kFirstValue + 3 * kRow;
+  int wrong = count_wrong(row, kRow, expected);
+  const int lost = count_wrong(base, kRow, expected);
+  say("reads row 3: %d wrong; without the offset %d wrong", wrong,
+      lost);
+
+  write_values(row, kRow, kImporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   CUDA_CHECK(cudaIpcCloseMemHandle(base));
   channel.signal("closed");
 
-  const Loan next = channel.receive<Loan>("loan");
-  const char* answer = "it is refused";
+  // Nothing documents what the handle of freed memory does.
+  const auto later = channel.receive<Loan>("handle");
   void* old = nullptr;
-  if (cudaIpcOpenMemHandle(&old, loan.handle, kFlag) == cudaSuccess) {
-    answer = value_at(old) == kLater ? "it shows the LATER memory"
-                                     : "it shows something";
-    CUDA_CHECK(cudaIpcCloseMemHandle(old));
-  }
-  cudaGetLastError();
-  say("tries the old handle: [%s]", answer);
-  CUDA_CHECK(cudaIpcOpenMemHandle(&base, next.handle, kFlag));
-  row = static_cast<int*>(base) + next.offset / sizeof(int);
-  const int later = value_at(row);
-  say("opens the new handle, row 3 has %d", later);
+  const cudaError_t code = cudaIpcOpenMemHandle(
+      &old, loan.handle, cudaIpcMemLazyEnablePeerAccess);
+  say("tries the old handle: [%s]", cudaGetErrorName(code));
+  cudaGetLastError();  // clears the error
+  if (code == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(old));
+
+  CUDA_CHECK(cudaIpcOpenMemHandle(&base, later.handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+  row = static_cast<char*>(base) + later.offset;
+  wrong += count_wrong(row, kRow, kLaterValue + 3 * kRow);
+  say("opens the new handle and reads row 3: %d wrong", wrong);
   CUDA_CHECK(cudaIpcCloseMemHandle(base));
   channel.signal("closed");
-  return seen == kFirst + 3 && later == kLater + 3 ? 0 : 1;
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
+
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -1,54 +1,25 @@
-// Lesson 03: every open needs its close, and only the last one unmaps.
+// Lesson 03: every open needs its close; only the last close unmaps.
 //
 //   exporter                            importer
 //   cudaMalloc, write
-//   close its own: refused
-//   cudaIpcGetMemHandle   -- handle -->  open: a pointer, count 1
-//                                        open: the same, count 2
-//                                        cudaFree: refused
-//                                        close: count 1, still mapped
-//                                        read, write
-//                                        close: count 0, unmapped
-//   find what it wrote    <- closed ---  close once more: refused
-//   cudaFree
+//   cudaIpcGetMemHandle  -- handle -->  open: a pointer, count 1
+//                                       open: the same, count 2
+//                                       cudaFree: refused
+//                                       close: count 1, still mapped
+//                                       read, write
+//                                       close: count 0, unmapped
+//   read, cudaFree       <- closed ---  close once more: refused
 //
 // nvcc -cudart shared samples/03_reference_count/reference_count.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kExporterValue = 1000, kImporterValue = 2000;
-constexpr unsigned kFlag = cudaIpcMemLazyEnablePeerAccess;
-
-__global__ void write_values(int* data, int value) {
-  data[blockIdx.x * blockDim.x + threadIdx.x] = value;
-}
-
-void write(int* data, int value) {
-  write_values<<<kCount / 256, 256>>>(data, value);
-  CUDA_CHECK(cudaGetLastError());
-  CUDA_CHECK(cudaDeviceSynchronize());
-}
-
-int last_value(const int* data) {
-  int value = -1;
-  CUDA_CHECK(cudaMemcpy(&value, data + kCount - 1, sizeof value,
-                        cudaMemcpyDefault));
-  return value;
-}
-
-// Says whether a call was refused, as it must be.
-bool refused(const char* call, cudaError_t code) {
-  cudaGetLastError();  // so that no later check finds it
-  say("%s: %s", call, code == cudaSuccess ? "ACCEPTED" : "refused");
-  return code != cudaSuccess;
-}
+constexpr int kExporterValue = 3000000;
+constexpr int kImporterValue = 3500000;
 
 bool is_mapped(const void* pointer) {
   cudaPointerAttributes attributes;
@@ -58,20 +29,22 @@ bool is_mapped(const void* pointer) {
 
 //! [exporter]
 int exporter(Channel& channel) {
-  int* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, 0xEE, kBytes));
-  write(data, kExporterValue);
+  void* data = allocate_values(kCount, kExporterValue);
+
+  // Only an opened pointer can be closed.
   bool good =
       refused("closes its own memory", cudaIpcCloseMemHandle(data));
 
   cudaIpcMemHandle_t handle;
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
   channel.send("handle", handle);
+
   channel.wait("closed");
-  say("has its memory still, with %d in it", last_value(data));
-  good = good && last_value(data) == kImporterValue;
+  const int wrong = count_wrong(data, kCount, kImporterValue);
+  say("still has its memory: %d values wrong", wrong);
+  good &= wrong == 0;
   CUDA_CHECK(cudaFree(data));
+
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
@@ -79,27 +52,36 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
-  void *first = nullptr, *second = nullptr;
-  CUDA_CHECK(cudaIpcOpenMemHandle(&first, handle, kFlag));
-  CUDA_CHECK(cudaIpcOpenMemHandle(&second, handle, kFlag));
+
+  void* first = nullptr;
+  void* second = nullptr;
+  CUDA_CHECK(cudaIpcOpenMemHandle(&first, handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+  CUDA_CHECK(cudaIpcOpenMemHandle(&second, handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
   bool good = first == second;
   say("opens twice, gets %s", good ? "one pointer" : "TWO pointers");
-  good = refused("frees it with cudaFree", cudaFree(first)) && good;
+
+  good &= refused("frees it with cudaFree", cudaFree(first));
 
   CUDA_CHECK(cudaIpcCloseMemHandle(first));
-  int* data = static_cast<int*>(second);
-  say("closes once, still reads %d", last_value(data));
-  good = good && last_value(data) == kExporterValue;
-  write(data, kImporterValue);
-  say("and writes %d", kImporterValue);
+  const int wrong = count_wrong(second, kCount, kExporterValue);
+  say("closes once, still reads the values: %d wrong", wrong);
+  good &= wrong == 0;
+
+  write_values(second, kCount, kImporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  say("writes %d values of its own", kCount);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(second));
-  say("closes twice, pointer %s",
-      is_mapped(second) ? "STILL mapped" : "not mapped any more");
-  good = good && !is_mapped(second);
-  good = refused("closes three times", cudaIpcCloseMemHandle(second)) &&
-         good;
+  const bool mapped = is_mapped(second);
+  say("closes twice, the memory is %s",
+      mapped ? "STILL mapped" : "not mapped any more");
+  good &= !mapped;
+
+  good &= refused("closes a third time", cudaIpcCloseMemHandle(second));
   channel.signal("closed");
+
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
@@ -108,9 +90,8 @@ int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
+
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -1,87 +1,70 @@
-// Lesson 05: what cannot be exported, and what cannot be opened.
+// Lesson 05: a refused call says why and changes nothing.
 //
 //   exporter                            importer
-//   export null, a host pointer,
-//   freed memory: refused
+//   export host memory: refused
+//   ask for the code again, once
+//   export freed memory: refused
 //   open its own handle: refused
-//   the same handle      -- handle -->  made-up handles: refused
-//                                       the handle itself: opens
-//                        <-- closed --  cudaIpcCloseMemHandle
-//
-// A refusal is an answer: everything works after it.
+//   write
+//   cudaIpcGetMemHandle  -- handle -->  open a made-up handle: refused
+//                                       open the handle, read
+//   cudaFree             <- closed ---  close
 //
 // nvcc -cudart shared samples/05_legacy_refusals/legacy_refusals.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <vector>
+#include <cstring>
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
 constexpr int kCount = 1 << 20;
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr int kPoison = -1;
-constexpr int kValue = 5000000;
-constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr int kExporterValue = 5000000;
 
-__global__ void write_values(int* data, int first) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kCount) data[i] = first + i;
+//! [once]
+// A refused call returns its code, and the runtime keeps it as well.
+// cudaGetLastError returns the kept code once and clears it.
+bool is_kept_once() {
+  int on_host = 0;
+  cudaIpcMemHandle_t handle;
+  const cudaError_t code = cudaIpcGetMemHandle(&handle, &on_host);
+  const cudaError_t kept = cudaGetLastError();
+  const cudaError_t after = cudaGetLastError();
+
+  const bool once =
+      code != cudaSuccess && kept == code && after == cudaSuccess;
+  say("exports host memory: [%s], kept %s", cudaGetErrorName(code),
+      once ? "once" : "NOT ONCE");
+  return once;
 }
-
-bool holds(const int* data, int first) {
-  std::vector<int> seen(kCount, kPoison);
-  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
-
-  for (int i = 0; i < kCount; ++i)
-    if (seen[i] != first + i) return false;
-  return true;
-}
-
-//! [refused]
-// Says how a call was answered that must be refused.
-bool refused(const char* what, cudaError_t code) {
-  say("%s: %s", what,
-      code == cudaSuccess ? "NOT REFUSED" : cudaGetErrorName(code));
-  // Ask for the code once more, or the check after the next launch
-  // finds it and blames the kernel.
-  cudaGetLastError();
-  return code != cudaSuccess;
-}
-//! [refused]
+//! [once]
 
 //! [exporter]
 int exporter(Channel& channel) {
-  int* data = nullptr;
-  int* freed = nullptr;
-  int on_host = 0;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  CUDA_CHECK(cudaMalloc(&freed, kBytes));
-  CUDA_CHECK(cudaFree(freed));
+  bool good = is_kept_once();
 
+  // refused() clears the kept code, too.
   cudaIpcMemHandle_t handle;
-  bool good = true;
-  good &= refused("export null", cudaIpcGetMemHandle(&handle, nullptr));
-  good &= refused("export a host pointer",
-                  cudaIpcGetMemHandle(&handle, &on_host));
-  good &= refused("export freed memory",
+  void* freed = allocate_values(kCount, kExporterValue);
+  CUDA_CHECK(cudaFree(freed));
+  good &= refused("exports freed memory",
                   cudaIpcGetMemHandle(&handle, freed));
 
+  void* data = allocate_values(kCount, 0);
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
   void* own = nullptr;
-  good &= refused("open its own handle",
-                  cudaIpcOpenMemHandle(&own, handle, kLazy));
+  const cudaError_t opened = cudaIpcOpenMemHandle(
+      &own, handle, cudaIpcMemLazyEnablePeerAccess);
+  good &= refused("opens its own handle", opened);
 
-  write_values<<<kCount / 256, 256>>>(data, kValue);  // still works
-  CUDA_CHECK(cudaGetLastError());
+  // Memory and handle are as good as before.
+  write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   channel.send("handle", handle);
   channel.wait("closed");
   CUDA_CHECK(cudaFree(data));
+
   return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
@@ -89,31 +72,31 @@ int exporter(Channel& channel) {
 //! [importer]
 int importer(Channel channel) {
   const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
-  cudaIpcMemHandle_t made_up{};
-  void* data = nullptr;
-  bool good = refused("open 64 zeros",
-                      cudaIpcOpenMemHandle(&data, made_up, kLazy));
-  std::memset(&made_up, 0x5a, sizeof made_up);
-  good &= refused("open 64 other bytes",
-                  cudaIpcOpenMemHandle(&data, made_up, kLazy));
 
-  CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle, kLazy));
-  const bool same = holds(static_cast<int*>(data), kValue);
-  say("opens the handle as it came, finds %s values",
-      same ? "the exporter's" : "WRONG");
+  void* data = nullptr;
+  cudaIpcMemHandle_t made_up;
+  std::memset(&made_up, 0x5a, sizeof made_up);
+  const cudaError_t opened = cudaIpcOpenMemHandle(
+      &data, made_up, cudaIpcMemLazyEnablePeerAccess);
+  const bool good = refused("opens a made-up handle", opened);
+
+  CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("opens the exporter's handle, reads its values: %d wrong", wrong);
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
   channel.signal("closed");
-  return good && same ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  return good && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

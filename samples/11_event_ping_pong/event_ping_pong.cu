@@ -1,56 +1,46 @@
 // Lesson 11: events in both directions; no host waits for a GPU.
 //
 //   exporter                            importer
-//   add 1, record ping   -- recorded -> read without a wait: too early
-//   wait for pong        <- recorded -- wait; times 3; record pong
-//   ... 100 rounds; the values prove the order of all steps
+//   create both events   -- events -->  open both events
+//   100 rounds:
+//     queue: add 1
+//     record ping        -- ping ---->  queue: wait for ping, times 3
+//     wait for pong      <- pong -----  record pong
+//   read the result      <- closed ---  destroy both events
+//   destroy both events
+//
+// Any other order of the steps has another result.
 //
 // nvcc -cudart shared samples/11_event_ping_pong/event_ping_pong.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
-
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
+#include "../common/gate.h"
 #include "../common/roles.h"
 
-constexpr unsigned kCount = 1 << 16, kRounds = 100, kStart = 7;
+constexpr int kCount = 1 << 19;
+constexpr int kRounds = 100;
+constexpr unsigned kStart = 7;  // all values are equal
 
-__global__ void hold(const volatile int* gate) {
-  for (int i = 0; *gate == 0 && i < 10000000;) ++i;
-}
-
-__global__ void step(unsigned* data, unsigned mul, unsigned add) {
+__global__ void step(unsigned* data, unsigned factor, unsigned more) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  data[i] = data[i] * mul + add;
+  data[i] = data[i] * factor + more;
 }
 
-void queue_step(void* data, unsigned mul, unsigned add) {
-  step<<<kCount / 256, 256>>>(static_cast<unsigned*>(data), mul, add);
+void queue_step(void* data, unsigned factor, unsigned more) {
+  step<<<kCount / 256, 256>>>(static_cast<unsigned*>(data), factor,
+                              more);
   CUDA_CHECK(cudaGetLastError());
-}
-
-long values_that_are(unsigned value, const void* data) {
-  static unsigned seen[kCount];
-  std::fill_n(seen, kCount, ~value);
-  CUDA_CHECK(cudaMemcpy(seen, data, sizeof seen, cudaMemcpyDefault));
-  return std::count(seen, seen + kCount, value);
 }
 
 //! [exporter]
 int exporter(Channel& channel) {
-  void* data = nullptr;
-  int* gate = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kCount * sizeof(unsigned)));
-  CUDA_CHECK(cudaHostAlloc(&gate, sizeof(int), cudaHostAllocMapped));
-  *gate = 0;
-  queue_step(data, 0, kStart);
-  CUDA_CHECK(cudaDeviceSynchronize());
+  void* data = allocate_values(kCount, kStart, 0);
   cudaIpcMemHandle_t memory;
   CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
   channel.send("memory", memory);
+
   cudaEvent_t ping, pong;
   for (cudaEvent_t* event : {&ping, &pong}) {
     CUDA_CHECK(cudaEventCreateWithFlags(
@@ -59,62 +49,76 @@ int exporter(Channel& channel) {
     CUDA_CHECK(cudaIpcGetEventHandle(&handle, *event));
     channel.send("event", handle);
   }
-  hold<<<1, 1>>>(gate);  // round 0 is recorded, but not done
+
+  Gate* gate = create_gate();
+  hold(nullptr, gate);
   unsigned expected = kStart;
-  for (unsigned round = 0; round < kRounds; ++round) {
+  for (int round = 1; round <= kRounds; ++round) {
     queue_step(data, 1, 1);
     CUDA_CHECK(cudaEventRecord(ping, nullptr));
-    channel.signal("ping recorded");
-    channel.wait("pong recorded");  // it is not done either
+    channel.signal("ping");  // it is recorded; it may not be done
+
+    channel.wait("pong");
     CUDA_CHECK(cudaStreamWaitEvent(nullptr, pong, 0));
-    *static_cast<volatile int*>(gate) = 1;
+    if (round == 1) open_gate(gate);
     expected = (expected + 1) * 3;
   }
-  const long good = values_that_are(expected, data);
+
   channel.wait("closed");
-  say("after %u rounds %ld values are right", kRounds, good);
-  for (cudaEvent_t event : {ping, pong})
-    CUDA_CHECK(cudaEventDestroy(event));
-  CUDA_CHECK(cudaFreeHost(gate));
+  const int wrong = count_wrong(data, kCount, expected, 0);
+  say("reads the result of %d rounds: %d wrong", kRounds, wrong);
+  CUDA_CHECK(cudaEventDestroy(ping));
+  CUDA_CHECK(cudaEventDestroy(pong));
+  destroy_gate(gate);
   CUDA_CHECK(cudaFree(data));
-  return good == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
+
 //! [importer]
 int importer(Channel channel) {
-  void* data = nullptr;
   const auto memory = channel.receive<cudaIpcMemHandle_t>("memory");
+  void* data = nullptr;
   CUDA_CHECK(cudaIpcOpenMemHandle(&data, memory,
                                   cudaIpcMemLazyEnablePeerAccess));
   cudaEvent_t ping, pong;
   for (cudaEvent_t* event : {&ping, &pong})
     CUDA_CHECK(cudaIpcOpenEventHandle(
         event, channel.receive<cudaIpcEventHandle_t>("event")));
-  long old = 0;
-  for (unsigned round = 0; round < kRounds; ++round) {
-    channel.wait("ping recorded");
-    if (round == 0) old = values_that_are(kStart, data);  // no wait!
+
+  int wrong = 0;
+  for (int round = 1; round <= kRounds; ++round) {
+    channel.wait("ping");
+    // Without a wait the old values are still there: round 1 is held.
+    if (round == 1) wrong = count_wrong(data, kCount, kStart, 0);
+
     CUDA_CHECK(cudaStreamWaitEvent(nullptr, ping, 0));
     queue_step(data, 3, 0);
     CUDA_CHECK(cudaEventRecord(pong, nullptr));
-    channel.signal("pong recorded");
+    channel.signal("pong");
   }
+  say("reads the old values before its first wait: %d wrong", wrong);
+
   CUDA_CHECK(cudaDeviceSynchronize());
-  for (cudaEvent_t event : {ping, pong})
-    CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaEventDestroy(ping));
+  CUDA_CHECK(cudaEventDestroy(pong));
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
-  say("read once without a wait: %ld values were still old", old);
   channel.signal("closed");
-  return old == kCount ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
+
 int main(int argc, char** argv) {
-  // A first launch loads the kernel, and may wait for what is held.
+  // The first launch of a kernel loads it, and that can wait for a
+  // stream that is held. So load all kernels when CUDA starts.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
+
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  return child.wait(10s) == EXIT_SUCCESS ? mine : EXIT_FAILURE;
+  return child.finish(exporter(child.channel));
 }

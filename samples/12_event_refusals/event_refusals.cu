@@ -1,77 +1,68 @@
-// Lesson 12: what an interprocess event refuses; nothing breaks.
+// Lesson 12: what an interprocess event cannot do.
 //
 //   exporter                            importer
-//   four calls are refused
-//   write, record        -- handles --> two calls are refused
-//                                       wait; the values are there
-//   cudaEventDestroy   <-- destroyed -- cudaEventDestroy
+//   create it with timing: refused
+//   export a plain event: refused
+//   create, record
+//   measure a time: refused
+//   open its own handle: refused
+//   cudaIpcGetEventHandle - event -->   open a made-up handle: refused
+//                                       open the handle, wait, read
+//   cudaEventDestroy     <- closed ---  cudaEventDestroy
 //
 // nvcc -cudart shared samples/12_event_refusals/event_refusals.cu
 //
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstring>
-#include <vector>
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr int kCount = 1 << 18, kPoison = -1, kExporterValue = 1000000;
-constexpr size_t kBytes = kCount * sizeof(int);
-
-__global__ void write_values(int* data, int first) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < kCount) data[i] = first + i;
-}
-
-int surprises = 0;
-
-// A refusal is an answer: the code says what was wrong with the call.
-void refused(const char* what, cudaError_t code, cudaError_t wanted) {
-  say("%-28s %s", what, cudaGetErrorName(code));
-  if (code != wanted) ++surprises;
-  cudaGetLastError();  // the refused call must not fail the next check
-}
+constexpr int kCount = 1 << 20;
+constexpr int kOldValue = 1000000;
+constexpr int kNewValue = 2000000;
 
 //! [exporter]
 int exporter(Channel& channel) {
-  int* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, kBytes));
-  CUDA_CHECK(cudaMemset(data, kPoison, kBytes));
-  cudaEvent_t event, plain, nothing;
+  void* data = allocate_values(kCount, kOldValue);
+  cudaIpcMemHandle_t memory;
+  CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
+  channel.send("memory", memory);
+
+  // It measures no time, and the flags have to say so.
+  cudaEvent_t event = nullptr;
+  bool good =
+      refused("creates it without cudaEventDisableTiming",
+              cudaEventCreateWithFlags(&event, cudaEventInterprocess));
+
+  // It is an interprocess event from its creation on, or never.
+  cudaEvent_t plain = nullptr;
   cudaIpcEventHandle_t handle;
-  refused("create without DisableTiming",
-          cudaEventCreateWithFlags(&nothing, cudaEventInterprocess),
-          cudaErrorInvalidValue);
   CUDA_CHECK(cudaEventCreateWithFlags(&plain, cudaEventDisableTiming));
-  refused("export a plain event", cudaIpcGetEventHandle(&handle, plain),
-          cudaErrorInvalidResourceHandle);
+  good &= refused("exports an event that lacks the flag",
+                  cudaIpcGetEventHandle(&handle, plain));
   CUDA_CHECK(cudaEventDestroy(plain));
 
   CUDA_CHECK(cudaEventCreateWithFlags(
       &event, cudaEventInterprocess | cudaEventDisableTiming));
-  CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
-  refused("open one's own handle",
-          cudaIpcOpenEventHandle(&nothing, handle),
-          cudaErrorDeviceUninitialized);
-  write_values<<<kCount / 256, 256>>>(data, kExporterValue);
-  CUDA_CHECK(cudaGetLastError());
+  write_values(data, kCount, kNewValue);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
-  float ms = 0;
-  refused("ask the event for a time",
-          cudaEventElapsedTime(&ms, event, event),
-          cudaErrorInvalidResourceHandle);
-  cudaIpcMemHandle_t memory;
-  CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
-  channel.send("memory", memory);
+  float milliseconds = 0;
+  good &= refused("measures a time with it",
+                  cudaEventElapsedTime(&milliseconds, event, event));
+
+  CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
+  cudaEvent_t own = nullptr;
+  good &= refused("opens its own handle",
+                  cudaIpcOpenEventHandle(&own, handle));
   channel.send("event", handle);
 
-  channel.wait("destroyed");  // until then the event has to live
+  channel.wait("closed");
   CUDA_CHECK(cudaEventDestroy(event));
   CUDA_CHECK(cudaFree(data));
-  return surprises == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
@@ -79,39 +70,36 @@ int exporter(Channel& channel) {
 int importer(Channel channel) {
   const auto memory = channel.receive<cudaIpcMemHandle_t>("memory");
   const auto handle = channel.receive<cudaIpcEventHandle_t>("event");
-  cudaEvent_t event;
-  cudaIpcEventHandle_t wrong;
-  std::memset(&wrong, 0x5a, sizeof wrong);
-  refused("open a wrong handle", cudaIpcOpenEventHandle(&event, wrong),
-          cudaErrorMapBufferObjectFailed);
+
+  cudaEvent_t event = nullptr;
+  cudaIpcEventHandle_t made_up;
+  std::memset(&made_up, 0x5a, sizeof made_up);
+  bool good = refused("opens a made-up handle",
+                      cudaIpcOpenEventHandle(&event, made_up));
 
   CUDA_CHECK(cudaIpcOpenEventHandle(&event, handle));
-  float ms = 0;
-  refused("ask the import for a time",
-          cudaEventElapsedTime(&ms, event, event),
-          cudaErrorInvalidResourceHandle);
+  CUDA_CHECK(cudaStreamWaitEvent(nullptr, event, 0));
   void* data = nullptr;
   CUDA_CHECK(cudaIpcOpenMemHandle(&data, memory,
                                   cudaIpcMemLazyEnablePeerAccess));
-  CUDA_CHECK(cudaStreamWaitEvent(nullptr, event, 0));
-  std::vector<int> seen(kCount, kPoison);
-  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
-  for (int i = 0; i < kCount; ++i)
-    surprises += seen[i] != kExporterValue + i;
-  say("all the same the event works: %d surprises", surprises);
+  const int wrong = count_wrong(data, kCount, kNewValue);
+  say("waits for the event, reads the new values: %d wrong", wrong);
+  good &= wrong == 0;
 
-  CUDA_CHECK(cudaEventDestroy(event));
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
-  channel.signal("destroyed");
-  return surprises == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("closed");
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
+
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  return child.wait(10s) == EXIT_SUCCESS ? mine : EXIT_FAILURE;
+  return child.finish(exporter(child.channel));
 }

@@ -1,13 +1,13 @@
-// Lesson 21: whoever may open a small allocation gets its neighbours.
+// Lesson 21: the importer of a small allocation can get its neighbours.
 //
 //   exporter                            importer
 //   cudaMalloc twice: one to
 //   lend, one for a secret
 //   handle of the first  -- handle -->  cudaIpcOpenMemHandle
-//                                       search the whole 2 MiB around
-//                                       it for the secret, overwrite it
-//   is the secret whole? <-- closed --  cudaIpcCloseMemHandle
-//   again, but round what is lent up to 2 MiB
+//                                       search the 2 MiB around it for
+//                                       the secret, and change it
+//   is the secret whole? <- closed ---  cudaIpcCloseMemHandle
+//   the same again, with a size that is a multiple of 2 MiB
 //
 // nvcc -cudart shared
 //   samples/21_suballocation_leak/suballocation_leak.cu
@@ -16,105 +16,107 @@
 
 #include <cstdint>
 
-#include "../common/channel.h"
-#include "../common/check.h"
-#include "../common/require.h"
+#include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr size_t kBytes = 4 << 10;  // 1024 words
-constexpr unsigned kLent = 0x1e1e1e1e, kSecret = 0x5e5e5e5e;
+constexpr int kCount = 1024;
+constexpr size_t kBytes = kCount * sizeof(int);  // much less than 2 MiB
+
+constexpr unsigned kLoan = 0x1e1e1e1e;
+constexpr unsigned kSecret = 0x5e5e5e5e;
 constexpr unsigned kForged = 0xf0f0f0f0;
 
 //! [shareable]
 constexpr size_t kBlock = 2 << 20;  // a handle maps whole blocks
 
-// What to allocate so that lending `bytes` lends nothing else: the next
-// multiple of 2 MiB. 0 is an error: there is none.
+// The size to allocate, so that the handle shares nothing else: the
+// next multiple of 2 MiB. 0 if there is none.
 constexpr size_t shareable(size_t bytes) {
   const size_t blocks = bytes / kBlock + (bytes % kBlock != 0);
   return blocks > SIZE_MAX / kBlock ? 0 : blocks * kBlock;
 }
 //! [shareable]
 
-__managed__ int turned;  // words that turn() has turned
+//! [search]
+__managed__ int forged;  // how many words forge() has changed
 
-__global__ void turn(void* data, unsigned from, unsigned to) {
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  unsigned& word = static_cast<unsigned*>(data)[i];
-  if (word == from) atomicAdd(&turned, 1), word = to;
+__global__ void forge(unsigned* block) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (block[i] != kSecret) return;
+  block[i] = kForged;
+  atomicAdd(&forged, 1);
 }
 
-// Turns all words `from` into `to`; how many, 0 if the GPU stops it.
-int turn_all(void* data, size_t bytes, unsigned from, unsigned to) {
-  turned = 0;
-  turn<<<bytes / 1024, 256>>>(data, from, to);
-  if (cudaDeviceSynchronize() == cudaErrorIllegalAddress) return 0;
+// Changes the secret wherever it is in the 2 MiB around the address.
+// Returns how many words: 0 if the driver maps the loan only, stops
+// the kernel and takes the context away.
+int forge_around(void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  forged = 0;
+  forge<<<kBlock / sizeof(int) / 256, 256>>>(
+      reinterpret_cast<unsigned*>(address / kBlock * kBlock));
   CUDA_CHECK(cudaGetLastError());
-  return turned;
+  const cudaError_t code = cudaDeviceSynchronize();
+  if (code == cudaErrorIllegalAddress) return 0;
+  CUDA_CHECK(code);
+  return forged;
 }
-
-// cudaMalloc clears nothing: every byte that is lent is written first.
-void* allocate(size_t bytes, unsigned value) {
-  void* data = nullptr;
-  CUDA_CHECK(cudaMalloc(&data, bytes));
-  CUDA_CHECK(cudaMemset(data, value & 0xff, bytes));
-  CUDA_CHECK(cudaDeviceSynchronize());
-  return data;
-}
-char* block(void* data) {
-  return static_cast<char*>(data) - size_t(data) % kBlock;
-}
+//! [search]
 
 //! [exporter]
 int exporter(Channel& channel, size_t bytes) {
-  void* const loan = allocate(bytes, kLent);
-  void* const secret = allocate(kBytes, kSecret);
+  const int count = static_cast<int>(bytes / sizeof(int));
+  void* loan = allocate_values(count, kLoan, 0);
+  void* secret = allocate_values(kCount, kSecret, 0);
+
   cudaIpcMemHandle_t handle;
   CUDA_CHECK(cudaIpcGetMemHandle(&handle, loan));
-  say("lends %zu bytes, has a secret %s", bytes,
-      block(loan) == block(secret) ? "in the same 2 MiB block"
-                                   : "in another block");
+  say("lends %zu bytes, keeps a secret of %zu bytes", bytes, kBytes);
   channel.send("handle", handle);
 
-  const int found = channel.receive<int>("closed");
-  const int forged = turn_all(secret, kBytes, kForged, kForged);
-  say("finds %d words of its secret forged", forged);
+  channel.wait("closed");
+  const int lost = count_wrong(secret, kCount, kSecret, 0);
+  say("reads its secret: %d of %d words forged", lost, kCount);
   CUDA_CHECK(cudaFree(secret));
   CUDA_CHECK(cudaFree(loan));
-  const int expected = bytes < kBlock ? found : 0;
-  return forged == expected ? EXIT_SUCCESS : EXIT_FAILURE;
+
+  // A small loan can leak; a loan of whole blocks must not.
+  return bytes < kBlock || lost == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [exporter]
 
 //! [importer]
 int importer(Channel channel) {
   const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
-  void* opened = nullptr;
-  CUDA_CHECK(cudaIpcOpenMemHandle(&opened, handle,
+  void* data = nullptr;
+  CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle,
                                   cudaIpcMemLazyEnablePeerAccess));
-  const bool good = turn_all(opened, kBytes, kLent, kLent) == 1024;
-  say("opened the handle, finds %s", good ? "the loan" : "WRONG data");
+  const int wrong = count_wrong(data, kCount, kLoan, 0);
+  say("opens the handle, reads the loan: %d wrong", wrong);
 
-  const int found = turn_all(block(opened), kBlock, kSecret, kForged);
-  say("searches the 2 MiB around it, forges %d secret words", found);
+  const int found = forge_around(data);
+  say("searches the 2 MiB around it: forges %d words", found);
   if (cudaPeekAtLastError() == cudaSuccess)  // was not stopped
-    CUDA_CHECK(cudaIpcCloseMemHandle(opened));
-  channel.send("closed", found);
-  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("closed");
+
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]
 
 //! [main]
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
   require_gpus(1);
-  require(cudaDevAttrIpcEventSupport, "CUDA IPC");
+  require_legacy_ipc();
 
   for (const size_t bytes : {kBytes, shareable(kBytes)}) {
     Child child = start_again(argv);
-    const int mine = exporter(child.channel, bytes);
-    if (mine + child.wait(10s) != EXIT_SUCCESS) return EXIT_FAILURE;
+    const int result = child.finish(exporter(child.channel, bytes));
+    if (result != EXIT_SUCCESS) return result;
   }
+
   return EXIT_SUCCESS;
 }
 //! [main]

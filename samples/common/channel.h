@@ -1,4 +1,4 @@
-// What the two roles of a lesson say to each other: named steps, with
+// What the two roles of a lesson tell each other: named steps, with
 // bytes or a descriptor, over a socket pair. Every wait has a deadline,
 // and a peer that has ended is an error, not a hang.
 //
@@ -6,17 +6,32 @@
 #pragma once
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
 
 #include "check.h"
+
+/// Waits until poll(2) reports `events` for the descriptor. False when
+/// `limit` has passed; a signal that interrupts the wait is no reason.
+inline bool wait_for(int descriptor, short events,
+                     std::chrono::milliseconds limit) {
+  using clock = std::chrono::steady_clock;
+  const auto end = clock::now() + limit;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        end - clock::now());
+    pollfd asked{descriptor, events, 0};
+    const int answer =
+        poll(&asked, 1, std::max(0, static_cast<int>(left.count())));
+    if (answer == 1) return true;
+    if (answer == -1 && errno != EINTR) SYS_CHECK(answer);
+    if (left.count() <= 0) return false;
+  }
+}
 
 /// Sends one packet, with a descriptor if `descriptor` is not -1.
 /// Returns what sendmsg(2) returns; never raises SIGPIPE.
@@ -63,7 +78,7 @@ class Channel {
  public:
   /// Takes over one end of a socket pair.
   explicit Channel(int socket) : socket_(socket) {}
-  /// The other is not to be used any more.
+  /// Moves the end here; `other` is empty afterwards.
   Channel(Channel&& other)
       : socket_(std::exchange(other.socket_, -1)) {}
   ~Channel() {
@@ -76,7 +91,7 @@ class Channel {
   /// Waits until the other role has said that `step` has happened.
   void wait(const char* step) { receive_bytes(step, nullptr, 0); }
 
-  /// Sends a value as it lies in memory, a handle for example.
+  /// Sends the bytes of a value, for example a handle.
   template <class T>
   void send(const char* step, const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -92,7 +107,7 @@ class Channel {
     return value;
   }
 
-  /// Sends a copy of a descriptor; ours stays open and stays ours.
+  /// Sends a copy of a descriptor; the caller still closes its own.
   void send_descriptor(const char* step, int descriptor) {
     send_bytes(step, nullptr, 0, descriptor);
   }
@@ -116,6 +131,8 @@ class Channel {
 
   void send_bytes(const char* step, const void* data, size_t size,
                   int descriptor) {
+    if (!wait_for(socket_, POLLOUT, kDeadline))
+      broken(step, "the other role has not received for 10 s");
     std::string packet(step, std::strlen(step) + 1);
     if (size != 0) packet.append(static_cast<const char*>(data), size);
     if (send_packet(socket_, packet.data(), packet.size(),
@@ -125,8 +142,7 @@ class Channel {
   }
 
   int receive_bytes(const char* step, void* data, size_t size) {
-    pollfd ready{socket_, POLLIN, 0};
-    if (poll(&ready, 1, static_cast<int>(kDeadline.count())) != 1)
+    if (!wait_for(socket_, POLLIN, kDeadline))
       broken(step, "still waiting after 10 s");
     const size_t name = std::strlen(step) + 1;
     std::string packet(name + size + 256, '\0');
@@ -135,7 +151,9 @@ class Channel {
                                      packet.size(), &descriptor);
     if (n <= 0) broken(step, "the other role has ended");
     if (packet.compare(0, name, step, name) != 0)
-      broken(step, ("the other role is at '" + packet + "'").c_str());
+      broken(step, ("the other role is at '" +
+                    std::string(packet.c_str()) + "'")
+                       .c_str());
     if (static_cast<size_t>(n) != name + size)
       broken(step, "the other role sent another number of bytes");
     if (size != 0) std::memcpy(data, packet.data() + name, size);

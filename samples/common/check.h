@@ -1,5 +1,6 @@
-// What a lesson does with a call that fails: two lines, role and call
-// first, and exit code 1. Wrong data ends the same way.
+// What a lesson does with a call that fails: it prints two lines, the
+// role and the call first, and ends with exit code 1. A call that has
+// to be refused is printed with its answer instead.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,22 +14,22 @@
 #include <cstdlib>
 #include <cstring>
 
-/// Set by roles.h; every message begins with it.
+/// Set by roles.h; null in a lesson that has one process only.
 inline const char*& role_name() {
   static const char* name = nullptr;
   return name;
 }
 
-/// Prints "[role pid] " and nothing else, for a line that goes on.
+/// Prints "[role pid] ", the beginning of a line.
 inline void print_role(FILE* out) {
   if (role_name())
     std::fprintf(out, "[%s %d] ", role_name(),
                  static_cast<int>(getpid()));
 }
 
-/// A line of the lesson's story, with the role that tells it.
+/// Prints one line of the lesson; it begins with the role, if any.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
-  std::printf("%-8s  ", role_name());
+  if (role_name()) std::printf("%-8s  ", role_name());
   va_list arguments;
   va_start(arguments, text);
   std::vprintf(text, arguments);
@@ -37,7 +38,7 @@ inline void print_role(FILE* out) {
   std::fflush(stdout);  // keeps the order when stdout is a pipe
 }
 
-/// Ends the process: the call as it is written, then what it answered.
+/// Prints the call as it is written and its answer; ends the process.
 [[noreturn]] inline void call_failed(const char* file, int line,
                                      const char* call, const char* name,
                                      int code, const char* text) {
@@ -48,8 +49,9 @@ inline void print_role(FILE* out) {
   std::exit(EXIT_FAILURE);
 }
 
-/// The address of a driver function; null if the driver has it not.
-/// Asked of the runtime: what links libcuda.so.1 needs it to start.
+/// The address of a driver function; null if the driver does not have
+/// it. The runtime finds it: a program linked with libcuda.so.1 cannot
+/// start without a driver, and so could not say "skipped".
 inline void* driver_entry(const char* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -61,7 +63,7 @@ inline void* driver_entry(const char* name) {
   return entry;
 }
 
-/// The same with its type; ends the process where it is missing.
+/// The same with its type; ends the process if it is missing.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = driver_entry(name);
@@ -110,3 +112,25 @@ inline const char* driver_error(CUresult code, bool describe = false) {
       call_failed(__FILE__, __LINE__, #call, "errno", errno, \
                   std::strerror(errno));                     \
   } while (0)
+
+/// Was the call refused, as it must be? Prints what was tried and the
+/// answer; the code stands in brackets, because most functions document
+/// several. Clears the error: the runtime keeps the code of a refused
+/// call, and the check after the next launch would find it.
+inline bool refused(const char* what, cudaError_t code) {
+  cudaGetLastError();
+  if (code == cudaSuccess)
+    say("%s: NOT REFUSED", what);
+  else
+    say("%s: refused [%s]", what, cudaGetErrorName(code));
+  return code != cudaSuccess;
+}
+
+/// The same for a driver call; the driver API keeps no code.
+inline bool refused(const char* what, CUresult code) {
+  if (code == CUDA_SUCCESS)
+    say("%s: NOT REFUSED", what);
+  else
+    say("%s: refused [%s]", what, driver_error(code));
+  return code != CUDA_SUCCESS;
+}

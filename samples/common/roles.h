@@ -9,17 +9,16 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <chrono>
 #include <csignal>
 #include <string>
 
 #include "channel.h"
-#include "check.h"
 #include "require.h"
 
 using namespace std::chrono_literals;
 
-/// The second argument of the second start: the number of its socket.
+/// The first argument of the second start; the second one is the number
+/// of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
 /// Is this the second start of the program?
@@ -40,30 +39,39 @@ inline Channel channel_from_parent(char** argv) {
   return Channel(std::atoi(argv[2]));
 }
 
-/// The importer as the exporter sees it.
+/// The importer, as the exporter sees it.
 struct Child {
-  Channel channel;  ///< to it
-  pid_t pid;        ///< of it
+  Channel channel;  ///< to the importer
+  pid_t pid;        ///< its process id
 
-  /// The importer's exit code; 1, with a line that says why, if a
-  /// signal ended it or the deadline did.
+  /// The importer's exit code; 1, with a line that says why, if it was
+  /// ended by a signal or did not end before the deadline.
   int wait(std::chrono::milliseconds deadline) {
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
-    pollfd ended{handle, POLLIN, 0};
-    if (poll(&ended, 1, static_cast<int>(deadline.count())) == 0) {
-      std::fprintf(stderr, "importer %d has not ended after %lld ms\n",
-                   pid, static_cast<long long>(deadline.count()));
+    if (!wait_for(handle, POLLIN, deadline)) {
+      std::fprintf(
+          stderr,
+          "the other process, %d, has not ended after %lld ms\n", pid,
+          static_cast<long long>(deadline.count()));
       kill(pid, SIGKILL);
+      if (!wait_for(handle, POLLIN, 5s)) return EXIT_FAILURE;
     }
     close(handle);
     int status = 0;
     SYS_CHECK(waitpid(pid, &status, 0));
     if (WIFEXITED(status)) return WEXITSTATUS(status);
-    std::fprintf(stderr, "importer %d was ended by signal %d (%s)\n",
-                 pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    std::fprintf(stderr, "signal %d (%s) ended the other process, %d\n",
+                 WTERMSIG(status), strsignal(WTERMSIG(status)), pid);
     return EXIT_FAILURE;
+  }
+
+  /// The exit code of the lesson: `mine`, that of the exporter, if it
+  /// failed, or else that of the importer, which has 10 s to end.
+  int finish(int mine) {
+    const int theirs = wait(10s);
+    return mine != EXIT_SUCCESS ? mine : theirs;
   }
 };
 

@@ -2,25 +2,18 @@
 // Physical memory.
 #include "core/block.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
+#include <cstddef>
 #include <cstring>
-#include <fstream>
-#include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 
+#include "core/device.h"
 #include "core/log.h"
-#include "core/pool_file.h"
 
 namespace ipclab::model {
 namespace {
@@ -32,7 +25,8 @@ struct Trailer {
   char magic[8];
   uint64_t id;
   uint64_t size;
-  uint64_t gpu;
+  int32_t gpu;
+  uint32_t reserved;
   Label label;
   uint64_t occupants[kSlots];
 };
@@ -41,46 +35,6 @@ struct Trailer {
 uint64_t occupant_position(uint64_t size, uint64_t offset) {
   const uint64_t slot = offset / (size / kSlots);
   return size + offsetof(Trailer, occupants) + 8 * (slot % kSlots);
-}
-
-std::string memfd_name(int gpu) {
-  return "ipclab-model-gpu" + std::to_string(gpu);
-}
-
-// A lock belongs to the open file, so it lasts while any descriptor of the file
-// does, also one in flight, and /proc/locks shows it to everybody. Its range
-// tells GPU and size.
-constexpr uint64_t kLockMark = 0x69706bull << 36;  // far behind all data
-constexpr int kGpuShift = 32;
-
-void lock_range(int descriptor, short type, int gpu, uint64_t size) {
-  struct flock range {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start =
-      static_cast<off_t>(kLockMark + (static_cast<uint64_t>(gpu) << kGpuShift));
-  range.l_len = static_cast<off_t>(size);
-  fcntl(descriptor, F_OFD_SETLK, &range);
-}
-
-// Memory of cuMemCreate on a GPU, by the locks on it.
-uint64_t chunk_bytes(int gpu) {
-  const uint64_t begin = kLockMark + (static_cast<uint64_t>(gpu) << kGpuShift);
-  std::set<std::string> seen;
-  uint64_t total = 0;
-  std::ifstream locks("/proc/locks");
-  std::string line;
-  while (std::getline(locks, line)) {
-    std::istringstream words(line);
-    std::string number, kind, mode, access, process, file;
-    uint64_t first = 0, last = 0;
-    if (words >> number >> kind >> mode >> access >> process >> file >> first >>
-            last &&
-        kind == "OFDLCK" && first == begin && seen.insert(file).second) {
-      total += last - first + 1;
-    }
-  }
-  return total;
 }
 
 }  // namespace
@@ -100,16 +54,10 @@ uint64_t unique_id() {
 
 std::shared_ptr<Block> Block::create(int gpu, uint64_t size,
                                      const Label& label) {
-  const std::string name =
-      label.is_chunk != 0 ? "ipclab-model-chunk" : memfd_name(gpu);
-  const int descriptor = memfd_create(name.c_str(), MFD_CLOEXEC);
-  if (descriptor < 0) {
-    say(std::string("no descriptor for device memory: ") +
-        std::strerror(errno) + (errno == EMFILE ? " (raise 'ulimit -n')" : ""));
-    return nullptr;
-  }
   auto block = std::shared_ptr<Block>(new Block);
-  block->descriptor_ = descriptor;
+  block->file_ =
+      SharedFile::create(label.is_chunk != 0 ? "chunk" : "block",
+                         size + sizeof(Trailer), SharedFile::Size::kFixed);
   block->gpu_ = gpu;
   block->size_ = size;
   block->id_ = unique_id();
@@ -117,51 +65,47 @@ std::shared_ptr<Block> Block::create(int gpu, uint64_t size,
   std::memcpy(head.magic, kMagic, sizeof kMagic);
   head.id = block->id_;
   head.size = size;
-  head.gpu = static_cast<uint64_t>(gpu);
+  head.gpu = gpu;
   head.label = label;
-  const size_t bytes = offsetof(Trailer, occupants);
-  const off_t end = static_cast<off_t>(size);
-  if (ftruncate(descriptor, end + static_cast<off_t>(sizeof(Trailer))) != 0 ||
-      pwrite(descriptor, &head, bytes, end) != static_cast<ssize_t>(bytes)) {
-    say(std::string("no device memory: ") + std::strerror(errno));
+  const auto bytes = static_cast<ssize_t>(offsetof(Trailer, occupants));
+  if (!block->file_.valid() ||
+      pwrite(block->descriptor(), &head, static_cast<size_t>(bytes),
+             static_cast<off_t>(size)) != bytes) {
+    say(std::string("no device memory: ") + std::strerror(errno) +
+        (errno == EMFILE ? " (raise 'ulimit -n')" : ""));
     return nullptr;
   }
-  if (label.is_chunk != 0 && gpu >= 0) {
-    lock_range(descriptor, F_RDLCK, gpu, size);
-  }
+  if (gpu >= 0) block->file_.count(gpu, size);
   return block;
 }
 
-std::shared_ptr<Block> Block::adopt(int descriptor) {
+std::shared_ptr<Block> Block::adopt(SharedFile file) {
   auto block = std::shared_ptr<Block>(new Block);
-  block->descriptor_ = descriptor;
-  struct stat status;
-  if (fstat(descriptor, &status) != 0 ||
-      status.st_size <= static_cast<off_t>(sizeof(Trailer))) {
+  block->file_ = std::move(file);
+  if (!block->file_.valid() || block->file_.size() <= sizeof(Trailer)) {
     return nullptr;
   }
-  const uint64_t size = static_cast<uint64_t>(status.st_size) - sizeof(Trailer);
+  const uint64_t size = block->file_.size() - sizeof(Trailer);
   Trailer head;
-  const size_t bytes = offsetof(Trailer, occupants);
-  if (pread(descriptor, &head, bytes, static_cast<off_t>(size)) !=
-          static_cast<ssize_t>(bytes) ||
+  const auto bytes = static_cast<ssize_t>(offsetof(Trailer, occupants));
+  if (pread(block->descriptor(), &head, static_cast<size_t>(bytes),
+            static_cast<off_t>(size)) != bytes ||
       std::memcmp(head.magic, kMagic, sizeof kMagic) != 0 ||
-      head.size != size) {
+      head.size != size || size % kPage != 0 || head.gpu < -1 ||
+      head.gpu >= kMaxGpus) {
     return nullptr;
   }
-  block->gpu_ = static_cast<int>(head.gpu);
+  block->gpu_ = head.gpu;
   block->size_ = size;
   block->id_ = head.id;
+  // It stays counted when its creator goes first.
+  if (block->gpu_ >= 0) block->file_.count(block->gpu_, size);
   return block;
-}
-
-Block::~Block() {
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 uint64_t Block::occupant(uint64_t offset) const {
   uint64_t value = 0;
-  if (pread(descriptor_, &value, sizeof value,
+  if (pread(descriptor(), &value, sizeof value,
             static_cast<off_t>(occupant_position(size_, offset))) !=
       sizeof value) {
     return 0;
@@ -170,7 +114,7 @@ uint64_t Block::occupant(uint64_t offset) const {
 }
 
 void Block::set_occupant(uint64_t offset, uint64_t export_id) {
-  if (pwrite(descriptor_, &export_id, sizeof export_id,
+  if (pwrite(descriptor(), &export_id, sizeof export_id,
              static_cast<off_t>(occupant_position(size_, offset))) !=
       sizeof export_id) {
     say(std::string("cannot mark device memory: ") + std::strerror(errno));
@@ -180,49 +124,9 @@ void Block::set_occupant(uint64_t offset, uint64_t export_id) {
 Label Block::label() const {
   Label label{};
   const off_t position = static_cast<off_t>(size_ + offsetof(Trailer, label));
-  return pread(descriptor_, &label, sizeof label, position) == sizeof label
+  return pread(descriptor(), &label, sizeof label, position) == sizeof label
              ? label
              : Label{};
-}
-
-uint64_t bytes_in_use(int gpu) {
-  const std::string wanted = "/memfd:" + memfd_name(gpu) + " ";
-  const std::string pool = "/memfd:" + pool_file_name(gpu) + " ";
-  std::set<std::pair<dev_t, ino_t>> seen;
-  uint64_t total = chunk_bytes(gpu);
-  DIR* processes = opendir("/proc");
-  if (processes == nullptr) return total;
-  while (const dirent* process = readdir(processes)) {
-    if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
-    const std::string folder = std::string("/proc/") + process->d_name + "/fd";
-    DIR* descriptors = opendir(folder.c_str());
-    if (descriptors == nullptr) continue;  // ended, or another user's
-    while (const dirent* entry = readdir(descriptors)) {
-      char target[64];
-      const ssize_t length =
-          readlinkat(dirfd(descriptors), entry->d_name, target, sizeof target);
-      if (length <= 0) continue;
-      const std::string name(target, static_cast<size_t>(length));
-      const bool pooled = name.compare(0, pool.size(), pool) == 0;
-      if (!pooled && name.compare(0, wanted.size(), wanted) != 0) continue;
-      struct stat status;
-      if (fstatat(dirfd(descriptors), entry->d_name, &status, 0) != 0 ||
-          !seen.emplace(status.st_dev, status.st_ino).second) {
-        continue;
-      }
-      if (pooled) {
-        const int file =
-            openat(dirfd(descriptors), entry->d_name, O_RDONLY | O_CLOEXEC);
-        total += pool_bytes(file);
-        if (file >= 0) close(file);
-      } else if (status.st_size > static_cast<off_t>(sizeof(Trailer))) {
-        total += static_cast<uint64_t>(status.st_size) - sizeof(Trailer);
-      }
-    }
-    closedir(descriptors);
-  }
-  closedir(processes);
-  return total;
 }
 
 }  // namespace ipclab::model

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/handle.h"
+#include "core/shared_file.h"
 
 namespace ipclab::model {
 
@@ -40,14 +41,14 @@ class Block {
   /// left.
   static std::shared_ptr<Block> create(int gpu, uint64_t size,
                                        const Label& label = {});
-  /// Takes over a descriptor of another process's block; null if it is none.
-  static std::shared_ptr<Block> adopt(int descriptor);
+  /// Another process's block; null if the file is none. What it says of itself
+  /// is checked, not believed.
+  static std::shared_ptr<Block> adopt(SharedFile file);
 
-  ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.descriptor(); }
   int gpu() const { return gpu_; }
   uint64_t size() const { return size_; }
   uint64_t id() const { return id_; }
@@ -60,16 +61,10 @@ class Block {
 
  private:
   Block() = default;
-  int descriptor_ = -1;
+  SharedFile file_;
   int gpu_ = 0;
   uint64_t size_ = 0;
   uint64_t id_ = 0;
 };
-
-/// Bytes of the memory of a GPU that exists on this machine, each counted once,
-/// as far as /proc shows it: blocks and pools that any process has a descriptor
-/// of; memory of cuMemCreate also while its only descriptor is on its way
-/// through a socket.
-uint64_t bytes_in_use(int gpu);
 
 }  // namespace ipclab::model

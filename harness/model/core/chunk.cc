@@ -114,8 +114,7 @@ int descriptor_of(void* shareable) {
 
 // Takes over the descriptor; null if it is not that of a chunk.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
-  if (descriptor < 0) return nullptr;
-  std::shared_ptr<Block> block = Block::adopt(descriptor);
+  std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
   return block != nullptr && block->label().is_chunk != 0 ? block : nullptr;
 }
 
@@ -245,20 +244,24 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle) {
   if (!profile().vmm) return CUDA_ERROR_NOT_SUPPORTED;
-  const std::lock_guard lock(state_mutex());
+  std::shared_ptr<Block> block;
   if (type == kFabric) {
+    // The exporter may take its time, so no lock is held.
     if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
     int descriptor = -1;
     if (CUresult error = fabric_import(shareable, &descriptor)) return error;
-    std::shared_ptr<Block> block = adopt_chunk(descriptor);
-    return block == nullptr ? CUDA_ERROR_INVALID_VALUE
-                            : import(std::move(block), handle);
+    block = adopt_chunk(descriptor);
+    if (block == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  } else if (type == kPosix) {
+    block = adopt_chunk(descriptor_of(shareable));
+    if (block == nullptr) {
+      return profile().driver_580 ? CUDA_ERROR_UNKNOWN
+                                  : CUDA_ERROR_INVALID_VALUE;
+    }
+  } else {
+    return CUDA_ERROR_INVALID_VALUE;
   }
-  if (type != kPosix) return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Block> block = adopt_chunk(descriptor_of(shareable));
-  if (block == nullptr) {
-    return profile().driver_580 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_VALUE;
-  }
+  const std::lock_guard lock(state_mutex());
   return import(std::move(block), handle);
 }
 

@@ -4,9 +4,11 @@
 
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/pool.h"
 #include "core/vmm.h"
@@ -32,12 +34,24 @@ uint64_t length(const Region& region, const Extent& extent) {
 struct Contexts {
   CUcontext stream;
   CUcontext current;
+  bool late = false;  // the work has begun: nobody gets a refusal any more
 };
+
+// The fault of a copy that a graph made and that cannot be done.
+void lose(CUcontext context) {
+  say("a graph copies or sets memory that is not there (error 700 on device " +
+      std::to_string(context->device) + ")");
+  int none = 0;
+  context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
 
 CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
                 Access needed, Place* place) {
   const std::lock_guard lock(state_mutex());
   const Allocation* found = find_allocation(region.address);
+  if (found == nullptr && in_window(region.address) && contexts.late) {
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
   if (found == nullptr) {
     // Host memory, or an address that faults like one.
     place->bytes = reinterpret_cast<char*>(region.address);
@@ -76,6 +90,48 @@ void copy_rows(char* to, const Region& to_layout, const char* from,
   }
 }
 
+// What a graph does: its memory is looked up when the launch comes to it, and
+// host memory is read then.
+void copy_now(Contexts contexts, const Region& to, const Region& from,
+              const Extent& extent) {
+  Place target;
+  Place source;
+  if (locate(to, extent, contexts, kReadWrite, &target) != CUDA_SUCCESS ||
+      locate(from, extent, contexts, kRead, &source) != CUDA_SUCCESS) {
+    lose(contexts.stream);
+    return;
+  }
+  copy_rows(target.bytes, to, source.bytes, from, extent);
+}
+
+void set_rows(char* to, const Region& layout, uint32_t value, unsigned element,
+              const Extent& extent) {
+  for (uint64_t z = 0; z < extent.depth; ++z) {
+    for (uint64_t y = 0; y < extent.height; ++y) {
+      char* row = to + z * layout.slice + y * layout.pitch;
+      if (element == 1) {
+        std::memset(row, static_cast<int>(value & 0xff), extent.width);
+        continue;
+      }
+      for (uint64_t x = 0; x < extent.width; x += element) {
+        std::memcpy(row + x, &value, element);
+      }
+    }
+  }
+}
+
+void set_now(CUcontext context, const Region& to, uint32_t value,
+             unsigned element, const Extent& extent) {
+  Place target;
+  const CUresult error =
+      locate(to, extent, {context, nullptr, true}, kReadWrite, &target);
+  if (error != CUDA_SUCCESS || target.pageable) {
+    lose(context);
+    return;
+  }
+  set_rows(target.bytes, to, value, element, extent);
+}
+
 bool is_empty(const Extent& extent) {
   return extent.width == 0 || extent.height == 0 || extent.depth == 0;
 }
@@ -86,9 +142,16 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous) {
   if (is_empty(extent)) return CUDA_SUCCESS;
+  const Contexts contexts{stream->context(), current};
+  if (asynchronous && stream->capturing()) {
+    stream->submit(
+        {CU_GRAPH_NODE_TYPE_MEMCPY, [=] {
+           copy_now({contexts.stream, current, true}, to, from, extent);
+         }});
+    return CUDA_SUCCESS;
+  }
   Place target;
   Place source;
-  const Contexts contexts{stream->context(), current};
   if (CUresult error = locate(to, extent, contexts, kReadWrite, &target)) {
     return error;
   }
@@ -116,7 +179,7 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
     copy_rows(staged->data(), packed, source.bytes, from, extent);
     work = [=] { copy_rows(target.bytes, to, staged->data(), packed, extent); };
   }
-  stream->submit(std::move(work));
+  stream->submit({CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work)});
   return CUDA_SUCCESS;
 }
 
@@ -125,26 +188,19 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
              bool asynchronous) {
   if (is_empty(extent)) return CUDA_SUCCESS;
   if (to.address % element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (asynchronous && stream->capturing()) {
+    CUcontext context = stream->context();
+    stream->submit({CU_GRAPH_NODE_TYPE_MEMSET,
+                    [=] { set_now(context, to, value, element, extent); }});
+    return CUDA_SUCCESS;
+  }
   Place target;
   if (CUresult error = locate(to, extent, {stream->context(), nullptr},
                               kReadWrite, &target)) {
     return error;
   }
   if (target.pageable) return CUDA_ERROR_INVALID_VALUE;
-  const auto work = [=] {
-    for (uint64_t z = 0; z < extent.depth; ++z) {
-      for (uint64_t y = 0; y < extent.height; ++y) {
-        char* row = target.bytes + z * to.slice + y * to.pitch;
-        if (element == 1) {
-          std::memset(row, static_cast<int>(value & 0xff), extent.width);
-          continue;
-        }
-        for (uint64_t x = 0; x < extent.width; x += element) {
-          std::memcpy(row + x, &value, element);
-        }
-      }
-    }
-  };
+  const auto work = [=] { set_rows(target.bytes, to, value, element, extent); };
   // "Asynchronous with respect to the host except when the target is pinned
   // host memory or a unified memory region."
   if (!asynchronous && (!target.on_device || target.sync_memops)) {
@@ -152,7 +208,7 @@ CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,
     stream->run(work);
     return static_cast<CUresult>(stream->context()->sticky.load());
   }
-  stream->submit(work);
+  stream->submit({CU_GRAPH_NODE_TYPE_MEMSET, work});
   return CUDA_SUCCESS;
 }
 

@@ -66,7 +66,8 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
   if (event->context != stream->context()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
   if (stream->capturing()) {  // each launch of the graph is a record
-    stream->submit([state] { state->complete(state->begin_record()); });
+    stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                    [state] { state->complete(state->begin_record()); }});
     return CUDA_SUCCESS;
   }
   const Order behind = stream->order_from_now();
@@ -76,7 +77,9 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     event->record = record;
     event->behind = behind;
   }
-  stream->submit([state, record] { state->complete(record); }, true);
+  stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                  [state, record] { state->complete(record); }},
+                 true);
   return CUDA_SUCCESS;
 }
 
@@ -124,9 +127,11 @@ CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
   const std::shared_ptr<EventState> state = event->state;
   const uint32_t captured = state->latest();
   if (stream->capturing()) {
-    stream->submit([state] { state->wait(state->latest()); });
+    stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                    [state] { state->wait(state->latest()); }});
   } else {
-    stream->submit([state, captured] { state->wait(captured); });
+    stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                    [state, captured] { state->wait(captured); }});
     stream->follow(order_behind(event.get(), captured));
   }
   return CUDA_SUCCESS;

@@ -5,13 +5,12 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <new>
+#include <utility>
 
 #include "core/block.h"
 #include "core/log.h"
@@ -50,44 +49,41 @@ bool at_least(uint32_t a, uint32_t b) {
 
 std::shared_ptr<EventState> EventState::local() {
   auto state = std::shared_ptr<EventState>(new EventState);
-  return state->map(-1, true) ? state : nullptr;
+  return state->map(true) ? state : nullptr;
 }
 
 std::shared_ptr<EventState> EventState::shared() {
   auto state = std::shared_ptr<EventState>(new EventState);
-  state->descriptor_ = memfd_create("ipclab-model-event", MFD_CLOEXEC);
-  if (state->descriptor_ < 0 ||
-      ftruncate(state->descriptor_, sizeof(Page)) != 0 ||
-      !state->map(state->descriptor_, true) || !state->join()) {
-    return nullptr;
-  }
-  return state;
+  state->file_ =
+      SharedFile::create("event", sizeof(Page), SharedFile::Size::kFixed);
+  const bool made = state->file_.valid() && state->map(true) && state->join();
+  return made ? state : nullptr;
 }
 
-std::shared_ptr<EventState> EventState::adopt(int descriptor) {
+std::shared_ptr<EventState> EventState::adopt(SharedFile file) {
   auto state = std::shared_ptr<EventState>(new EventState);
-  state->descriptor_ = descriptor;
-  struct stat status;
-  if (fstat(descriptor, &status) != 0 ||
-      status.st_size != static_cast<off_t>(sizeof(Page)) ||
-      !state->map(descriptor, false) ||
-      std::memcmp(state->page_->magic, kMagic, sizeof kMagic) != 0 ||
-      !state->join()) {
-    return nullptr;
-  }
-  return state;
+  state->file_ = std::move(file);
+  const bool good =
+      state->file_.valid() && state->file_.size() == sizeof(Page) &&
+      state->map(false) &&
+      std::memcmp(state->page_->magic, kMagic, sizeof kMagic) == 0 &&
+      state->join();
+  return good ? state : nullptr;
 }
 
-bool EventState::map(int descriptor, bool fresh) {
-  const int flags = descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  void* place =
-      mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, flags, descriptor, 0);
+bool EventState::map(bool fresh) {
+  const int flags = file_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* place = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, flags,
+                     file_.descriptor(), 0);
   if (place == MAP_FAILED) return false;
+  // In a forked child it would keep the lock that says that this process lives.
+  madvise(place, sizeof(Page), MADV_DONTFORK);
   page_ = static_cast<Page*>(place);  // zero bytes are a valid empty state
   if (fresh) {
     std::memcpy(page_->magic, kMagic, sizeof kMagic);
     page_->id = unique_id();
   }
+  id_ = page_->id;
   return true;
 }
 
@@ -100,22 +96,22 @@ bool EventState::join() {
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(sizeof(Page)) + me_;
   lock.l_len = 1;
-  return fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
+  return fcntl(file_.descriptor(), F_OFD_SETLK, &lock) == 0;
 }
 
 bool EventState::recorder_is_alive(uint32_t recorder) const {
-  if (descriptor_ < 0 || recorder == me_) return true;
+  if (!file_.valid() || recorder == me_) return true;
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(sizeof(Page)) + recorder;
   lock.l_len = 1;
-  return fcntl(descriptor_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return fcntl(file_.descriptor(), F_OFD_GETLK, &lock) != 0 ||
+         lock.l_type != F_UNLCK;
 }
 
 EventState::~EventState() {
   if (page_ != nullptr) munmap(page_, sizeof(Page));
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 uint32_t EventState::begin_record() {

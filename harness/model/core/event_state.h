@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/shared_file.h"
+
 namespace ipclab::model {
 
 /// Records are numbered from 1; 0 means that nothing was recorded, which counts
@@ -18,15 +20,15 @@ class EventState {
   static std::shared_ptr<EventState> local();
   /// In a memfd that another process may open; null without resources.
   static std::shared_ptr<EventState> shared();
-  /// Takes over the descriptor of another process's event; null if it is none.
-  static std::shared_ptr<EventState> adopt(int descriptor);
+  /// Another process's event; null if the file is none.
+  static std::shared_ptr<EventState> adopt(SharedFile file);
 
   ~EventState();
   EventState(const EventState&) = delete;
   EventState& operator=(const EventState&) = delete;
 
-  int descriptor() const { return descriptor_; }
-  uint64_t id() const { return page_->id; }
+  int descriptor() const { return file_.descriptor(); }
+  uint64_t id() const { return id_; }
 
   /// The number of a new record. Waits while the ring of unfinished records is
   /// full.
@@ -60,13 +62,14 @@ class EventState {
   };
 
   EventState() = default;
-  bool map(int descriptor, bool fresh);
+  bool map(bool fresh);
   bool join();
   bool recorder_is_alive(uint32_t recorder) const;
   Slot& slot(uint32_t record) const { return page_->ring[record % kRing]; }
 
+  SharedFile file_;  ///< not valid for one process
   Page* page_ = nullptr;
-  int descriptor_ = -1;
+  uint64_t id_ = 0;
   uint32_t me_ = 0;  ///< this process among the participants
 };
 

@@ -2,12 +2,14 @@
 // Fabric handles.
 #include "core/fabric.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/block.h"
 #include "core/handle.h"
@@ -26,7 +29,9 @@
 namespace ipclab::model {
 namespace {
 
-constexpr timeval kDeadline{5, 0};
+constexpr std::chrono::seconds kDeadline{5};
+constexpr size_t kMostClients = 256;
+constexpr int kTickMs = 100;
 
 std::optional<uint64_t> imex_channel() {
   const char* variable = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL");
@@ -132,17 +137,60 @@ bool is_same_user(int socket) {
          peer.uid == getuid();
 }
 
-void serve(int listener) {
-  for (;;) {
-    const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (socket < 0) continue;
-    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
-    uint64_t id = 0;
-    if (recv(socket, &id, sizeof id, 0) == sizeof id && is_same_user(socket)) {
-      const auto [owner, descriptor] = find_offer(id);
-      send_answer(socket, owner == nullptr ? -1 : descriptor);
-    }
+using Clock = std::chrono::steady_clock;
+
+// Somebody who has connected and not asked yet.
+struct Client {
+  int socket;
+  Clock::time_point until;
+};
+
+void answer(int socket) {
+  uint64_t id = 0;
+  if (recv(socket, &id, sizeof id, MSG_DONTWAIT) != sizeof id) return;
+  const auto [owner, descriptor] = find_offer(id);
+  send_answer(socket, owner == nullptr ? -1 : descriptor);
+}
+
+// Only this user's clients wait for an answer. False without a descriptor.
+bool take_client(int listener, std::vector<Client>* clients) {
+  const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket < 0) return false;
+  if (is_same_user(socket)) {
+    clients->push_back({socket, Clock::now() + kDeadline});
+  } else {
     close(socket);
+  }
+  return true;
+}
+
+// Answers each client as soon as it asks, so that a silent one holds up nobody.
+void serve(int listener) {
+  std::vector<Client> clients;
+  bool full = false;
+  for (;;) {
+    std::vector<pollfd> polled;
+    full = full || clients.size() >= kMostClients;
+    polled.push_back({full ? -1 : listener, POLLIN, 0});
+    for (const Client& client : clients) {
+      polled.push_back({client.socket, POLLIN, 0});
+    }
+    const bool must_look = full || !clients.empty();
+    poll(polled.data(), polled.size(), must_look ? kTickMs : -1);
+    const Clock::time_point now = Clock::now();
+    std::vector<Client> waiting;
+    for (size_t i = 0; i < clients.size(); ++i) {
+      const bool asks = polled[i + 1].revents != 0;
+      if (asks) answer(clients[i].socket);
+      if (asks || now > clients[i].until) {
+        close(clients[i].socket);
+      } else {
+        waiting.push_back(clients[i]);
+      }
+    }
+    clients = std::move(waiting);
+    // Without a descriptor left a new client waits for the next round.
+    full = polled[0].revents != 0 && !take_client(listener, &clients);
   }
 }
 
@@ -186,7 +234,9 @@ CUresult fabric_import(const void* bytes, int* descriptor) {
   if (!is_sealed(HandleKind::kFabric, handle)) return CUDA_ERROR_INVALID_VALUE;
   if (imex_channel() != handle.offset) return CUDA_ERROR_NOT_PERMITTED;
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &kDeadline, sizeof kDeadline);
+  const timeval limit{kDeadline.count(), 0};
+  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   sockaddr_un address;
   const socklen_t length = address_of(handle.occupant, &address);
   if (connect(connection, reinterpret_cast<sockaddr*>(&address), length) == 0 &&

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs, as far as memory goes: work that one stream captured, and allocation
-// nodes, whose memory cannot be shared with another process.
+// Graphs: commands with dependencies, put together node by node or captured
+// from a stream. A launch gives the commands to a stream in an order that the
+// dependencies allow.
 #pragma once
 
 #include <cuda.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/stream.h"
 
-/// What a CUgraphNode points to: an allocation. Captured work has no handles.
+/// What a CUgraphNode points to.
 struct CUgraphNode_st {
+  CUgraph graph = nullptr;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  std::vector<CUgraphNode> after;  ///< what it depends on
+  /// One command; none of an empty node, those of the child of a child graph.
+  std::vector<ipclab::model::Command> commands;
+  std::shared_ptr<CUgraph_st> child;
   CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+  CUdeviceptr freed = 0;  ///< by a free node
 };
 
 /// What a CUgraph points to.
@@ -23,31 +32,77 @@ struct CUgraph_st {
   CUgraph_st& operator=(const CUgraph_st&) = delete;
 
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
-  std::vector<ipclab::model::Work> work;  ///< in the order of the stream
 };
 
 /// What a CUgraphExec points to.
 struct CUgraphExec_st {
-  std::vector<ipclab::model::Work> work;
+  std::shared_ptr<CUgraph_st> graph;  ///< keeps the addresses of allocations
+  struct Step {
+    CUgraphNode node;
+    std::vector<ipclab::model::Command> commands;
+  };
+  std::vector<Step> steps;
+  std::vector<CUdeviceptr> unfreed;  ///< allocated and not freed by the graph
+  bool frees_at_launch = false;
 };
 
 namespace ipclab::model {
 
 CUgraph graph_create();
+/// The live graph behind a handle, or null.
+std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
 /// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);
+
+/// Where a new node goes.
+struct NodePlace {
+  CUgraph graph;
+  const CUgraphNode* after;
+  size_t count;
+};
+
+/// Gives a stream the work that becomes a node. What the call refuses the node
+/// is refused for.
+using Recording = std::function<CUresult(const std::shared_ptr<Stream>&)>;
+
+/// Adds what `record` gives a stream of the context, one command.
+/// CUDA_ERROR_INVALID_VALUE for a graph that is not alive and for dependencies
+/// that are not of it.
+CUresult graph_add(const NodePlace& place, CUcontext context,
+                   const Recording& record, CUgraphNode* node);
+CUresult graph_add_empty(const NodePlace& place, CUgraphNode* node);
+/// The child is cloned.
+CUresult graph_add_child(const NodePlace& place, CUgraph child,
+                         CUgraphNode* node);
 /// Adds an allocation and writes its address to `wanted`.
 /// CUDA_ERROR_INVALID_VALUE for properties that no pool may have, and for
 /// handle types: "IPC is not supported".
-CUresult graph_add_allocation(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
+CUresult graph_add_allocation(const NodePlace& place,
+                              CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
+/// CUDA_ERROR_INVALID_VALUE unless it is the address of an allocation node of
+/// the graph that it does not free yet.
+CUresult graph_add_free(const NodePlace& place, CUdeviceptr address,
+                        CUgraphNode* node);
+CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
+                                const CUgraphNode* to, size_t count);
+/// The node of a live graph, or null.
+CUgraphNode find_node(CUgraphNode node);
+CUresult graph_clone(CUgraph graph, CUgraph* clone);
 
 /// Ends the capture of a stream. CUDA_ERROR_ILLEGAL_STATE if there is none,
 /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured.
 CUresult graph_from_capture(Stream* stream, CUgraph* graph);
-/// CUDA_ERROR_NOT_SUPPORTED for a graph with allocations.
-CUresult graph_instantiate(CUgraph graph, CUgraphExec* executable);
-CUresult graph_launch(CUgraphExec executable, Stream* stream);
+/// CUDA_ERROR_INVALID_VALUE for dependencies in a circle.
+CUresult graph_instantiate(CUgraph graph, unsigned long long flags,
+                           CUgraphExec* executable);
+/// Puts other work in the place of a node's, for the launches to come.
+CUresult graph_change(CUgraphExec executable, CUgraphNode node,
+                      CUcontext context, const Recording& record);
+/// CUDA_ERROR_INVALID_VALUE while memory of an earlier launch is not freed,
+/// unless the graph frees it at its launch.
+CUresult graph_launch(CUgraphExec executable,
+                      const std::shared_ptr<Stream>& stream);
 CUresult graph_destroy(CUgraphExec executable);
 
 }  // namespace ipclab::model

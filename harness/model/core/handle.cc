@@ -38,26 +38,13 @@ uint64_t own_start_time() {
 }
 
 uint64_t checksum_of(const Handle& handle) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  // FNV-1a. Only handles of this machine are handles.
+  uint64_t hash = 14695981039346656037ull ^ machine_id();
   const auto* bytes = reinterpret_cast<const unsigned char*>(&handle);
   for (size_t i = 0; i < offsetof(Handle, checksum); ++i) {
     hash = (hash ^ bytes[i]) * 1099511628211ull;
   }
   return hash;
-}
-
-// Opens a descriptor of the model in another process.
-int open_memory(uint32_t pid, int descriptor) {
-  const std::string path =
-      "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  char target[64];
-  const ssize_t length = readlink(path.c_str(), target, sizeof target);
-  const std::string ours = "/memfd:ipclab-model-";
-  if (length < static_cast<ssize_t>(ours.size()) ||
-      ours.compare(0, ours.size(), target, ours.size()) != 0) {
-    return -1;  // the number belongs to something else by now
-  }
-  return open(path.c_str(), O_RDWR | O_CLOEXEC);
 }
 
 }  // namespace
@@ -83,10 +70,11 @@ bool exporter_is_alive(const Handle& handle) {
   return start_time(handle.pid) == handle.started;
 }
 
-int open_remote(const Handle& handle) {
+SharedFile open_remote(const Handle& handle) {
   errno = 0;
-  if (!exporter_is_alive(handle)) return -1;
-  return open_memory(handle.pid, handle.descriptor);
+  return exporter_is_alive(handle)
+             ? SharedFile::open_of(handle.pid, handle.descriptor)
+             : SharedFile();
 }
 
 }  // namespace ipclab::model

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "core/shared_file.h"
+
 namespace ipclab::model {
 
 enum class HandleKind : uint32_t {
@@ -38,8 +40,8 @@ bool is_sealed(HandleKind kind, const Handle& handle);
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
-/// Opens the exporter's descriptor; -1 if that is not possible (it ended, it
-/// closed the object, or it belongs to another user).
-int open_remote(const Handle& handle);
+/// Opens the exporter's file; not valid, with errno, if that is not possible
+/// (it ended, it closed the object, or it belongs to another user).
+SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

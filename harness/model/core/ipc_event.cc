@@ -52,9 +52,7 @@ CUresult ipc_open_event(CUcontext context, CUevent* event, const void* bytes) {
   if (handle.occupant != shared_memory_filesystem()) {
     return CUDA_ERROR_MAP_FAILED;
   }
-  const int descriptor = open_remote(handle);
-  if (descriptor < 0) return CUDA_ERROR_MAP_FAILED;
-  std::shared_ptr<EventState> state = EventState::adopt(descriptor);
+  std::shared_ptr<EventState> state = EventState::adopt(open_remote(handle));
   if (state == nullptr || state->id() != handle.object) {
     return CUDA_ERROR_MAP_FAILED;
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -174,13 +175,13 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
   if (another_context_has_it(context, handle)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  const int descriptor = open_remote(handle);
-  if (descriptor < 0) {
+  SharedFile file = open_remote(handle);
+  if (!file.valid()) {
     const bool hidden = errno == EACCES || errno == EPERM;
     if (!exporter_is_alive(handle)) return CUDA_ERROR_INVALID_HANDLE;
     return hidden ? CUDA_ERROR_MAP_FAILED : CUDA_ERROR_INVALID_VALUE;
   }
-  std::shared_ptr<Block> block = Block::adopt(descriptor);
+  std::shared_ptr<Block> block = Block::adopt(std::move(file));
   if (block == nullptr || !is_meant(*block, handle)) {
     return CUDA_ERROR_INVALID_VALUE;
   }

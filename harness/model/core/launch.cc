@@ -40,9 +40,9 @@ bool fits(const LaunchShape& shape) {
 
 }  // namespace
 
-int blocks_per_multiprocessor(CUfunction function, int block_size,
+int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
                               size_t dynamic_shared_bytes) {
-  const ptx::Kernel& kernel = *function->kernel;
+  const ptx::Kernel& kernel = *function.kernel;
   if (block_size > static_cast<int>(kernel.max_threads_per_block())) return 0;
   const size_t shared =
       kernel.static_shared_bytes() + dynamic_shared_bytes + (1 << 10);
@@ -51,9 +51,9 @@ int blocks_per_multiprocessor(CUfunction function, int block_size,
                    kBlocksPerMultiprocessor, static_cast<int>(by_shared)});
 }
 
-CUresult launch(CUfunction function, const LaunchShape& shape,
-                const std::shared_ptr<Stream>& stream, void** parameters,
-                const void* packed, size_t packed_size) {
+CUresult launch(const std::shared_ptr<CUfunc_st>& function,
+                const LaunchShape& shape, const std::shared_ptr<Stream>& stream,
+                void** parameters, const void* packed, size_t packed_size) {
   const ptx::Kernel& kernel = *function->kernel;
   CUcontext context = stream->context();
   if (!kernel.unsupported().empty()) {
@@ -75,7 +75,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape,
     const uint64_t blocks =
         uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
     const int resident = blocks_per_multiprocessor(
-        function, static_cast<int>(threads), shape.dynamic_shared_bytes);
+        *function, static_cast<int>(threads), shape.dynamic_shared_bytes);
     if (blocks > static_cast<uint64_t>(resident) * kMultiprocessors) {
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
@@ -95,28 +95,27 @@ CUresult launch(CUfunction function, const LaunchShape& shape,
   }
 
   // The module must not go away under a running kernel.
-  const std::shared_ptr<CUmod_st> module = find_module(function->module);
-  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   stream->submit(
-      [module, context, shape, &kernel, arguments = std::move(arguments)] {
-        const ptx::AddressSpace space = address_space(context->device);
-        ptx::Launch grid;
-        grid.kernel = &kernel;
-        std::copy(shape.grid, shape.grid + 3, grid.grid);
-        std::copy(shape.block, shape.block + 3, grid.block);
-        grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
-        grid.parameters = arguments.data();
-        grid.space = &space;
-        grid.limit_seconds = kernel_limit();
-        grid.cooperative = shape.cooperative;
-        const std::optional<ptx::Fault> fault = ptx::run(grid);
-        if (!fault) return;
-        say(fault->what + " (error " + std::to_string(fault->code) +
-            " on device " + std::to_string(context->device) +
-            "; the context cannot be used any more)");
-        int none = 0;
-        context->sticky.compare_exchange_strong(none, fault->code);
-      });
+      {CU_GRAPH_NODE_TYPE_KERNEL,
+       [function, context, shape, &kernel, arguments = std::move(arguments)] {
+         const ptx::AddressSpace space = address_space(context->device);
+         ptx::Launch grid;
+         grid.kernel = &kernel;
+         std::copy(shape.grid, shape.grid + 3, grid.grid);
+         std::copy(shape.block, shape.block + 3, grid.block);
+         grid.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+         grid.parameters = arguments.data();
+         grid.space = &space;
+         grid.limit_seconds = kernel_limit();
+         grid.cooperative = shape.cooperative;
+         const std::optional<ptx::Fault> fault = ptx::run(grid);
+         if (!fault) return;
+         say(fault->what + " (error " + std::to_string(fault->code) +
+             " on device " + std::to_string(context->device) +
+             "; the context cannot be used any more)");
+         int none = 0;
+         context->sticky.compare_exchange_strong(none, fault->code);
+       }});
   return CUDA_SUCCESS;
 }
 

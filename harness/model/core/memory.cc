@@ -150,6 +150,10 @@ void release(std::map<uint64_t, Allocation>::iterator entry) {
         drop_block(allocation.mapping, *allocation.block);
       }
       break;
+    case Kind::kGraph:
+      unmap(allocation.mapping, allocation.mapping_size);
+      give_back_bytes(allocation.gpu, allocation.mapping_size);
+      break;
     case Kind::kManaged:
     case Kind::kHost:
       retire(allocation.mapping, allocation.mapping_size);
@@ -173,7 +177,7 @@ bool take_bytes(int gpu, uint64_t size) {
   const uint64_t total = total_bytes(gpu);
   uint64_t used = bytes_of_gpu()[gpu];
   if (size >= kCountOthers && size <= total) {
-    used = std::max(used, bytes_in_use(gpu));
+    used = std::max(used, counted_bytes(gpu));
   }
   if (size > total || used > total - size) return false;
   bytes_of_gpu()[gpu] += size;
@@ -286,7 +290,7 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
       rounded < size ? 0 : take_addresses(Area::kOther, rounded);
   if (place == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   // The mappings keep the memory; the descriptor is not needed any more.
-  const std::shared_ptr<Block> block = Block::create(context->gpu, rounded);
+  const std::shared_ptr<Block> block = Block::create(-1, rounded);
   if (block == nullptr || !map_block(place, *block, rounded, true)) {
     give_back_addresses(place, rounded);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -311,7 +315,8 @@ CUresult memory_free(uint64_t address) {
     allocation = entry->second;
   }
   if (allocation.pool != nullptr) return pool_free(address, nullptr);
-  if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged) {
+  if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged &&
+      allocation.kind != Kind::kGraph) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   wait_for_users(allocation);
@@ -355,21 +360,52 @@ CUresult memory_free_async(uint64_t address,
     const auto entry = allocations().find(address);
     if (entry == allocations().end()) return CUDA_ERROR_INVALID_VALUE;
     const bool pooled = entry->second.pool != nullptr;
-    if (!pooled && entry->second.kind != Kind::kDevice) {
+    if (!pooled && entry->second.kind != Kind::kDevice &&
+        entry->second.kind != Kind::kGraph) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!pooled) id = entry->second.buffer_id;
   }
   if (id == 0) return pool_free(address, stream);
   stream->submit(
-      [address, id] {
-        const std::lock_guard lock(state_mutex());
-        const auto entry = allocations().find(address);
-        if (entry != allocations().end() && entry->second.buffer_id == id) {
-          release(entry);
-        }
-      },
+      {CU_GRAPH_NODE_TYPE_MEM_FREE,
+       [address, id] {
+         const std::lock_guard lock(state_mutex());
+         const auto entry = allocations().find(address);
+         if (entry != allocations().end() && entry->second.buffer_id == id) {
+           release(entry);
+         }
+       }},
       true);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_allocate(CUcontext context, uint64_t address,
+                               uint64_t size) {
+  const std::lock_guard lock(state_mutex());
+  const uint64_t bytes = round_up(size, kPage);
+  if (find_allocation(address) != nullptr || !take_bytes(context->gpu, bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const std::shared_ptr<Block> block = Block::create(context->gpu, bytes);
+  if (block == nullptr || !map_block(address, *block, bytes, false)) {
+    give_back_bytes(context->gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  grant(context->gpu, address, bytes);
+  Allocation& allocation = insert(context, address, size, Kind::kGraph);
+  allocation.mapping_size = bytes;
+  allocation.block = block;
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_free(uint64_t address) {
+  const std::lock_guard lock(state_mutex());
+  const auto entry = allocations().find(address);
+  if (entry == allocations().end() || entry->second.kind != Kind::kGraph) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  release(entry);
   return CUDA_SUCCESS;
 }
 
@@ -417,7 +453,7 @@ CUresult host_unregister(uint64_t address) {
 
 void memory_info(int gpu, uint64_t* free_bytes, uint64_t* total) {
   *total = total_bytes(gpu);
-  const uint64_t used = std::min(bytes_in_use(gpu), *total);
+  const uint64_t used = std::min(counted_bytes(gpu), *total);
   *free_bytes = *total - used;
 }
 

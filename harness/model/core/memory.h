@@ -30,6 +30,7 @@ enum class Kind {
   kVariable,    ///< a __device__ or __constant__ variable
   kPooled,      ///< of a pool on a device, also an imported one
   kMapped,      ///< cuMemMap
+  kGraph,       ///< of an allocation node, between its launch and its free
 };
 
 enum Access : uint8_t {
@@ -140,6 +141,11 @@ CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,
 /// the address is not the beginning of such an allocation.
 CUresult memory_free(uint64_t address);
 CUresult host_free(uint64_t address);
+/// The memory of an allocation node at the node's address, which stays the
+/// graph's.
+CUresult graph_memory_allocate(CUcontext context, uint64_t address,
+                               uint64_t size);
+CUresult graph_memory_free(uint64_t address);
 /// Frees a module's variable without waiting for anybody.
 void variable_free(uint64_t address);
 /// cuMemFreeAsync: in the order of the stream.

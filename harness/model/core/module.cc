@@ -19,6 +19,11 @@ Registry<CUmod_st>& modules() {
   return registry;
 }
 
+Registry<CUfunc_st>& functions() {
+  static auto& registry = *new Registry<CUfunc_st>;
+  return registry;
+}
+
 Registry<CUlib_st>& libraries() {
   static auto& registry = *new Registry<CUlib_st>;
   return registry;
@@ -92,11 +97,18 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
     function->kernel = kernel.get();
     made->functions.push_back(std::move(function));
   }
+  for (const auto& function : made->functions) {
+    functions().add(std::shared_ptr<CUfunc_st>(made, function.get()));
+  }
   *module = modules().add(std::move(made));
   return CUDA_SUCCESS;
 }
 
-void free_variables(const CUmod_st& module) {
+// Takes away what the module gave the program.
+void withdraw(const CUmod_st& module) {
+  for (const auto& function : module.functions) {
+    functions().remove(function.get());
+  }
   for (const ptx::Module::Variable& variable : module.code->variables()) {
     variable_free(variable.address);
   }
@@ -114,7 +126,7 @@ CUresult module_unload(CUmodule module) {
   const std::shared_ptr<CUmod_st> removed = modules().remove(module);
   if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   context_synchronize(removed->context);
-  free_variables(*removed);
+  withdraw(*removed);
   return CUDA_SUCCESS;
 }
 
@@ -212,20 +224,20 @@ CUresult kernel_function(CUkernel kernel, CUcontext context,
   return module_function(module, found->name.c_str(), function);
 }
 
-CUfunction resolve_function(CUfunction function, CUcontext context) {
+std::shared_ptr<CUfunc_st> resolve_function(CUfunction function,
+                                            CUcontext context) {
   auto* kernel = reinterpret_cast<CUkernel>(function);
-  CUfunction resolved = nullptr;
-  if (kernel_function(kernel, context, &resolved) == CUDA_SUCCESS) {
-    return resolved;
-  }
-  return kernels().find(kernel) == nullptr ? function : nullptr;
+  CUfunction of_kernel = nullptr;
+  return kernel_function(kernel, context, &of_kernel) == CUDA_SUCCESS
+             ? functions().find(of_kernel)
+             : functions().find(function);
 }
 
 void destroy_modules(CUcontext context) {
   for (const auto& module : modules().remove_if([&](const CUmod_st& candidate) {
          return candidate.context == context;
        })) {
-    free_variables(*module);
+    withdraw(*module);
   }
 }
 

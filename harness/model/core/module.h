@@ -64,8 +64,10 @@ std::shared_ptr<CUlib_st> find_library(CUlibrary library);
 CUresult kernel_function(CUkernel kernel, CUcontext context,
                          CUfunction* function);
 
-/// A CUfunction, or a CUkernel cast to one; null if it is neither.
-CUfunction resolve_function(CUfunction function, CUcontext context);
+/// A CUfunction, or a CUkernel cast to one; null if it is neither (any more).
+/// Keeps its module.
+std::shared_ptr<CUfunc_st> resolve_function(CUfunction function,
+                                            CUcontext context);
 
 void destroy_modules(CUcontext context);
 
@@ -77,13 +79,13 @@ struct LaunchShape {
 };
 
 /// Blocks of this size that fit on one multiprocessor.
-int blocks_per_multiprocessor(CUfunction function, int block_size,
+int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
                               size_t dynamic_shared_bytes);
 
 /// Gives a grid to a stream. `parameters` as in cuLaunchKernel; with
 /// `packed` != null it is the parameter buffer instead.
-CUresult launch(CUfunction function, const LaunchShape& shape,
-                const std::shared_ptr<Stream>& stream, void** parameters,
-                const void* packed, size_t packed_size);
+CUresult launch(const std::shared_ptr<CUfunc_st>& function,
+                const LaunchShape& shape, const std::shared_ptr<Stream>& stream,
+                void** parameters, const void* packed, size_t packed_size);
 
 }  // namespace ipclab::model

@@ -95,7 +95,6 @@ CUresult pool_export(CUmemoryPool handle, CUmemAllocationHandleType type,
 
 CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* handle) {
-  const std::lock_guard lock(state_mutex());
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   if ((type != kPosix && type != kFabric) || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -111,7 +110,7 @@ CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
   } else if (CUresult error = fabric_import(shareable, &copy)) {
     return error;
   }
-  std::shared_ptr<PoolFile> file = copy < 0 ? nullptr : PoolFile::adopt(copy);
+  std::shared_ptr<PoolFile> file = PoolFile::adopt(SharedFile::adopt(copy));
   if (file == nullptr) {
     return profile().driver_580 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_INVALID_VALUE;
   }
@@ -127,6 +126,7 @@ CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
   pool->properties.location = page.location;
   if (on_device) pool->properties.location.id = ordinal;
   pool->file = std::move(file);
+  const std::lock_guard lock(state_mutex());
   *handle = add_pool(std::move(pool));
   return CUDA_SUCCESS;
 }

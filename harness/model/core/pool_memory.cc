@@ -30,7 +30,7 @@ bool can_release(const CUmemPoolHandle_st& pool) {
 
 void set_reserved(CUmemPoolHandle_st* pool, uint64_t bytes) {
   pool->reserved.set(bytes);
-  if (!pool->imported) pool->file->page().reserved = bytes;
+  if (!pool->imported) pool->file->count(bytes);
 }
 
 bool grow(CUmemPoolHandle_st* pool, uint64_t size) {
@@ -197,14 +197,14 @@ CUresult pool_allocate(CUmemoryPool handle,
   lend(pool.get(), place, size, lease,
        pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
   // Work that frees it again may be queued before the stream comes here.
-  stream->submit(
-      [pool, lease] {
-        const std::lock_guard lock(state_mutex());
-        if (lease->ended) return;
-        lease->ready = true;
-        grant_lease(*pool, *lease);
-      },
-      true, after);
+  stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+                  [pool, lease] {
+                    const std::lock_guard lock(state_mutex());
+                    if (lease->ended) return;
+                    lease->ready = true;
+                    grant_lease(*pool, *lease);
+                  }},
+                 true, after);
   *address = place;
   return CUDA_SUCCESS;
 }
@@ -228,11 +228,11 @@ CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
   Freed freed;
   if (stream != nullptr) {
     ++pool->unfinished_frees;
-    freed = stream->submit_free([pool, lease] {
-      const std::lock_guard lock(state_mutex());
-      --pool->unfinished_frees;
-      end_of_free(pool, *lease);
-    });
+    freed = stream->submit_free({CU_GRAPH_NODE_TYPE_MEM_FREE, [pool, lease] {
+                                   const std::lock_guard lock(state_mutex());
+                                   --pool->unfinished_frees;
+                                   end_of_free(pool, *lease);
+                                 }});
   }
   if (pool->imported) {
     if (stream == nullptr) end_of_free(pool, *lease);

@@ -40,6 +40,13 @@ class Registry {
     return object;
   }
 
+  /// Shows all objects to a function.
+  template <typename Function>
+  void for_each(Function function) const {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [handle, object] : objects_) function(*object);
+  }
+
   /// Removes all objects for which `wanted` holds and returns them.
   template <typename Predicate>
   std::vector<std::shared_ptr<T>> remove_if(Predicate wanted) {

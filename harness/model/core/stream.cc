@@ -144,22 +144,23 @@ void Stream::enqueue(Operation operation) {
   changed_.notify_all();
 }
 
-void Stream::submit(Work work, bool always, const std::vector<Ticket>& after) {
+void Stream::submit(Command command, bool always,
+                    const std::vector<Ticket>& after) {
   const std::lock_guard order(context_->submit_mutex);
   if (captured_ != nullptr) {
-    captured_->push_back(std::move(work));
+    captured_->push_back(std::move(command));
     return;
   }
-  Operation operation{std::move(work), predecessors(), always};
+  Operation operation{std::move(command.run), predecessors(), always};
   operation.after.insert(operation.after.end(), after.begin(), after.end());
   const std::lock_guard lock(mutex_);
   ++submitted_;
   enqueue(std::move(operation));
 }
 
-Ticket Stream::submit_free(Work work) {
+Ticket Stream::submit_free(Command command) {
   const std::lock_guard order(context_->submit_mutex);
-  Operation operation{std::move(work), predecessors(), true};
+  Operation operation{std::move(command.run), predecessors(), true};
   const std::lock_guard lock(mutex_);
   behind_[id_] = ++submitted_;
   enqueue(std::move(operation));
@@ -213,7 +214,7 @@ bool Stream::idle() {
 bool Stream::begin_capture() {
   const std::lock_guard order(context_->submit_mutex);
   if (captured_ != nullptr) return false;
-  captured_ = std::make_unique<std::vector<Work>>();
+  captured_ = std::make_unique<std::vector<Command>>();
   return true;
 }
 
@@ -234,7 +235,7 @@ bool Stream::capture_is_spoilt() {
   return captured_ != nullptr && spoilt_;
 }
 
-void Stream::end_capture(std::vector<Work>* kept) {
+void Stream::end_capture(std::vector<Command>* kept) {
   const std::lock_guard order(context_->submit_mutex);
   if (!spoilt_) *kept = std::move(*captured_);
   captured_ = nullptr;

@@ -19,7 +19,12 @@ namespace ipclab::model {
 
 class Stream;
 
-using Work = std::function<void()>;
+/// What a stream does at its turn. A graph keeps commands and hands them out at
+/// each launch, so `run` may be called more than once.
+struct Command {
+  CUgraphNodeType type;
+  std::function<void()> run;
+};
 
 /// Work that must be over before other work starts.
 struct Ticket {
@@ -44,18 +49,19 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
   /// waits for). It waits for the work of `after` besides.
-  void submit(Work work, bool always = false,
+  void submit(Command command, bool always = false,
               const std::vector<Ticket>& after = {});
   /// submit() of a free, which an Order counts.
-  Ticket submit_free(Work work);
-  /// From now on submit() keeps the work for a graph; false if it does already.
+  Ticket submit_free(Command command);
+  /// From now on submit() keeps the commands for a graph; false if it does
+  /// already.
   bool begin_capture();
   bool capturing();
   /// What is captured cannot become a graph any more; false if nothing is.
   bool spoil_capture();
   bool capture_is_spoilt();
-  /// Ends that. `kept` gets the work, nothing if the capture was spoilt.
-  void end_capture(std::vector<Work>* kept);
+  /// Ends that. `kept` gets the commands, nothing if the capture was spoilt.
+  void end_capture(std::vector<Command>* kept);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
@@ -96,7 +102,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const unsigned long long id_;
   // These three are guarded by the context's submit_mutex.
   Order behind_;
-  std::unique_ptr<std::vector<Work>> captured_;
+  std::unique_ptr<std::vector<Command>> captured_;
   bool spoilt_ = false;
 
   std::mutex mutex_;

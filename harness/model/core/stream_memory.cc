@@ -135,15 +135,16 @@ CUresult stream_memory(const std::shared_ptr<Stream>& stream,
     if (CUresult error = locate(operation, context, &word)) return error;
     located.emplace_back(operation, std::move(word));
   }
-  stream->submit([located = std::move(located), context] {
-    for (const auto& [operation, word] : located) {
-      if (operation.bytes == 4) {
-        perform<uint32_t>(operation, word.place, context);
-      } else {
-        perform<uint64_t>(operation, word.place, context);
-      }
-    }
-  });
+  stream->submit({CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                  [located = std::move(located), context] {
+                    for (const auto& [operation, word] : located) {
+                      if (operation.bytes == 4) {
+                        perform<uint32_t>(operation, word.place, context);
+                      } else {
+                        perform<uint64_t>(operation, word.place, context);
+                      }
+                    }
+                  }});
   return CUDA_SUCCESS;
 }
 

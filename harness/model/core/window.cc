@@ -220,6 +220,7 @@ bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
       MAP_FAILED) {
     return false;
   }
+  madvise(alias(address), size, MADV_DONTFORK);
   return !for_host || mmap(reinterpret_cast<void*>(address), size, protection,
                            flags, descriptor, from) != MAP_FAILED;
 }

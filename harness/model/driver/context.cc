@@ -186,6 +186,17 @@ IPCLAB_DRIVER_API CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   return CUDA_SUCCESS;
 }
 
+IPCLAB_DRIVER_API CUresult cuCtxSetFlags(unsigned flags) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const std::lock_guard lock(state_mutex());
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+
 IPCLAB_DRIVER_API CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;

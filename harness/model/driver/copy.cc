@@ -82,29 +82,35 @@ CUresult copy_3d(const CUDA_MEMCPY3D* c, CUstream stream, bool asynchronous) {
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Stream> queue = resolve_stream(stream, context);
   if (queue == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  Region to, from;
-  if (CUresult error =
-          side(c->dstMemoryType, c->dstHost, c->dstDevice, &to.address)) {
-    return error;
-  }
-  if (CUresult error =
-          side(c->srcMemoryType, c->srcHost, c->srcDevice, &from.address)) {
-    return error;
-  }
-  to.pitch = c->dstPitch != 0 ? c->dstPitch : c->WidthInBytes;
-  from.pitch = c->srcPitch != 0 ? c->srcPitch : c->WidthInBytes;
-  if (to.pitch < c->WidthInBytes || from.pitch < c->WidthInBytes) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  to.slice = to.pitch * (c->dstHeight != 0 ? c->dstHeight : c->Height);
-  from.slice = from.pitch * (c->srcHeight != 0 ? c->srcHeight : c->Height);
-  to.address += c->dstZ * to.slice + c->dstY * to.pitch + c->dstXInBytes;
-  from.address += c->srcZ * from.slice + c->srcY * from.pitch + c->srcXInBytes;
-  return copy(queue, context, to, from, {c->WidthInBytes, c->Height, c->Depth},
-              asynchronous);
+  return copy_cuboid(queue, context, *c, asynchronous);
 }
 
 }  // namespace
+
+CUresult ipclab::model::copy_cuboid(const std::shared_ptr<Stream>& queue,
+                                    CUcontext context, const CUDA_MEMCPY3D& c,
+                                    bool asynchronous) {
+  Region to, from;
+  if (CUresult error =
+          side(c.dstMemoryType, c.dstHost, c.dstDevice, &to.address)) {
+    return error;
+  }
+  if (CUresult error =
+          side(c.srcMemoryType, c.srcHost, c.srcDevice, &from.address)) {
+    return error;
+  }
+  to.pitch = c.dstPitch != 0 ? c.dstPitch : c.WidthInBytes;
+  from.pitch = c.srcPitch != 0 ? c.srcPitch : c.WidthInBytes;
+  if (to.pitch < c.WidthInBytes || from.pitch < c.WidthInBytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  to.slice = to.pitch * (c.dstHeight != 0 ? c.dstHeight : c.Height);
+  from.slice = from.pitch * (c.srcHeight != 0 ? c.srcHeight : c.Height);
+  to.address += c.dstZ * to.slice + c.dstY * to.pitch + c.dstXInBytes;
+  from.address += c.srcZ * from.slice + c.srcY * from.pitch + c.srcXInBytes;
+  return copy(queue, context, to, from, {c.WidthInBytes, c.Height, c.Depth},
+              asynchronous);
+}
 
 IPCLAB_DRIVER_API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from,
                                     size_t size) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/device.h"
+#include "core/module.h"
 #include "core/stream.h"
 
 /// The functions of cuda.h leave the library; nothing else does.
@@ -36,5 +37,16 @@ inline CUresult enter_live_stream(CUstream handle,
   return (*stream)->spoil_capture() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
                                     : CUDA_SUCCESS;
 }
+
+/// cuMemcpy3D and its node. CUDA_ERROR_NOT_SUPPORTED for arrays.
+CUresult copy_cuboid(const std::shared_ptr<Stream>& stream, CUcontext current,
+                     const CUDA_MEMCPY3D& copy, bool asynchronous);
+/// A call of a host function, in the order of the stream.
+CUresult call_host(const std::shared_ptr<Stream>& stream, CUhostFn function,
+                   void* data);
+/// A kernel, in the order of the stream, with parameters as in cuLaunchKernel.
+CUresult launch_kernel(const std::shared_ptr<Stream>& stream,
+                       CUfunction function, const LaunchShape& shape,
+                       void** parameters, void** extra);
 
 }  // namespace ipclab::model

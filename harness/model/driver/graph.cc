@@ -1,10 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: graphs, as far as their memory goes, and capture.
+// The driver API: graphs and capture.
 #include "core/graph.h"
 
+#include <algorithm>
+
+#include "core/copy.h"
+#include "core/event.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
+
+namespace {
+
+// Adds a node in the current context.
+CUresult add(CUgraphNode* node, const NodePlace& place,
+             const Recording& record) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_add(place, context, record, node);
+}
+
+Recording kernel_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
+  return [wanted](const std::shared_ptr<Stream>& stream) {
+    const LaunchShape shape{
+        {wanted.gridDimX, wanted.gridDimY, wanted.gridDimZ},
+        {wanted.blockDimX, wanted.blockDimY, wanted.blockDimZ},
+        wanted.sharedMemBytes};
+    const CUfunction function = wanted.func != nullptr
+                                    ? wanted.func
+                                    : reinterpret_cast<CUfunction>(wanted.kern);
+    return launch_kernel(stream, function, shape, wanted.kernelParams,
+                         wanted.extra);
+  };
+}
+
+// Writes handles as the queries of graphs do: `count` says how many there is
+// room for, and then how many there are.
+CUresult list_nodes(const std::vector<CUgraphNode>& found, CUgraphNode* nodes,
+                    size_t* count) {
+  if (nodes != nullptr) {
+    const size_t room = *count;
+    for (size_t i = 0; i < room; ++i) {
+      nodes[i] = i < found.size() ? found[i] : nullptr;
+    }
+    *count = std::min(room, found.size());
+    return CUDA_SUCCESS;
+  }
+  *count = found.size();
+  return CUDA_SUCCESS;
+}
+
+CUresult nodes_of(CUgraph handle, bool roots_only, CUgraphNode* nodes,
+                  size_t* count) {
+  if (CUresult error = enter()) return error;
+  const std::shared_ptr<CUgraph_st> graph = find_graph(handle);
+  if (graph == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUgraphNode> found;
+  for (const auto& node : graph->nodes) {
+    if (!roots_only || node->after.empty()) found.push_back(node.get());
+  }
+  return list_nodes(found, nodes, count);
+}
+
+}  // namespace
 
 IPCLAB_DRIVER_API CUresult cuGraphCreate(CUgraph* graph, unsigned flags) {
   if (CUresult error = enter()) return error;
@@ -18,12 +77,177 @@ IPCLAB_DRIVER_API CUresult cuGraphDestroy(CUgraph graph) {
   return graph_destroy(graph);
 }
 
+IPCLAB_DRIVER_API CUresult cuGraphClone(CUgraph* clone, CUgraph graph) {
+  if (CUresult error = enter()) return error;
+  if (clone == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_clone(graph, clone);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddKernelNode_v2(
+    CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+    const CUDA_KERNEL_NODE_PARAMS* wanted) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add(node, {graph, after, count}, kernel_of(*wanted));
+}
+
 IPCLAB_DRIVER_API CUresult
-cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
-                       size_t, CUDA_MEM_ALLOC_NODE_PARAMS* wanted) {
+cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node,
+                                  const CUDA_KERNEL_NODE_PARAMS* wanted) {
+  CUcontext context;
+  if (CUresult error = enter(&context)) return error;
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_change(executable, node, context, kernel_of(*wanted));
+}
+
+IPCLAB_DRIVER_API CUresult
+cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
+                     size_t count, const CUDA_MEMCPY3D* wanted, CUcontext) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add(node, {graph, after, count},
+             [&](const std::shared_ptr<Stream>& stream) {
+               return copy_cuboid(stream, stream->context(), *wanted, true);
+             });
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddMemsetNode(
+    CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+    const CUDA_MEMSET_NODE_PARAMS* wanted, CUcontext) {
+  if (wanted == nullptr ||
+      (wanted->elementSize != 1 && wanted->elementSize != 2 &&
+       wanted->elementSize != 4)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return add(
+      node, {graph, after, count}, [&](const std::shared_ptr<Stream>& stream) {
+        const uint64_t width = wanted->width * wanted->elementSize;
+        const uint64_t pitch = wanted->height > 1 ? wanted->pitch : width;
+        return pitch < width
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : set(stream, {wanted->dst, pitch, pitch * wanted->height},
+                         wanted->value, wanted->elementSize,
+                         {width, wanted->height, 1}, true);
+      });
+}
+
+IPCLAB_DRIVER_API CUresult
+cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
+                   size_t count, const CUDA_HOST_NODE_PARAMS* wanted) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add(node, {graph, after, count},
+             [&](const std::shared_ptr<Stream>& stream) {
+               return call_host(stream, wanted->fn, wanted->userData);
+             });
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddEventRecordNode(CUgraphNode* node,
+                                                     CUgraph graph,
+                                                     const CUgraphNode* after,
+                                                     size_t count,
+                                                     CUevent event) {
+  return add(node, {graph, after, count},
+             [=](const std::shared_ptr<Stream>& stream) {
+               return event_record(event, stream);
+             });
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddEventWaitNode(CUgraphNode* node,
+                                                   CUgraph graph,
+                                                   const CUgraphNode* after,
+                                                   size_t count,
+                                                   CUevent event) {
+  return add(node, {graph, after, count},
+             [=](const std::shared_ptr<Stream>& stream) {
+               return stream_wait_event(stream, event);
+             });
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph,
+                                               const CUgraphNode* after,
+                                               size_t count) {
+  if (CUresult error = enter()) return error;
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_add_empty({graph, after, count}, node);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddChildGraphNode(CUgraphNode* node,
+                                                    CUgraph graph,
+                                                    const CUgraphNode* after,
+                                                    size_t count,
+                                                    CUgraph child) {
+  if (CUresult error = enter()) return error;
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_add_child({graph, after, count}, child, node);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddMemAllocNode(
+    CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+    CUDA_MEM_ALLOC_NODE_PARAMS* wanted) {
   if (CUresult error = enter()) return error;
   if (node == nullptr || wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return graph_add_allocation(graph, wanted, node);
+  return graph_add_allocation({graph, after, count}, wanted, node);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddMemFreeNode(CUgraphNode* node,
+                                                 CUgraph graph,
+                                                 const CUgraphNode* after,
+                                                 size_t count,
+                                                 CUdeviceptr address) {
+  if (CUresult error = enter()) return error;
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return graph_add_free({graph, after, count}, address, node);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphMemAllocNodeGetParams(
+    CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  if (CUresult error = enter()) return error;
+  const CUgraphNode node = find_node(handle);
+  if (node == nullptr || parameters == nullptr ||
+      node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *parameters = node->allocation;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle,
+                                                       CUdeviceptr* address) {
+  if (CUresult error = enter()) return error;
+  const CUgraphNode node = find_node(handle);
+  if (node == nullptr || address == nullptr ||
+      node->type != CU_GRAPH_NODE_TYPE_MEM_FREE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *address = node->freed;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphAddDependencies_v2(CUgraph graph,
+                                                     const CUgraphNode* from,
+                                                     const CUgraphNode* to,
+                                                     const CUgraphEdgeData*,
+                                                     size_t count) {
+  if (CUresult error = enter()) return error;
+  return graph_add_dependencies(graph, from, to, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes,
+                                           size_t* count) {
+  return nodes_of(graph, false, nodes, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphGetRootNodes(CUgraph graph,
+                                               CUgraphNode* nodes,
+                                               size_t* count) {
+  return nodes_of(graph, true, nodes, count);
+}
+
+IPCLAB_DRIVER_API CUresult cuGraphNodeGetType(CUgraphNode handle,
+                                              CUgraphNodeType* type) {
+  if (CUresult error = enter()) return error;
+  const CUgraphNode node = find_node(handle);
+  if (node == nullptr || type == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *type = node->type;
+  return CUDA_SUCCESS;
 }
 
 // The mode forbids calls of other kinds that could disturb a capture; the model
@@ -47,19 +271,36 @@ IPCLAB_DRIVER_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return graph_from_capture(stream.get(), graph);
 }
 
-IPCLAB_DRIVER_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable,
-                                                       CUgraph graph,
-                                                       unsigned long long) {
+IPCLAB_DRIVER_API CUresult cuGraphInstantiateWithFlags(
+    CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
   if (CUresult error = enter()) return error;
   if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return graph_instantiate(graph, executable);
+  return graph_instantiate(graph, flags, executable);
+}
+
+IPCLAB_DRIVER_API CUresult
+cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
+                             CUDA_GRAPH_INSTANTIATE_PARAMS* wanted) {
+  if (wanted == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error =
+      cuGraphInstantiateWithFlags(executable, graph, wanted->flags);
+  wanted->hErrNode_out = nullptr;
+  wanted->result_out = error == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                             : CUDA_GRAPH_INSTANTIATE_ERROR;
+  return error;
+}
+
+// Nothing has to be sent ahead here.
+IPCLAB_DRIVER_API CUresult cuGraphUpload(CUgraphExec, CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  return enter_stream(handle, &stream);
 }
 
 IPCLAB_DRIVER_API CUresult cuGraphLaunch(CUgraphExec executable,
                                          CUstream handle) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
-  return graph_launch(executable, stream.get());
+  return graph_launch(executable, stream);
 }
 
 IPCLAB_DRIVER_API CUresult cuGraphExecDestroy(CUgraphExec executable) {

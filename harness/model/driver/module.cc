@@ -23,28 +23,14 @@ CUresult read_file(const char* name, std::string* text) {
   return CUDA_SUCCESS;
 }
 
-CUresult launch_on(CUfunction handle, const LaunchShape& shape,
-                   CUstream stream_handle, void** parameters, void** extra) {
-  CUcontext context;
-  if (CUresult error = enter(&context)) return error;
-  const std::shared_ptr<Stream> stream = resolve_stream(stream_handle, context);
-  if (stream == nullptr || handle == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
+CUresult launch_on(CUfunction function, const LaunchShape& shape,
+                   CUstream handle, void** parameters, void** extra) {
+  std::shared_ptr<Stream> stream;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   // "A kernel launch will fail if it is issued to a stream that is not
   // associated to the current device."
-  if (stream->context() != context) return CUDA_ERROR_INVALID_HANDLE;
-  CUfunction function = resolve_function(handle, context);
-  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  const void* packed = nullptr;
-  size_t packed_size = 0;
-  for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
-      packed_size = *static_cast<size_t*>(extra[1]);
-    }
-  }
-  return launch(function, shape, stream, parameters, packed, packed_size);
+  if (stream->context() != current_context()) return CUDA_ERROR_INVALID_HANDLE;
+  return launch_kernel(stream, function, shape, parameters, extra);
 }
 
 bool is_interprocess(CUevent handle) {
@@ -81,6 +67,24 @@ CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
 }
 
 }  // namespace
+
+CUresult ipclab::model::launch_kernel(const std::shared_ptr<Stream>& stream,
+                                      CUfunction handle,
+                                      const LaunchShape& shape,
+                                      void** parameters, void** extra) {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto function = resolve_function(handle, stream->context());
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const void* packed = nullptr;
+  size_t packed_size = 0;
+  for (; extra != nullptr && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) packed = extra[1];
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      packed_size = *static_cast<size_t*>(extra[1]);
+    }
+  }
+  return launch(function, shape, stream, parameters, packed, packed_size);
+}
 
 IPCLAB_DRIVER_API CUresult cuModuleLoadDataEx(CUmodule* module,
                                               const void* image, unsigned,
@@ -228,7 +232,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetAttribute(int* value,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const ipclab::ptx::Kernel& kernel = *function->kernel;
   switch (attribute) {
@@ -265,7 +269,7 @@ IPCLAB_DRIVER_API CUresult cuFuncSetAttribute(CUfunction handle,
                                               int value) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
     return CUDA_SUCCESS;  // a hint
@@ -303,7 +307,7 @@ IPCLAB_DRIVER_API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
 IPCLAB_DRIVER_API CUresult cuFuncGetName(const char** name, CUfunction handle) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->kernel->name().c_str();
@@ -314,7 +318,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetModule(CUmodule* module,
                                            CUfunction handle) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (module == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *module = function->module;
@@ -325,7 +329,7 @@ IPCLAB_DRIVER_API CUresult cuFuncGetParamInfo(CUfunction handle, size_t index,
                                               size_t* offset, size_t* size) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (offset == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto& parameters = function->kernel->parameters();
@@ -411,9 +415,9 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (blocks == nullptr || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *blocks = blocks_per_multiprocessor(function, block_size, shared);
+  *blocks = blocks_per_multiprocessor(*function, block_size, shared);
   return CUDA_SUCCESS;
 }
 
@@ -429,7 +433,7 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (min_grid == nullptr || block == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUfunction function = resolve_function(handle, context);
+  const auto function = resolve_function(handle, context);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   int most = static_cast<int>(function->kernel->max_threads_per_block());
   if (limit > 0) most = std::min(most, limit);
@@ -437,7 +441,8 @@ IPCLAB_DRIVER_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
   for (int size = most; size >= 32; size -= 32) {
     const size_t bytes =
         shared_of_block != nullptr ? shared_of_block(size) : shared;
-    const int threads = size * blocks_per_multiprocessor(function, size, bytes);
+    const int threads =
+        size * blocks_per_multiprocessor(*function, size, bytes);
     if (threads <= best) continue;
     best = threads;
     *block = size;

@@ -198,13 +198,19 @@ IPCLAB_DRIVER_API CUresult cuStreamAttachMemAsync(CUstream handle,
              : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult ipclab::model::call_host(const std::shared_ptr<Stream>& stream,
+                                  CUhostFn function, void* data) {
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->submit(
+      {CU_GRAPH_NODE_TYPE_HOST, [=] { run_on_host([=] { function(data); }); }});
+  return CUDA_SUCCESS;
+}
+
 IPCLAB_DRIVER_API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function,
                                             void* data) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
-  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  stream->submit([=] { run_on_host([=] { function(data); }); });
-  return CUDA_SUCCESS;
+  return call_host(stream, function, data);
 }
 
 IPCLAB_DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
@@ -214,12 +220,13 @@ IPCLAB_DRIVER_API CUresult cuStreamAddCallback(CUstream handle,
   if (CUresult error = enter_live_stream(handle, &stream)) return error;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   CUcontext context = stream->context();
-  stream->submit(
-      [=] {
-        const auto status = static_cast<CUresult>(context->sticky.load());
-        run_on_host([=] { callback(handle, status, data); });
-      },
-      true);
+  stream->submit({CU_GRAPH_NODE_TYPE_HOST,
+                  [=] {
+                    const auto status =
+                        static_cast<CUresult>(context->sticky.load());
+                    run_on_host([=] { callback(handle, status, data); });
+                  }},
+                 true);
   return CUDA_SUCCESS;
 }
 

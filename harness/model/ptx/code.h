@@ -15,7 +15,6 @@
 
 namespace ipclab::ptx {
 
-constexpr int kLanes = 32;
 constexpr uint32_t kAllLanes = ~0u;
 constexpr uint32_t kNone = ~0u;  ///< no register
 

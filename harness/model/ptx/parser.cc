@@ -471,6 +471,11 @@ class Parser {
   void named(Operand& operand) {
     operand.name = std::string(next().text);
     if (operand.name == "_") return;
+    if (operand.name == "WARP_SZ") {  // a constant of the language
+      operand.kind = Operand::kInteger;
+      operand.bits = kLanes;
+      return;
+    }
     operand.known = find(operand.name);
     operand.kind =
         operand.known && operand.known->kind == Declaration::kRegister

@@ -142,7 +142,7 @@ class WarpRun {
     pc_ = splits[chosen_].pc;
     frame_ = splits[chosen_].frame;
     splits[chosen_].last_run = warp_.clock;
-    absorb(Split::kReady);
+    absorb(Split::kReady, [](const Split&) { return true; });
     warp_.frame = frame_;
     warp_.registers = frame_->registers;
     gone_ = false;
@@ -156,11 +156,12 @@ class WarpRun {
   }
 
   /// Takes in other splits in that state at the same place.
-  void absorb(Split::State state) {
+  template <class Condition>
+  void absorb(Split::State state, Condition wanted) {
     std::vector<Split>& splits = warp_.splits;
     for (size_t k = 0; k < splits.size();) {
       if (k != chosen_ && splits[k].state == state && splits[k].pc == pc_ &&
-          splits[k].frame == frame_) {
+          splits[k].frame == frame_ && wanted(splits[k])) {
         mask_ |= splits[k].mask;
         splits.erase(splits.begin() + static_cast<ptrdiff_t>(k));
         if (k < chosen_) --chosen_;
@@ -377,9 +378,18 @@ class WarpRun {
   }
 
   void warp_sync(const Instruction& i) {
-    absorb(Split::kAtWarpSync);
-    const uint32_t members =
-        lanes_of<uint32_t>(warp_, i.e)[__builtin_ctz(mask_)];
+    // Lanes with different masks are different groups: each goes on alone.
+    const uint32_t* masks = lanes_of<uint32_t>(warp_, i.e);
+    const uint32_t members = masks[__builtin_ctz(mask_)];
+    uint32_t group = 0;
+    each_lane(mask_, [&](int l) {
+      group |= static_cast<uint32_t>(masks[l] == members) << l;
+    });
+    if (group != mask_) push(mask_ & ~group, pc_);
+    mask_ = group;
+    absorb(Split::kAtWarpSync, [&](const Split& other) {
+      return masks[__builtin_ctz(other.mask)] == members;
+    });
     const uint32_t wanted = (members | mask_) & warp_.live;
     if ((wanted & ~mask_) == 0) {
       if (i.run != nullptr) i.run(warp_, i, mask_);

@@ -14,6 +14,8 @@
 
 namespace ipclab::ptx {
 
+constexpr int kLanes = 32;  ///< of a warp
+
 enum class Type : uint8_t {
   kNone,
   kPred,

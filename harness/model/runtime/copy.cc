@@ -33,9 +33,19 @@ CUDA_MEMCPY2D rectangle(void* to, size_t to_pitch, const void* from,
 cudaError_t copy_3d(const cudaMemcpy3DParms* p, CUstream stream,
                     bool asynchronous) {
   IPCLAB_BIND();
-  if (p == nullptr) return remember(cudaErrorInvalidValue);
+  CUDA_MEMCPY3D copy;
+  if (cudaError_t error = cuboid_of(p, &copy)) return remember(error);
+  return remember(asynchronous ? cuMemcpy3DAsync(&copy, stream)
+                               : cuMemcpy3D(&copy));
+}
+
+}  // namespace
+
+cudaError_t ipclab::runtime::cuboid_of(const cudaMemcpy3DParms* p,
+                                       CUDA_MEMCPY3D* converted) {
+  if (p == nullptr) return cudaErrorInvalidValue;
   if (p->srcArray != nullptr || p->dstArray != nullptr) {
-    return remember(cudaErrorNotSupported);
+    return cudaErrorNotSupported;
   }
   CUDA_MEMCPY3D copy{};
   copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -55,11 +65,9 @@ cudaError_t copy_3d(const cudaMemcpy3DParms* p, CUstream stream,
   copy.WidthInBytes = p->extent.width;
   copy.Height = p->extent.height;
   copy.Depth = p->extent.depth;
-  return remember(asynchronous ? cuMemcpy3DAsync(&copy, stream)
-                               : cuMemcpy3D(&copy));
+  *converted = copy;
+  return cudaSuccess;
 }
-
-}  // namespace
 
 IPCLAB_RUNTIME_API cudaError_t cudaMemcpy(void* to, const void* from,
                                           size_t size, cudaMemcpyKind kind) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: graphs, as far as their memory goes, and capture.
+// The runtime API: graphs and capture.
+#include "runtime/module.h"
 #include "runtime/runtime.h"
 
 using namespace ipclab::runtime;
@@ -18,6 +19,123 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return remember(cuGraphDestroy(graph));
 }
 
+IPCLAB_RUNTIME_API cudaError_t cudaGraphClone(cudaGraph_t* clone,
+                                              cudaGraph_t graph) {
+  IPCLAB_BIND();
+  return remember(cuGraphClone(clone, graph));
+}
+
+namespace {
+cudaError_t converted(const cudaKernelNodeParams* wanted,
+                      CUDA_KERNEL_NODE_PARAMS* node) {
+  *node = {};
+  if (wanted == nullptr) return cudaErrorInvalidValue;
+  if (cudaError_t error = kernel_of(wanted->func, &node->func)) return error;
+  node->gridDimX = wanted->gridDim.x;
+  node->gridDimY = wanted->gridDim.y;
+  node->gridDimZ = wanted->gridDim.z;
+  node->blockDimX = wanted->blockDim.x;
+  node->blockDimY = wanted->blockDim.y;
+  node->blockDimZ = wanted->blockDim.z;
+  node->sharedMemBytes = wanted->sharedMemBytes;
+  node->kernelParams = wanted->kernelParams;
+  node->extra = wanted->extra;
+  return cudaSuccess;
+}
+}  // namespace
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddKernelNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, const cudaKernelNodeParams* wanted) {
+  IPCLAB_BIND();
+  CUDA_KERNEL_NODE_PARAMS kernel;
+  if (cudaError_t error = converted(wanted, &kernel)) return remember(error);
+  return remember(cuGraphAddKernelNode(node, graph, after, count, &kernel));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphExecKernelNodeSetParams(
+    cudaGraphExec_t executable, cudaGraphNode_t node,
+    const cudaKernelNodeParams* wanted) {
+  IPCLAB_BIND();
+  CUDA_KERNEL_NODE_PARAMS kernel;
+  if (cudaError_t error = converted(wanted, &kernel)) return remember(error);
+  return remember(cuGraphExecKernelNodeSetParams(executable, node, &kernel));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemcpyNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, const cudaMemcpy3DParms* wanted) {
+  IPCLAB_BIND();
+  CUDA_MEMCPY3D copy;
+  if (cudaError_t error = cuboid_of(wanted, &copy)) return remember(error);
+  return remember(
+      cuGraphAddMemcpyNode(node, graph, after, count, &copy, nullptr));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph,
+                         const cudaGraphNode_t* after, size_t count, void* to,
+                         const void* from, size_t bytes, cudaMemcpyKind kind) {
+  cudaMemcpy3DParms wanted{};
+  wanted.dstPtr = {to, bytes, bytes, 1};
+  wanted.srcPtr = {const_cast<void*>(from), bytes, bytes, 1};
+  wanted.extent = {bytes, 1, 1};
+  wanted.kind = kind;
+  return cudaGraphAddMemcpyNode(node, graph, after, count, &wanted);
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemsetNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, const cudaMemsetParams* wanted) {
+  IPCLAB_BIND();
+  if (wanted == nullptr) return remember(cudaErrorInvalidValue);
+  const CUDA_MEMSET_NODE_PARAMS set{reinterpret_cast<CUdeviceptr>(wanted->dst),
+                                    wanted->pitch,
+                                    wanted->value,
+                                    wanted->elementSize,
+                                    wanted->width,
+                                    wanted->height};
+  return remember(
+      cuGraphAddMemsetNode(node, graph, after, count, &set, nullptr));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddHostNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, const cudaHostNodeParams* wanted) {
+  IPCLAB_BIND();
+  if (wanted == nullptr) return remember(cudaErrorInvalidValue);
+  const CUDA_HOST_NODE_PARAMS call{wanted->fn, wanted->userData};
+  return remember(cuGraphAddHostNode(node, graph, after, count, &call));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddEventRecordNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, cudaEvent_t event) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddEventRecordNode(node, graph, after, count, event));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddEventWaitNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, cudaEvent_t event) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddEventWaitNode(node, graph, after, count, event));
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                      const cudaGraphNode_t* after, size_t count) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddEmptyNode(node, graph, after, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddChildGraphNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, cudaGraph_t child) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddChildGraphNode(node, graph, after, count, child));
+}
+
 IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemAllocNode(
     cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
     size_t count, cudaMemAllocNodeParams* wanted) {
@@ -25,6 +143,42 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemAllocNode(
   return remember(cuGraphAddMemAllocNode(
       node, graph, after, count,
       reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS*>(wanted)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemFreeNode(
+    cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* after,
+    size_t count, void* pointer) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddMemFreeNode(
+      node, graph, after, count, reinterpret_cast<CUdeviceptr>(pointer)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphAddDependencies(
+    cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+    const cudaGraphEdgeData*, size_t count) {
+  IPCLAB_BIND();
+  return remember(cuGraphAddDependencies(graph, from, to, nullptr, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphGetNodes(cudaGraph_t graph,
+                                                 cudaGraphNode_t* nodes,
+                                                 size_t* count) {
+  IPCLAB_BIND();
+  return remember(cuGraphGetNodes(graph, nodes, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph,
+                                                     cudaGraphNode_t* nodes,
+                                                     size_t* count) {
+  IPCLAB_BIND();
+  return remember(cuGraphGetRootNodes(graph, nodes, count));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node,
+                                                    cudaGraphNodeType* type) {
+  IPCLAB_BIND();
+  return remember(
+      cuGraphNodeGetType(node, reinterpret_cast<CUgraphNodeType*>(type)));
 }
 
 IPCLAB_RUNTIME_API cudaError_t
@@ -50,6 +204,21 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable,
 IPCLAB_RUNTIME_API cudaError_t cudaGraphInstantiateWithFlags(
     cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiate(executable, graph, flags);
+}
+
+IPCLAB_RUNTIME_API cudaError_t
+cudaGraphInstantiateWithParams(cudaGraphExec_t* executable, cudaGraph_t graph,
+                               cudaGraphInstantiateParams* wanted) {
+  IPCLAB_BIND();
+  return remember(cuGraphInstantiateWithParams(
+      executable, graph,
+      reinterpret_cast<CUDA_GRAPH_INSTANTIATE_PARAMS*>(wanted)));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaGraphUpload(cudaGraphExec_t executable,
+                                               cudaStream_t stream) {
+  IPCLAB_BIND();
+  return remember(cuGraphUpload(executable, stream));
 }
 
 IPCLAB_RUNTIME_API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable,

@@ -111,15 +111,15 @@ cudaError_t launch(CUkernel kernel, dim3 grid, dim3 block, void** arguments,
                                                stream, arguments, nullptr));
 }
 
-// A host function, or a cudaKernel_t that stands for one.
-cudaError_t kernel_of(const void* function, CUfunction* kernel) {
+}  // namespace
+
+cudaError_t ipclab::runtime::kernel_of(const void* function,
+                                       CUfunction* kernel) {
   CUkernel found = nullptr;
   const cudaError_t error = find_kernel(function, &found);
   *kernel = reinterpret_cast<CUfunction>(found);
   return error;
 }
-
-}  // namespace
 
 cudaError_t ipclab::runtime::find_symbol(const void* shadow,
                                          CUdeviceptr* address, size_t* size) {

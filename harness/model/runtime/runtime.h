@@ -8,7 +8,6 @@
 
 #define IPCLAB_RUNTIME_API extern "C" __attribute__((visibility("default")))
 
-
 namespace ipclab::runtime {
 
 /// Keeps an error for cudaGetLastError and returns it; cudaErrorNotReady too.
@@ -28,6 +27,9 @@ cudaError_t bind();
 int current_device();
 cudaError_t set_device(int device);
 cudaError_t reset_device();
+
+/// The driver's form of a copy of a cuboid: cudaErrorNotSupported for arrays.
+cudaError_t cuboid_of(const cudaMemcpy3DParms* wanted, CUDA_MEMCPY3D* copy);
 
 }  // namespace ipclab::runtime
 

@@ -65,6 +65,7 @@ TEST(StreamMemory, WaitsForEachCondition) {
 TEST(StreamMemory, WritesInTheOrderOfTheStream) {
   uint64_t* words = allocate<uint64_t>(2);
   ASSERT_EQ(cudaMemset(words, 0xff, 16), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   cudaStream_t stream = stream_with(cudaStreamNonBlocking);
   {
     Latch latch(stream);
@@ -178,6 +179,7 @@ ROLE(answers_with_flags) {
 TEST(StreamMemory, OrdersTwoProcesses) {
   auto* words = allocate<uint32_t>(2);
   ASSERT_EQ(cudaMemset(words, 0, 8), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Peer peer("answers_with_flags");
   peer.channel().send(memory_handle(words));
   for (uint32_t round = 1; round <= kRounds; ++round) {

@@ -261,6 +261,26 @@ TEST(Module, VariablesAndUnknownNames) {
             CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
+TEST(Module, AStaleFunctionIsRefused) {
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuModuleLoad(&module, IPCLAB_TEST_PTX), CUDA_SUCCESS);
+  CUfunction bump = nullptr;
+  ASSERT_EQ(cuModuleGetFunction(&bump, module, "bump"), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
+  const auto refused = [](CUfunction function) {
+    EXPECT_EQ(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr,
+                             nullptr),
+              CUDA_ERROR_INVALID_HANDLE);
+    int value = 0;
+    EXPECT_EQ(cuFuncGetAttribute(
+                  &value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
+              CUDA_ERROR_INVALID_HANDLE);
+  };
+  refused(bump);
+  refused(reinterpret_cast<CUfunction>(&module));
+}
+
 TEST(Module, EntryPointsByName) {
   void* function = nullptr;
   CUdriverProcAddressQueryResult status;

@@ -670,6 +670,12 @@ TEST(Move, SpecialRegisterAsAnOperand) {
   EXPECT_EQ(d[0], 0u);
 }
 
+TEST(Move, TheWarpSizeIsAConstant) {
+  const auto d =
+      evaluate<uint32_t, uint32_t>("sub.u32 d, WARP_SZ, a;", {5, 40});
+  EXPECT_EQ(d, (std::vector<uint32_t>{27, 0u - 8}));
+}
+
 TEST(Memory, NarrowAccessesExtend) {
   const auto d = evaluate<int32_t, int32_t>(
       ".local .align 8 .b8 buffer[8];\n"

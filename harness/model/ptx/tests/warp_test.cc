@@ -49,6 +49,49 @@ TEST(Warp, ShuffleWithWidthsAndBounds) {
   }
 }
 
+// Groups of one warp meet at one instruction: lanes whose number leaves the
+// same rest, three groups of 11, 11 and 10.
+std::vector<uint32_t> run_in_groups(const std::string& body) {
+  return run(
+      "rem.u32 b, a, 3; shl.b32 c, 0x49249249, b; "
+      "setp.gt.u32 p, a, 15;" +
+      body);
+}
+
+uint32_t group_of(uint32_t lane) { return 0x49249249u << lane % 3; }
+
+TEST(Warp, GroupsWithDifferentMasksDoNotMix) {
+  const auto ballots = run_in_groups("vote.sync.ballot.b32 d, p, c;");
+  const auto any = run_in_groups(
+      "setp.eq.u32 p, a, 4; vote.sync.any.pred q, p, c; selp.u32 d, 1, 0, q;");
+  const auto same =
+      run_in_groups("and.b32 d, a, 1; match.any.sync.b32 d, d, c;");
+  const auto sums = run_in_groups("redux.sync.add.s32 d, a, c;");
+  const auto leaders = run_in_groups("elect.sync d|p, c;");
+  const auto first = run_in_groups("shfl.sync.idx.b32 d, a, b, 31, c;");
+  for (uint32_t l = 0; l < 32; ++l) {
+    const uint32_t group = group_of(l);
+    EXPECT_EQ(ballots[l], group & 0xffff0000u) << l;
+    EXPECT_EQ(any[l], l % 3 == 1 ? 1u : 0u) << l;
+    EXPECT_EQ(same[l], group & (l % 2 == 1 ? 0xaaaaaaaau : 0x55555555u)) << l;
+    uint32_t sum = 0;
+    for (uint32_t k = l % 3; k < 32; k += 3) sum += k;
+    EXPECT_EQ(sums[l], sum) << l;
+    EXPECT_EQ(leaders[l], l % 3) << l;
+    EXPECT_EQ(first[l], l % 3) << l;
+  }
+}
+
+TEST(Warp, GroupsThatArriveInPartsWaitForTheirOwn) {
+  // Odd lanes take a longer way; pairs of neighbours meet again.
+  const auto pairs =
+      run("and.b32 b, a, 30; mov.b32 c, 3; shl.b32 c, c, b; and.b32 d, a, 1; "
+          "setp.eq.u32 p, d, 0; mov.b32 d, 0; @p bra MEET; "
+          "LONGER: add.u32 d, d, 1; setp.lt.u32 q, d, 300; @q bra LONGER; "
+          "MEET: setp.eq.u32 p, a, a; vote.sync.ballot.b32 d, p, c;");
+  for (uint32_t l = 0; l < 32; ++l) EXPECT_EQ(pairs[l], 3u << (l & 30)) << l;
+}
+
 TEST(Warp, VotesAndBallots) {
   const std::string odd = "and.b32 d, a, 1; setp.eq.u32 p, d, 1;";
   for (const uint32_t v : run(odd + "vote.sync.ballot.b32 d, p, -1;"))

@@ -15,13 +15,16 @@ import pytest
 from rich.console import Console
 
 from ipclab import (
+    __version__,
     backend,
     compare,
     doctor,
     explain,
     faults,
+    fleet_cli,
     matrix,
     mutants,
+    packed,
     report,
     results,
     rules,
@@ -32,13 +35,16 @@ from ipclab import (
 from ipclab.errors import HarnessError, UsageError
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
+from ipclab.trace import command as trace
 
-BUILD = Path("build/run")
+BUILD = packed.default_build()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (see `ipclab run --help`)."""
-    options = _parser().parse_args(arguments)
+    words, rest = fleet_cli.split(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    options.run_options = rest
     before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         return _command(options)
@@ -80,6 +86,12 @@ def _command(options: argparse.Namespace) -> int:
                 expect=options.write_expect,
             ),
         )
+    if options.command in fleet_cli.COMMANDS:
+        return fleet_cli.run(terminal.console(), options)
+    if options.command == "trace" and options.variables:
+        return trace.print_variables(_trace(options))
+    if options.command == "trace":
+        return trace.run(terminal.console(), _trace(options))
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
@@ -94,6 +106,23 @@ def _command(options: argparse.Namespace) -> int:
             ),
         )
     return _report(options.results)
+
+
+def _trace(options: argparse.Namespace) -> trace.Request:
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if sum(map(bool, (program, options.read, options.variables))) != 1:
+        raise UsageError(
+            "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
+        )
+    return trace.Request(
+        build=options.build,
+        command=program,
+        folder=options.read or options.out,
+        backend=options.backend,
+        profile=options.profile,
+        check=options.check,
+        suppressions=options.suppress,
+    )
 
 
 def _mutants(options: argparse.Namespace) -> int:
@@ -241,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="ipclab",
         description="CUDA interprocess communication: run, judge, report.",
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run",
@@ -357,9 +387,50 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="judge what --json wrote, perhaps on another machine",
     )
+    seen = commands.add_parser(
+        "trace",
+        help="what a program and its children do with CUDA IPC, and what is wrong",
+        description="Runs PROGRAM, writes down what it and its children do with CUDA "
+        "IPC, draws it and holds it to the rules. On a driver through CUPTI.",
+        epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
+        "usage, 3 the trace could not be written",
+    )
+    seen.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="an empty folder for the trace (default: traces/<UTC time>)",
+    )
+    seen.add_argument(
+        "--read",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="run nothing: judge and draw this trace again",
+    )
+    seen.add_argument(
+        "--variables",
+        action="store_true",
+        help="run nothing: print the variables that make a program, started by "
+        "something else, write its trace into --out; then --read",
+    )
+    seen.add_argument(
+        "--check", action="store_true", help="exit with 1 if something was found"
+    )
+    seen.add_argument(
+        "--suppress",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="findings that do not count: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
+    )
+    seen.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
     # A doctor that nobody asked for the model speaks of this machine alone.
     for command, default in (
         (run, "auto"),
+        (seen, "auto"),
         (whole, "auto"),
         (one, "auto"),
         (look, "cuda"),
@@ -485,13 +556,13 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, whole, one, kill, look, law):
+    for command in (run, whole, one, kill, look, law, seen):
         command.add_argument(
             "--build",
             metavar="DIR",
             type=Path,
             default=BUILD,
-            help=f"build folder (default: {BUILD})",
+            help=f"build folder or packed suite (default: {BUILD})",
         )
     two = commands.add_parser(
         "compare",
@@ -533,6 +604,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="hold programs, list of tests and catalogue to this build, too",
     )
+    fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")
     again.add_argument("results", metavar="RESULTS", type=Path)
     return parser

@@ -125,7 +125,7 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
     the suite, records that are not whole, rows whose sentence has changed
     (unless `request.any_catalogue`).
     """
-    before, after = _read(old), _read(new)
+    before, after = read(old), read(new)
     labels = ("old", "new")
     if request.fidelity:
         labels = ("driver", "model")
@@ -349,7 +349,8 @@ def _environment(
             yield name, pair
 
 
-def _read(folder: Path) -> Read:
+def read(folder: Path) -> Read:
+    """A whole, finished, unfiltered run; UsageError for any other."""
     contents = results.read(folder)
     document, found, wrong = contents.run, contents.records, contents.wrong
     if wrong:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipclab import packed
 from ipclab.errors import HarnessError, UsageError
 
 LISTING = 300  # seconds
@@ -43,11 +44,13 @@ class Case:
 
 
 def read(build: Path) -> list[Case]:
-    """All tests of the build folder.
+    """All tests of the build folder, or of a packed suite.
 
     Raises UsageError if there is no build or no ctest, and HarnessError, with
     the test's name, if a test does not keep to the contract.
     """
+    if (listed := packed.tests(build)) is not None:
+        return [_case(build, test) for test in listed]
     if not (build / "CTestTestfile.cmake").is_file():
         raise UsageError(
             f"{build}: no build here; make one with: "
@@ -81,7 +84,12 @@ def read(build: Path) -> list[Case]:
 
 
 def source_folder(build: Path) -> Path:
-    """The source tree that the build folder was made from (CMakeCache.txt)."""
+    """The source tree that the build folder was made from (CMakeCache.txt).
+
+    Of a packed suite: the files of it that the runner reads.
+    """
+    if (kept := packed.source(build)) is not None:
+        return kept
     cache = build / "CMakeCache.txt"
     if cache.is_file():
         for line in cache.read_text(errors="replace").splitlines():

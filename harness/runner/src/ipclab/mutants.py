@@ -47,6 +47,7 @@ CONFORMANCE, LESSONS = "conformance", "sample"
 # A row that no fault of its own has killed meets so many further operators.
 PROOFS = 60
 STOPPED = 3  # exit code
+EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
 
 
@@ -161,6 +162,7 @@ class Campaign:
         self.catalogue = faults.read(request.build)
         self._runs: dict[str | None, Run] = {}
         self._temporary = tempfile.mkdtemp(prefix="ipclab-faults-")
+        Path(self._temporary).chmod(EVERYBODY_PASSES)
         try:
             self._open(request)
         except BaseException:
@@ -466,13 +468,18 @@ class Campaign:
     ) -> Baseline | Trial:
         """One test; called in a thread of its own."""
         folder = Path(tempfile.mkdtemp(dir=self._temporary))
-        log = folder / "log"
-        (folder / "state").mkdir()
+        log, state = folder / "log", folder / "state"
+        # A role may give up its user: what it does under a fault counts, too.
+        log.touch()
+        state.mkdir()
+        folder.chmod(EVERYBODY_PASSES)
+        log.chmod(0o666)
+        state.chmod(0o777)
         before = os.environ.get("LD_PRELOAD")
         library = str(self.catalogue.library)
         environment = {
             "LD_PRELOAD": f"{before}:{library}" if before else library,
-            "IPCLAB_FAULT_STATE": str(folder / "state"),
+            "IPCLAB_FAULT_STATE": str(state),
         }
         began = time.monotonic()
         machine = self.machine(job.profile)

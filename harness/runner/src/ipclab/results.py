@@ -25,6 +25,7 @@ from ipclab.errors import HarnessError, UsageError
 # A run of the whole suite with three attempts has 10 MiB, its longest line 100 KiB.
 LARGEST = 256 * 2**20  # bytes
 LONGEST_LINE = 16 * 2**20
+MOST_LINES = 10**6
 
 
 def default_folder(what: str = "") -> Path:
@@ -158,15 +159,20 @@ def read_unchecked(folder: Path) -> Contents:
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
     with _opened(folder) as stream:
-        try:
-            found, wrong = records.parse_lines(stream.lines())
-            stream.finish()
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise UsageError(f"{stream.path}: is no whole gzip file") from None
-        except OSError as error:
-            raise UsageError(f"{stream.path}: {error.strerror}") from None
+        found, wrong = records.parse_lines(stream.lines())
+        stream.finish()
     wrong = wrong and f"records.jsonl: {wrong}"
     return Contents(run, found, wrong, stream.seal.document)
+
+
+def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
+    """The lines of records.jsonl and their seal; nothing in them is looked at.
+
+    Raises UsageError if there are none, or more than any run writes.
+    """
+    with _opened(folder) as stream:
+        lines = list(stream.lines())
+    return lines, stream.seal.document
 
 
 class Seal:
@@ -201,8 +207,10 @@ class _Stream:
 
     def lines(self) -> Iterator[bytes]:
         """Line by line, each with its newline."""
+        count = 0
         while line := self._stream.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE:
+            count += 1
+            if len(line) > LONGEST_LINE or count > MOST_LINES:
                 raise self._too_large()
             self._add(line)
             yield line
@@ -238,6 +246,8 @@ def _opened(folder: Path) -> Iterator[_Stream]:
             else:
                 with gzip.open(stream) as unpacked:
                     yield _Stream(path, cast(BinaryIO, unpacked))
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UsageError(f"{path}: is no whole gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 

@@ -1,0 +1,210 @@
+// What the attributes of a pointer say about sharing is what the export does.
+// Mirror of samples/22_pointer_attributes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+
+constexpr size_t kSmall = 4096;  // shares a block with others
+constexpr size_t kBytes = 4 << 20;
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+__device__ uint32_t variable[1024];
+
+template <class T>
+T pointer_attribute(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  CALL(DRIVER(cuPointerGetAttribute)(&value, which,
+                                     reinterpret_cast<CUdeviceptr>(pointer)));
+  return value;
+}
+
+unsigned long long allowed_types(const void* pointer) {
+  return pointer_attribute<unsigned long long>(
+      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer);
+}
+
+// The attribute says the same of a pointer as the export itself.
+void expect_attribute_is_true(const char* kind, void* memory) {
+  const auto capable = pointer_attribute<unsigned>(
+      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory);
+  Handle handle;
+  const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, memory));
+  cudaGetLastError();
+  expected_but_saw(capable != 0 ? "cudaSuccess" : "a refusal", name_of(code));
+  EXPECT_EQ(capable != 0, code == cudaSuccess)
+      << kind << ": the attribute is " << capable << ", the export gives "
+      << name_of(code);
+}
+
+}  // namespace
+
+TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer buffer(kBytes), small(kSmall);
+    expect_attribute_is_true("cudaMalloc", buffer.data);
+    expect_attribute_is_true("a small cudaMalloc", small.data);
+    EXPECT_EQ(pointer_attribute<unsigned>(
+                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, buffer.data),
+              1u);
+
+    void* memory = nullptr;
+    size_t pitch = 0;
+    CALL(cudaMallocPitch(&memory, &pitch, 100, 100));
+    expect_attribute_is_true("cudaMallocPitch", memory);
+    CALL(cudaFree(memory));
+
+    CALL(cudaHostAlloc(&memory, kSmall, cudaHostAllocMapped));
+    expect_attribute_is_true("cudaHostAlloc", memory);
+    CALL(cudaFreeHost(memory));
+
+    if (attribute(cudaDevAttrManagedMemory) != 0) {
+      CALL(cudaMallocManaged(&memory, kSmall));
+      expect_attribute_is_true("cudaMallocManaged", memory);
+      CALL(cudaFree(memory));
+    }
+    if (attribute(cudaDevAttrMemoryPoolsSupported) != 0) {
+      CALL(cudaMallocAsync(&memory, kSmall, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+      expect_attribute_is_true("cudaMallocAsync", memory);
+      CALL(cudaFreeAsync(memory, nullptr));
+      CALL(cudaStreamSynchronize(nullptr));
+    }
+    CALL(cudaGetSymbolAddress(&memory, variable));
+    expect_attribute_is_true("a __device__ variable", memory);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, TheAttributeIsTrueOfMappedMemory) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory, vmm);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    CALL(cudaFree(nullptr));
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    size_t size = 0;
+    CALL(DRIVER(cuMemGetAllocationGranularity)(
+        &size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CUmemGenericAllocationHandle memory = 0;
+    CALL(DRIVER(cuMemCreate)(&memory, size, &wanted, 0));
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAddressReserve)(&address, size, 0, 0, 0));
+    CALL(DRIVER(cuMemMap)(address, size, 0, memory, 0));
+    const CUmemAccessDesc access{wanted.location,
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CALL(DRIVER(cuMemSetAccess)(address, size, &access, 1));
+    expect_attribute_is_true("cuMemMap", reinterpret_cast<void*>(address));
+    CALL(DRIVER(cuMemUnmap)(address, size));
+    CALL(DRIVER(cuMemAddressFree)(address, size));
+    CALL(DRIVER(cuMemRelease)(memory));
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, TheAttributeIsTrueOfAnImport) {
+  covers("LMEM-37");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    expect_attribute_is_true("an import", mapping.data);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, OtherMemoryAllowsNoHandleType) {
+  covers("MNGD-14");
+  needs(gpus(1), managed, pools);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const auto expect_none = [&](const char* kind, void* memory) {
+      EXPECT_EQ(allowed_types(memory), 0u) << kind;
+      CUmemGenericAllocationHandle chunk = 0;
+      if (NOTED(DRIVER(cuMemRetainAllocationHandle)(&chunk, memory)) !=
+          CUDA_SUCCESS)
+        return;  // nothing to export
+      int number = -1;
+      const CUresult code =
+          NOTED(DRIVER(cuMemExportToShareableHandle)(&number, chunk, kFd, 0));
+      EXPECT_NE(code, CUDA_SUCCESS) << kind << " is exported all the same";
+      CALL(DRIVER(cuMemRelease)(chunk));
+      me.observe(std::string(kind) + ": cuMemExportToShareableHandle gives " +
+                 name_of(code));
+    };
+    const DeviceBuffer buffer(kBytes);
+    expect_none("cudaMalloc", buffer.data);
+    void* memory = nullptr;
+    CALL(cudaMallocManaged(&memory, kBytes));
+    expect_none("cudaMallocManaged", memory);
+    CALL(cudaFree(memory));
+    CALL(cudaMallocHost(&memory, kBytes));
+    expect_none("cudaMallocHost", memory);
+    CALL(cudaFreeHost(memory));
+    const AsyncBuffer stream_ordered(kBytes);
+    CALL(cudaStreamSynchronize(nullptr));
+    expect_none("cudaMallocAsync", stream_ordered.data);
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
+  covers("MNGD-14");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
+      SCOPED_TRACE("handle type " + std::to_string(types));
+      const CUmemAllocationProp wanted = chunk_of(0, types);
+      const size_t bytes = granule(wanted);
+      const Chunk chunk = Chunk::create(bytes, wanted);
+      const Mapping mapping(chunk, bytes);
+      EXPECT_EQ(allowed_types(mapping.data),
+                static_cast<unsigned long long>(types));
+      int number = -1;
+      const CUresult code = NOTED(DRIVER(cuMemExportToShareableHandle)(
+          &number, chunk.handle(), kFd, 0));
+      const Descriptor descriptor(number);
+      EXPECT_EQ(code == CUDA_SUCCESS, types == kFd) << name_of(code);
+    }
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, WhatMemoryOfAPoolToShareAllows) {
+  covers("MNGD-14");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const AsyncBuffer buffer(pool, kBytes);
+    CALL(cudaStreamSynchronize(nullptr));
+    EXPECT_EQ(pointer_attribute<CUmemoryPool>(
+                  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, buffer.data),
+              static_cast<cudaMemPool_t>(pool));
+    me.observe(
+        "CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES of a pool with "
+        "descriptors: " +
+        std::to_string(allowed_types(buffer.data)));
+  });
+  scenario.run(20s);
+}

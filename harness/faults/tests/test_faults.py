@@ -1,0 +1,101 @@
+"""The library itself: its list, its names, and that it is silent without a fault."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BUILD = Path(os.environ["IPCLAB_BUILD"])
+LIBRARY = BUILD / "faults" / "libipclab_faults.so"
+NAMES = BUILD / "faults" / "names"
+DATA = json.loads((Path(__file__).parents[1] / "faults.json").read_text())
+ALL = {
+    fault["name"]: fault
+    for fault in json.loads(
+        subprocess.run(
+            [BUILD / "faults" / "ipclab_faults"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+    )
+}
+WAYS = ("linked", "dlsym", "proc_address", "entry_point")
+
+
+def run(way: str, fault: str | None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the small program of this folder on the reference model."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("IPCLAB_")}
+    environment["LD_LIBRARY_PATH"] = str(BUILD / "model")
+    environment["LD_PRELOAD"] = str(LIBRARY)
+    if fault is not None:
+        environment["IPCLAB_FAULT"] = fault
+    return subprocess.run(
+        [NAMES, way],
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_code_and_data_name_the_same_faults() -> None:
+    in_code = {name for name, fault in ALL.items() if fault["kind"] == "named"}
+    in_data = {x["name"] for x in DATA["named"] if not x.get("model")}
+    assert in_code == in_data
+
+
+def test_only_known_faults_are_called_equivalent() -> None:
+    operators = [x for x in ALL.values() if x["kind"] == "operator"]
+    equivalent = [x["fault"] for x in DATA["equivalent"]]
+    assert set(equivalent) <= ALL.keys()
+    assert len(equivalent) == len(set(equivalent))
+    assert all(x["why"].strip() for x in DATA["equivalent"])
+    assert len(equivalent) <= 0.12 * len(operators)
+
+
+def test_every_fault_says_what_it_breaks() -> None:
+    assert len(ALL) > 700
+    assert all(len(x["what"]) > 15 and x["function"] for x in ALL.values())
+
+
+def test_an_unknown_fault_ends_the_program() -> None:
+    ended = run("linked", "no-such-fault")
+    assert ended.returncode == 127
+    assert ended.stderr.splitlines() == [
+        "ipclab faults: no fault 'no-such-fault'; see harness/faults/faults.json"
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_a_fault_nothing_changes(way: str) -> None:
+    assert run(way, None).stdout == "0\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fault_meets_every_way_to_get_a_function(way: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ended = run(way, "cudaMalloc.refuses-second", IPCLAB_FAULT_LOG=str(log))
+    assert ended.stdout == "1\n", ended.stderr
+    (line,) = log.read_text().splitlines()
+    assert line.split()[:2] == ["fired", "cudaMalloc.refuses-second"]
+
+
+def test_a_fault_that_does_not_fire_says_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert run("linked", "cuMemCreate.accepts", IPCLAB_FAULT_LOG=str(log)).stdout
+    assert not log.exists()
+
+
+def test_the_census_names_what_a_program_calls(tmp_path: Path) -> None:
+    census = tmp_path / "census"
+    run("dlsym", None, IPCLAB_FAULT_CENSUS=str(census))
+    called = {line.split()[2] for line in census.read_text().splitlines()}
+    assert called == {"cudaFree", "cudaMalloc"}

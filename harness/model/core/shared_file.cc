@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of the simulated machine.
+#include "core/shared_file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace ipclab::model {
+namespace {
+
+// ---- the descriptors of this process
+
+// A child that was forked has no use for them, and would keep the locks that
+// say that its parent lives. So they are closed there, by a function that must
+// not allocate or lock.
+constexpr int kWords = 1 << 14;  // for a million descriptors
+std::atomic<uint64_t> open_files[kWords];
+
+bool has_place(int descriptor) { return descriptor < kWords * 64; }
+
+void list(int descriptor) {
+  if (!has_place(descriptor)) return;
+  open_files[descriptor / 64].fetch_or(uint64_t{1} << descriptor % 64);
+}
+
+// False in a child, where the number may be somebody else's by now.
+bool unlist(int descriptor) {
+  if (!has_place(descriptor)) return true;
+  const uint64_t bit = uint64_t{1} << descriptor % 64;
+  return (open_files[descriptor / 64].fetch_and(~bit) & bit) != 0;
+}
+
+void close_in_child() {
+  for (int i = 0; i < kWords; ++i) {
+    uint64_t word = open_files[i].exchange(0);
+    for (; word != 0; word &= word - 1) close(i * 64 + __builtin_ctzll(word));
+  }
+}
+
+// ---- names
+
+uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  }
+  return hash;
+}
+
+std::string machine_name() {
+  const char* variable = std::getenv("IPCLAB_MODEL_MACHINE");
+  if (variable != nullptr && *variable != '\0') return variable;
+  std::string session = "none";
+  std::ifstream("/proc/self/sessionid") >> session;
+  return "user " + std::to_string(getuid()) + " session " + session;
+}
+
+const std::string& name_prefix() {
+  static const std::string& prefix = *new std::string([]() -> std::string {
+    char text[64];
+    std::snprintf(text, sizeof text, "ipclab-model-%016" PRIx64 "-",
+                  machine_id());
+    return text;
+  }());
+  return prefix;
+}
+
+bool has_our_name(const std::string& path) {
+  char target[80];
+  const ssize_t length = readlink(path.c_str(), target, sizeof target);
+  const std::string wanted = "/memfd:" + name_prefix();
+  return length >= static_cast<ssize_t>(wanted.size()) &&
+         wanted.compare(0, wanted.size(), target, wanted.size()) == 0;
+}
+
+bool is_sealed_file(int descriptor) {
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_SEAL;
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  return seals >= 0 && (seals & kNeeded) == kNeeded;
+}
+
+// ---- counting
+
+// A lock belongs to the open file, so it lasts while any descriptor of the file
+// or mapping does, also a descriptor in flight, and /proc/locks shows it to
+// everybody. Where it begins, far behind all data, tells machine and GPU, and
+// its length the bytes.
+constexpr uint64_t kLockMark = uint64_t{1} << 60;
+constexpr int kMachineShift = 36;
+constexpr uint64_t kMachineMask = (1 << 24) - 1;
+constexpr int kGpuShift = 32;
+
+uint64_t lock_begin(int gpu) {
+  return kLockMark | (machine_id() & kMachineMask) << kMachineShift |
+         static_cast<uint64_t>(gpu) << kGpuShift;
+}
+
+void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(begin);
+  range.l_len = static_cast<off_t>(bytes);
+  fcntl(descriptor, F_OFD_SETLK, &range);
+}
+
+std::string text_of_locks() {
+  std::string text;
+  const int file = open("/proc/locks", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return text;
+  char part[1 << 14];
+  for (ssize_t length; (length = read(file, part, sizeof part)) > 0;) {
+    text.append(part, static_cast<size_t>(length));
+  }
+  close(file);
+  return text;
+}
+
+// One line is "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last".
+uint64_t bytes_in(const std::string& locks, uint64_t begin) {
+  const std::string wanted = " " + std::to_string(begin) + " ";
+  std::set<std::string_view> seen;
+  uint64_t total = 0;
+  for (size_t at = locks.find(wanted); at != std::string::npos;
+       at = locks.find(wanted, at + 1)) {
+    const size_t file = locks.rfind(' ', at - 1) + 1;
+    if (!seen.insert({locks.data() + file, at - file}).second) continue;
+    const char* last = locks.data() + at + wanted.size();
+    total += std::strtoull(last, nullptr, 10) - begin + 1;
+  }
+  return total;
+}
+
+}  // namespace
+
+uint64_t machine_id() {
+  static const uint64_t id = hash_of(machine_name());
+  return id;
+}
+
+SharedFile::SharedFile(int descriptor) : descriptor_(descriptor) {
+  static std::once_flag once;
+  std::call_once(once,
+                 [] { pthread_atfork(nullptr, nullptr, close_in_child); });
+  list(descriptor);
+}
+
+SharedFile::SharedFile(SharedFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
+  if (this != &other) {
+    close_now();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+  }
+  return *this;
+}
+
+SharedFile::~SharedFile() { close_now(); }
+
+void SharedFile::close_now() {
+  if (descriptor_ >= 0 && unlist(descriptor_)) close(descriptor_);
+  descriptor_ = -1;
+}
+
+SharedFile SharedFile::create(const char* what, uint64_t size, Size kind) {
+  const int descriptor = memfd_create((name_prefix() + what).c_str(),
+                                      MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return {};
+  SharedFile file(descriptor);
+  const int seals =
+      F_SEAL_SHRINK | F_SEAL_SEAL | (kind == Size::kFixed ? F_SEAL_GROW : 0);
+  const bool made = ftruncate(descriptor, static_cast<off_t>(size)) == 0 &&
+                    fcntl(descriptor, F_ADD_SEALS, seals) == 0;
+  return made ? std::move(file) : SharedFile();
+}
+
+SharedFile SharedFile::adopt(int descriptor) {
+  if (descriptor < 0) return {};
+  SharedFile file(descriptor);
+  const bool ours =
+      has_our_name("/proc/self/fd/" + std::to_string(descriptor)) &&
+      is_sealed_file(descriptor);
+  return ours ? std::move(file) : SharedFile();
+}
+
+SharedFile SharedFile::open_of(uint32_t pid, int descriptor) {
+  const std::string path =
+      "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  if (!has_our_name(path)) return {};  // the number is of something else by now
+  return adopt(open(path.c_str(), O_RDWR | O_CLOEXEC));
+}
+
+uint64_t SharedFile::size() const {
+  struct stat status;
+  return fstat(descriptor_, &status) == 0
+             ? static_cast<uint64_t>(status.st_size)
+             : 0;
+}
+
+bool SharedFile::grow_to(uint64_t size) {
+  return ftruncate(descriptor_, static_cast<off_t>(size)) == 0;
+}
+
+void SharedFile::count(int gpu, uint64_t bytes) {
+  const uint64_t begin = lock_begin(gpu);
+  constexpr uint64_t kLargest = uint64_t{1} << kMachineShift;
+  if (bytes > 0) set_lock(descriptor_, F_RDLCK, begin, bytes);
+  if (bytes < kLargest) {
+    set_lock(descriptor_, F_UNLCK, begin + bytes, kLargest - bytes);
+  }
+}
+
+uint64_t counted_bytes(int gpu) {
+  // A lock that comes or goes between two reads of the list may hide another.
+  constexpr int kTries = 8;
+  const uint64_t begin = lock_begin(gpu);
+  uint64_t total = bytes_in(text_of_locks(), begin);
+  for (int i = 0; i < kTries; ++i) {
+    const uint64_t again = bytes_in(text_of_locks(), begin);
+    if (again == total) break;
+    total = again;
+  }
+  return total;
+}
+
+}  // namespace ipclab::model

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that make up the simulated machine: each is a memfd, so that
+// nothing is left when its processes end. Its name says to which machine it
+// belongs, its seals that nobody can make it shorter under a mapping, and a
+// lock on it tells every process of the machine how much memory of a GPU it is.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+namespace ipclab::model {
+
+/// The machine that this process sees: IPCLAB_MODEL_MACHINE, or without it the
+/// login session. Handles and memory of another machine are nothing here.
+uint64_t machine_id();
+
+class SharedFile {
+ public:
+  enum class Size { kFixed, kGrows };
+
+  SharedFile() = default;
+  SharedFile(SharedFile&& other) noexcept;
+  SharedFile& operator=(SharedFile&& other) noexcept;
+  ~SharedFile();
+
+  /// A file of zero bytes; not valid, with errno, without resources. `what` is
+  /// a part of its name.
+  static SharedFile create(const char* what, uint64_t size, Size kind);
+  /// Takes over a descriptor; not valid unless it is a file of this machine.
+  static SharedFile adopt(int descriptor);
+  /// Opens what another process of the machine has under this number; not
+  /// valid, with errno, if that is not possible.
+  static SharedFile open_of(uint32_t pid, int descriptor);
+
+  bool valid() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+  uint64_t size() const;
+  /// Makes the file that large; only for Size::kGrows.
+  bool grow_to(uint64_t size);
+  /// Counts bytes of a GPU for this file, in place of what it counted before,
+  /// as long as anybody has it open or mapped.
+  void count(int gpu, uint64_t bytes);
+
+ private:
+  explicit SharedFile(int descriptor);
+  void close_now();
+  int descriptor_ = -1;
+};
+
+/// Bytes of a GPU that the files of this machine count, each file once.
+uint64_t counted_bytes(int gpu);
+
+}  // namespace ipclab::model

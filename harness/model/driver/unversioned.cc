@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver API: names without the version that cuda.h gives them. Programs
+// that look for a function by hand use them; on a 64-bit host the arguments are
+// those of the second version.
+#if defined(__x86_64__)
+#define IPCLAB_JUMP(to) "jmp " to "@PLT"
+#elif defined(__aarch64__)
+#define IPCLAB_JUMP(to) "b " to
+#else
+#error "how does one jump to a function here?"
+#endif
+
+#define IPCLAB_UNVERSIONED(name)                                        \
+  __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name \
+          ":\n" IPCLAB_JUMP(#name "_v2") "\n.size " #name ", .-" #name)
+
+// clang-format off
+IPCLAB_UNVERSIONED(cuCtxCreate);
+IPCLAB_UNVERSIONED(cuCtxDestroy);
+IPCLAB_UNVERSIONED(cuCtxPopCurrent);
+IPCLAB_UNVERSIONED(cuCtxPushCurrent);
+IPCLAB_UNVERSIONED(cuDevicePrimaryCtxRelease);
+IPCLAB_UNVERSIONED(cuDevicePrimaryCtxReset);
+IPCLAB_UNVERSIONED(cuDevicePrimaryCtxSetFlags);
+IPCLAB_UNVERSIONED(cuDeviceTotalMem);
+IPCLAB_UNVERSIONED(cuEventDestroy);
+IPCLAB_UNVERSIONED(cuEventElapsedTime);
+IPCLAB_UNVERSIONED(cuMemAlloc);
+IPCLAB_UNVERSIONED(cuMemAllocHost);
+IPCLAB_UNVERSIONED(cuMemAllocPitch);
+IPCLAB_UNVERSIONED(cuMemFree);
+IPCLAB_UNVERSIONED(cuMemGetAddressRange);
+IPCLAB_UNVERSIONED(cuMemGetInfo);
+IPCLAB_UNVERSIONED(cuMemHostGetDevicePointer);
+IPCLAB_UNVERSIONED(cuMemHostRegister);
+IPCLAB_UNVERSIONED(cuMemcpy2D);
+IPCLAB_UNVERSIONED(cuMemcpy2DAsync);
+IPCLAB_UNVERSIONED(cuMemcpy2DUnaligned);
+IPCLAB_UNVERSIONED(cuMemcpy3D);
+IPCLAB_UNVERSIONED(cuMemcpy3DAsync);
+IPCLAB_UNVERSIONED(cuMemcpyDtoD);
+IPCLAB_UNVERSIONED(cuMemcpyDtoDAsync);
+IPCLAB_UNVERSIONED(cuMemcpyDtoH);
+IPCLAB_UNVERSIONED(cuMemcpyDtoHAsync);
+IPCLAB_UNVERSIONED(cuMemcpyHtoD);
+IPCLAB_UNVERSIONED(cuMemcpyHtoDAsync);
+IPCLAB_UNVERSIONED(cuMemsetD16);
+IPCLAB_UNVERSIONED(cuMemsetD2D16);
+IPCLAB_UNVERSIONED(cuMemsetD2D32);
+IPCLAB_UNVERSIONED(cuMemsetD2D8);
+IPCLAB_UNVERSIONED(cuMemsetD32);
+IPCLAB_UNVERSIONED(cuMemsetD8);
+IPCLAB_UNVERSIONED(cuModuleGetGlobal);
+IPCLAB_UNVERSIONED(cuStreamBatchMemOp);
+IPCLAB_UNVERSIONED(cuStreamDestroy);
+IPCLAB_UNVERSIONED(cuStreamWaitValue32);
+IPCLAB_UNVERSIONED(cuStreamWaitValue64);
+IPCLAB_UNVERSIONED(cuStreamWriteValue32);
+IPCLAB_UNVERSIONED(cuStreamWriteValue64);
+// clang-format on

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs that are put together node by node.
+#include <vector>
+
+#include "gpu.h"
+#include "pool.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+constexpr int kCount = 1000;
+
+struct Built {
+  cudaGraph_t graph = nullptr;
+  Built() { EXPECT_EQ(cudaGraphCreate(&graph, 0), cudaSuccess); }
+  ~Built() { EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess); }
+};
+
+// The driver's node: the tests' kernels are a module of their own.
+CUgraphNode add_kernel(cudaGraph_t graph, const std::vector<CUgraphNode>& after,
+                       const char* name, unsigned blocks,
+                       std::vector<void*> arguments) {
+  CUDA_KERNEL_NODE_PARAMS wanted{};
+  wanted.func = kernel(name);
+  wanted.gridDimX = blocks;
+  wanted.gridDimY = wanted.gridDimZ = 1;
+  wanted.blockDimX = 256;
+  wanted.blockDimY = wanted.blockDimZ = 1;
+  wanted.kernelParams = arguments.data();
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(
+      cuGraphAddKernelNode(&node, graph, after.data(), after.size(), &wanted),
+      CUDA_SUCCESS);
+  return node;
+}
+
+CUgraphNode add_set(cudaGraph_t graph, const std::vector<CUgraphNode>& after,
+                    void* data, unsigned value) {
+  cudaMemsetParams wanted{};
+  wanted.dst = data;
+  wanted.value = value;
+  wanted.elementSize = 4;
+  wanted.width = kCount;
+  wanted.height = 1;
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(
+      cudaGraphAddMemsetNode(&node, graph, after.data(), after.size(), &wanted),
+      cudaSuccess);
+  return node;
+}
+
+CUgraphNode add_copy(cudaGraph_t graph, const std::vector<CUgraphNode>& after,
+                     void* to, const void* from) {
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(
+      cudaGraphAddMemcpyNode1D(&node, graph, after.data(), after.size(), to,
+                               from, kCount * sizeof(int), cudaMemcpyDefault),
+      cudaSuccess);
+  return node;
+}
+
+cudaError_t launch_once(cudaGraphExec_t executable) {
+  const cudaError_t code = cudaGraphLaunch(executable, nullptr);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  return code;
+}
+
+cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags = 0) {
+  cudaGraphExec_t executable = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, flags), cudaSuccess);
+  return executable;
+}
+
+TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
+  int* data = allocate<int>(kCount);
+  std::vector<int> seen(kCount);
+  int value = 500;
+  int count = kCount;
+  int calls = 0;
+  Built built;
+  // Added in the wrong order: the edges decide.
+  const CUgraphNode fill =
+      add_kernel(built.graph, {}, "fill", 4, {&data, &count, &value});
+  const CUgraphNode set = add_set(built.graph, {}, data, 7);
+  const CUgraphNode copy = add_copy(built.graph, {fill}, seen.data(), data);
+  cudaHostNodeParams call{[](void* calls) { ++*static_cast<int*>(calls); },
+                          &calls};
+  CUgraphNode host = nullptr;
+  ASSERT_EQ(cudaGraphAddHostNode(&host, built.graph, &copy, 1, &call),
+            cudaSuccess);
+  ASSERT_EQ(cudaGraphAddDependencies(built.graph, &set, &fill, nullptr, 1),
+            cudaSuccess);
+  size_t nodes = 0;
+  EXPECT_EQ(cudaGraphGetNodes(built.graph, nullptr, &nodes), cudaSuccess);
+  EXPECT_EQ(nodes, 4u);
+  CUgraphNode root = nullptr;
+  nodes = 1;
+  EXPECT_EQ(cudaGraphGetRootNodes(built.graph, &root, &nodes), cudaSuccess);
+  EXPECT_EQ(root, set);
+  cudaGraphNodeType type;
+  EXPECT_EQ(cudaGraphNodeGetType(host, &type), cudaSuccess);
+  EXPECT_EQ(type, cudaGraphNodeTypeHost);
+  cudaGraphExec_t executable = instantiate(built.graph);
+  value = 0;  // the arguments are those of the time when the node was added
+  for (int round = 1; round <= 2; ++round) {
+    ASSERT_EQ(launch_once(executable), cudaSuccess);
+    EXPECT_EQ(seen[0], 500);
+    EXPECT_EQ(seen[kCount - 1], 500 + kCount - 1);
+    EXPECT_EQ(calls, round);
+    seen.assign(kCount, 0);
+  }
+  int* pointer = data;
+  int other = 900;
+  void* arguments[] = {&pointer, &count, &other};
+  CUDA_KERNEL_NODE_PARAMS changed{};
+  changed.func = kernel("fill");
+  changed.gridDimX = 4;
+  changed.gridDimY = changed.gridDimZ = 1;
+  changed.blockDimX = 256;
+  changed.blockDimY = changed.blockDimZ = 1;
+  changed.kernelParams = arguments;
+  EXPECT_EQ(cuGraphExecKernelNodeSetParams(executable, fill, &changed),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphExecKernelNodeSetParams(executable, copy, &changed),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(seen[0], 900);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+TEST(Graph, ACircleIsRefused) {
+  int* data = allocate<int>(kCount);
+  Built built;
+  const CUgraphNode first = add_set(built.graph, {}, data, 1);
+  const CUgraphNode second = add_set(built.graph, {first}, data, 2);
+  ASSERT_EQ(cudaGraphAddDependencies(built.graph, &second, &first, nullptr, 1),
+            cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&executable, built.graph, 0),
+            cudaErrorInvalidValue);
+  Built other;
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(cudaGraphAddEmptyNode(&node, other.graph, &first, 1),
+            cudaErrorInvalidValue);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+TEST(Graph, AChildIsWhatItWasWhenItWasAdded) {
+  int* data = allocate<int>(kCount);
+  Built child;
+  add_set(child.graph, {}, data, 1);
+  Built parent;
+  CUgraphNode node = nullptr;
+  ASSERT_EQ(
+      cudaGraphAddChildGraphNode(&node, parent.graph, nullptr, 0, child.graph),
+      cudaSuccess);
+  add_set(child.graph, {}, data, 2);
+  cudaGraphExec_t executable = instantiate(parent.graph);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 1);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+TEST(Graph, EventsOrderItAgainstAStream) {
+  int* data = allocate<int>(kCount);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreate(&event), cudaSuccess);
+  Built built;
+  const CUgraphNode set = add_set(built.graph, {}, data, 3);
+  CUgraphNode record = nullptr;
+  ASSERT_EQ(cudaGraphAddEventRecordNode(&record, built.graph, &set, 1, event),
+            cudaSuccess);
+  CUgraphNode wait = nullptr;
+  ASSERT_EQ(cudaGraphAddEventWaitNode(&wait, built.graph, &record, 1, event),
+            cudaSuccess);
+  cudaGraphExec_t executable = instantiate(built.graph);
+  ASSERT_EQ(cudaGraphLaunch(executable, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(read_back(data, 1)[0], 3);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+struct WithMemory : Built {
+  int* memory = nullptr;
+  int* seen = nullptr;
+  CUgraphNode last = nullptr;
+
+  WithMemory() {
+    cudaMemAllocNodeParams wanted{};
+    wanted.poolProps = on_device(0);
+    wanted.bytesize = kCount * sizeof(int);
+    CUgraphNode allocation = nullptr;
+    EXPECT_EQ(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &wanted),
+              cudaSuccess);
+    memory = static_cast<int*>(wanted.dptr);
+    seen = allocate<int>(kCount);
+    const CUgraphNode set = add_set(graph, {allocation}, memory, 9);
+    last = add_copy(graph, {set}, seen, memory);
+  }
+  ~WithMemory() { EXPECT_EQ(cudaFree(seen), cudaSuccess); }
+};
+
+TEST(Graph, AllocatesAndFreesAtEachLaunch) {
+  WithMemory built;
+  CUgraphNode node = nullptr;
+  ASSERT_EQ(
+      cudaGraphAddMemFreeNode(&node, built.graph, &built.last, 1, built.memory),
+      cudaSuccess);
+  EXPECT_EQ(
+      cudaGraphAddMemFreeNode(&node, built.graph, &built.last, 1, built.memory),
+      cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGraphAddMemFreeNode(&node, built.graph, nullptr, 0, built.seen),
+            cudaErrorInvalidValue);
+  cudaGetLastError();
+  cudaGraphExec_t executable = instantiate(built.graph);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(cudaMemset(built.seen, 0, kCount * sizeof(int)), cudaSuccess);
+    ASSERT_EQ(launch_once(executable), cudaSuccess);
+    EXPECT_EQ(read_back(built.seen, kCount)[kCount - 1], 9);
+  }
+  EXPECT_EQ(cudaFree(built.memory), cudaErrorInvalidValue);
+  cudaGetLastError();
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+}
+
+TEST(Graph, MemoryThatItDoesNotFreeIsThePrograms) {
+  WithMemory built;
+  cudaGraphExec_t executable = instantiate(built.graph);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(read_back(built.memory, 1)[0], 9);
+  cudaIpcMemHandle_t handle;  // "IPC is not supported"
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, built.memory), cudaErrorInvalidValue);
+  EXPECT_EQ(launch_once(executable), cudaErrorInvalidValue);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFreeAsync(built.memory, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(built.memory), cudaSuccess);
+  cudaGraphExec_t careless =
+      instantiate(built.graph, cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  EXPECT_EQ(launch_once(careless), cudaSuccess);
+  EXPECT_EQ(launch_once(careless), cudaSuccess);
+  EXPECT_EQ(cudaFree(built.memory), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(careless), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+}
+
+TEST(Graph, ACaptureHasTypedNodes) {
+  int* data = allocate<int>(kCount);
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  std::vector<int> seen(kCount);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(data, 1, kCount * sizeof(int), stream),
+            cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(seen.data(), data, kCount * sizeof(int),
+                            cudaMemcpyDefault, stream),
+            cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  CUgraphNode nodes[2] = {};
+  size_t count = 2;
+  EXPECT_EQ(cudaGraphGetNodes(graph, nodes, &count), cudaSuccess);
+  ASSERT_EQ(count, 2u);
+  cudaGraphNodeType types[2];
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(cudaGraphNodeGetType(nodes[i], &types[i]), cudaSuccess);
+  }
+  EXPECT_EQ(types[0], cudaGraphNodeTypeMemset);
+  EXPECT_EQ(types[1], cudaGraphNodeTypeMemcpy);
+  cudaGraphExec_t executable = instantiate(graph);
+  ASSERT_EQ(launch_once(executable), cudaSuccess);
+  EXPECT_EQ(seen[kCount - 1], 0x01010101);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+}  // namespace

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# The functions that a CUDA header declares, so that a new toolkit needs a
+# build and no hunt. Each becomes a weak symbol that says that the model does
+# not have it; the model's own function, where there is one, takes its place.
+
+# ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that
+# stand after MARKER or to which a macro of the header leads.
+function(ipclab_declared_functions names marker prefix)
+  set(found "")
+  foreach(header IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+    file(READ ${header} text)
+    string(REGEX MATCHALL
+      "${marker}[ \r\n]+${prefix}[A-Z][A-Za-z0-9_]*[ \r\n]*\\(" declared
+      "${text}")
+    string(REGEX MATCHALL
+      "# *define[ \t]+${prefix}[A-Z][A-Za-z0-9_]*[ \t]+[^\r\n]*" redirected
+      "${text}")
+    foreach(line IN LISTS declared redirected)
+      string(REGEX MATCHALL "${prefix}[A-Z][A-Za-z0-9_]*" words "${line}")
+      list(APPEND found ${words})
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES found)
+  # Per-thread default streams have other names: see README.
+  list(FILTER found EXCLUDE REGEX "_pt[sd][sz]$")
+  list(SORT found)
+  set(${names} ${found} PARENT_SCOPE)
+endfunction()
+
+# ipclab_write_unsupported(FILE NAME...): one line for each.
+function(ipclab_write_unsupported file)
+  list(TRANSFORM ARGN REPLACE "(.+)" "IPCLAB_UNSUPPORTED(\\1)")
+  list(JOIN ARGN "\n" lines)
+  file(CONFIGURE OUTPUT ${file} CONTENT "${lines}\n" @ONLY)
+endfunction()

@@ -1,0 +1,140 @@
+"""The options of `ipclab fleet` and `ipclab node`."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ipclab import engines, fleet, results
+from ipclab.errors import UsageError
+
+COMMANDS = ("fleet", "node")
+
+
+def add(commands: Any, build: Path) -> None:
+    """Add both to the parsers of the command."""
+    many = commands.add_parser(
+        "fleet",
+        help="the suite on many machines: start, gather, merge",
+        usage="%(prog)s [--slurm | --mpi | --kubernetes] [options] [FOLDER] "
+        "[-- options of ipclab run]",
+        description="Starts one run a node under the engine that is there, waits, "
+        "and merges: nodes with equal answers are one line, others are told by what "
+        "differs in their machines, and a node without honest results is a verdict "
+        "of its own. Without an engine: merges FOLDER as it is. Slurm and MPI need "
+        "FOLDER and ipclab at the same place on all nodes.",
+        epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
+        "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
+    )
+    for name in engines.ENGINES:
+        many.add_argument(
+            f"--{name}",
+            dest="engine",
+            action="store_const",
+            const=name,
+            help=f"start it with {name.capitalize() if name != 'mpi' else 'mpirun'}",
+        )
+    many.add_argument("folder", metavar="FOLDER", type=Path, nargs="?", default=None)
+    many.add_argument(
+        "--nodes",
+        metavar="NODES",
+        default=None,
+        help="Slurm: n[1-4]; MPI: host,host; Kubernetes: a label, key=value "
+        "(default: all that the engine has; MPI: this machine)",
+    )
+    many.add_argument(
+        "--limit",
+        metavar="SECONDS",
+        type=int,
+        default=1800,
+        help="a node that has not ended by then is late (default: 1800)",
+    )
+    many.add_argument(
+        "--engine-option",
+        metavar="OPTION",
+        action="append",
+        default=[],
+        help="for srun or mpirun, as --engine-option=--partition=gpu; repeatable",
+    )
+    many.add_argument(
+        "--image",
+        metavar="IMAGE",
+        default=None,
+        help="Kubernetes: a container with the wheel (ci/Containerfile)",
+    )
+    many.add_argument(
+        "--baseline",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="fail on what passed in this run and fails now, and on nothing else "
+        "but nodes that do not answer",
+    )
+    many.add_argument(
+        "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
+    )
+    one = commands.add_parser(
+        "node", help="what a fleet starts on each node; nobody need type it"
+    )
+    one.add_argument("folder", metavar="FOLDER", help="of the fleet")
+    one.add_argument(
+        "--print",
+        dest="printed",
+        action="store_true",
+        help="FOLDER is the fleet's id; print the results instead of keeping them",
+    )
+    for command in (many, one):
+        command.add_argument("--build", metavar="DIR", type=Path, default=build)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a fleet or a node, and those after `--`, which are of the run."""
+    words = list(words)
+    if not words or words[0] not in COMMANDS or "--" not in words:
+        return words, []
+    end = words.index("--")
+    return words[:end], words[end + 1 :]
+
+
+def run(out: Console, options: argparse.Namespace) -> int:
+    """Run either command; returns its exit code."""
+    if options.command == "node":
+        return _node(options)
+    if options.engine is None:
+        if options.folder is None:
+            raise UsageError("name an engine (--slurm, --mpi, --kubernetes) or FOLDER")
+        return fleet.finish(out, options.folder, options.baseline, options.json)
+    folder = options.folder or results.default_folder("-fleet")
+    request = engines.Request(
+        engine=options.engine,
+        folder=folder,
+        build=options.build,
+        nodes=options.nodes,
+        limit=options.limit,
+        engine_options=tuple(options.engine_option),
+        image=options.image,
+        run_options=tuple(options.run_options),
+    )
+    engines.run(request, lambda line: out.print(Text(line), soft_wrap=True))
+    return fleet.finish(out, folder, options.baseline, options.json)
+
+
+def _node(options: argparse.Namespace) -> int:
+    if not options.printed:
+        folder = Path(options.folder)
+        return fleet.run_node(folder, options.build, options.run_options)
+    with tempfile.TemporaryDirectory(prefix="ipclab-node-") as scratch:
+        folder = Path(scratch)
+        document = {"id": options.folder, "expected": {}, "suite": {}}
+        (folder / "nodes").mkdir()
+        fleet.save(folder, document)
+        code = fleet.run_node(folder, options.build, options.run_options)
+        engines.print_node(folder)
+    return code

@@ -1,0 +1,107 @@
+"""A packed suite: programs, model, catalogue and lessons without a build.
+
+    bin/         the programs of lessons, tests and probe
+    model/       the reference model
+    source/      the files of the source tree that the runner reads
+    site/        the pages, where they were built
+    tests.json   CTest's list, with commands relative to this folder
+
+The wheel has one in `ipclab/suite`; a packed suite stands wherever a build folder
+can (`--build`), and needs neither CTest nor the source tree. `ci/package` makes
+it: `python3 -m ipclab.packed BUILD SUITE` writes the list.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipclab.errors import HarnessError, UsageError
+
+if TYPE_CHECKING:
+    from ipclab.ctest import Case
+
+LIST = "tests.json"
+PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
+SUITE = Path(__file__).parent / "suite"
+
+
+def default_build() -> Path:
+    """The suite of the wheel, or, in a source tree, what ci/conformance builds."""
+    return SUITE if (SUITE / LIST).is_file() else Path("build/run")
+
+
+def tests(build: Path) -> list[dict[str, Any]] | None:
+    """The tests of a packed suite as CTest would show them; None if it is none.
+
+    Raises HarnessError if the list or a program is missing or damaged.
+    """
+    path = build / LIST
+    if not path.is_file():
+        return None
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        for test in found:
+            program, *rest = test["command"]
+            test["command"] = [str((build / program).resolve(strict=True)), *rest]
+    except OSError as error:
+        raise HarnessError(f"{error.filename}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise HarnessError(f"{path}: is no list of a packed suite") from None
+    return found
+
+
+def source(build: Path) -> Path | None:
+    """Where a packed suite has the files of the source tree; None if it is none."""
+    return build / "source" if (build / LIST).is_file() else None
+
+
+def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
+    """The list of those tests whose programs are packed into `suite`/bin.
+
+    Raises HarnessError for a test whose program is not there.
+    """
+    found = []
+    for case in cases:
+        if case.suite not in PACKED:
+            continue
+        program = Path("bin", Path(case.command[0]).name)
+        if not (suite / program).is_file():
+            raise HarnessError(f"{case.name}: {suite / program} is missing")
+        properties = {
+            "LABELS": list(case.labels),
+            "TIMEOUT": case.timeout,
+            "SKIP_RETURN_CODE": case.skip_code,
+        }
+        found.append(
+            {
+                "name": case.name,
+                "command": [str(program), *case.command[1:]],
+                "properties": [
+                    {"name": name, "value": value} for name, value in properties.items()
+                ],
+            }
+        )
+    return found
+
+
+def main(build: Path, suite: Path) -> None:
+    """Write the list of a packed suite from that of the build it comes from."""
+    from ipclab import ctest
+
+    lines = [json.dumps(test) for test in listed(ctest.read(build), suite)]
+    if not lines:
+        raise UsageError(f"{build}: has no tests that could be packed")
+    (suite / LIST).write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    print(f"{suite / LIST}: {len(lines)} tests")
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except (UsageError, HarnessError) as error:
+        sys.exit(f"packed: {error}")

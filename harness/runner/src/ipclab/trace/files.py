@@ -1,0 +1,307 @@
+"""Reads the files of a trace: one for each process and program (harness/trace)."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipclab.errors import UsageError
+
+FORMAT = 1
+ROLE = "--importer"  # how samples/common/roles.h starts the second role
+TRACER = "tracer.jsonl"  # beside the files: what `ipclab trace` saw itself
+
+
+@dataclass(eq=False)
+class Process:
+    """One process while it ran one program.
+
+    Times are nanoseconds of CLOCK_MONOTONIC, the same for all processes.
+    """
+
+    number: int  # the pid
+    parent: int
+    began: int
+    command: list[str]
+    forked: bool  # a child of fork that has not called exec
+    path: Path
+    name: str = ""  # for people: unique in its trace
+    recorder: str = ""  # "cupti" or "calls"; empty without CUDA
+    problem: str = ""  # why its calls are not recorded
+    torn: int = 0  # lines that were being written when it was killed
+    exit_code: int | None = None  # of its own exit
+    signal: int = 0  # that ended it, if its parent or we saw it
+    ended: int = 0  # when; the last sign of life where nobody saw the end
+    kernels: dict[int, str] = field(default_factory=dict)
+    contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
+
+    @property
+    def died(self) -> bool:
+        """Whether a signal ended it, or nobody knows what did."""
+        return bool(self.signal) or self.exit_code is None
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words."""
+        if self.signal:
+            return f"killed by {signal_name(self.signal)}"
+        if self.exit_code is None:
+            return "its end was not seen"
+        return f"exit {self.exit_code}"
+
+
+class Call:
+    """One call of the driver API, as the program made it."""
+
+    __slots__ = (
+        "arguments", "began", "context", "ended", "name", "process", "result",
+        "thread",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        process: Process,
+        name: str,
+        times: tuple[int, int],
+        place: tuple[int, int],
+        result: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        self.process = process
+        self.name = name
+        self.began, self.ended = times
+        self.thread, self.context = place
+        self.result = result
+        self.arguments = arguments
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.result == 0
+
+
+@dataclass(eq=False)
+class Event:
+    """What is no call: a message, a closed descriptor, the end of a process."""
+
+    process: Process
+    what: str  # send, receive, takes, close, exit, ended, waits
+    at: int
+    facts: dict[str, Any]
+
+
+Entry = Call | Event
+
+
+@dataclass
+class Trace:
+    """All processes of a trace, and what they did in the order of time."""
+
+    processes: list[Process]
+    entries: list[Entry]
+
+
+def when(entry: Entry) -> int:
+    """The time at which an entry counts as done.
+
+    What takes something away counts from its begin: others may see the effect
+    from then on.
+    """
+    if isinstance(entry, Event):
+        return entry.at
+    return entry.began if entry.name in TAKES_AWAY else entry.ended
+
+
+TAKES_AWAY = frozenset(
+    (
+        "cuMemFree",
+        "cuMemFreeAsync",
+        "cuMemUnmap",
+        "cuEventDestroy",
+        "cuMemPoolDestroy",
+        "cuCtxDestroy",
+        "cuDevicePrimaryCtxReset",
+        "cuDevicePrimaryCtxRelease",
+    )
+)
+
+
+def read(folder: Path) -> Trace:
+    """Read a folder of files that `ipclab trace` wrote.
+
+    Raises UsageError where there is no trace or one of another format.
+    """
+    paths = sorted(folder.glob("*.trace"))
+    if not paths:
+        raise UsageError(f"{folder}: no trace here (no file *.trace)")
+    processes: list[Process] = []
+    entries: list[Entry] = []
+    for path in paths:
+        process, own = _file(path)
+        if process is not None:
+            processes.append(process)
+            entries += own
+    processes.sort(key=lambda process: process.began)
+    _ends(processes, entries, _tracer(folder))
+    _names(processes)
+    entries.sort(key=when)
+    return Trace(processes, entries)
+
+
+def _file(path: Path) -> tuple[Process | None, list[Entry]]:
+    """One file; None if its process was killed before its first line."""
+    process: Process | None = None
+    declared: dict[int, list[str]] = {}
+    entries: list[Entry] = []
+    torn = 0
+    for line in _lines(path):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            torn += 1
+            continue
+        if isinstance(document, list):
+            if process is not None:
+                entries.append(_call(process, declared, document))
+            continue
+        what = document.pop("what")
+        if what == "process":
+            process = _process(path, document)
+        elif process is None:
+            torn += 1
+        elif what == "calls":
+            declared.update(enumerate(document["calls"], start=document["first"]))
+        elif what == "kernel":
+            process.kernels[document["number"]] = document["name"]
+        elif what == "context":
+            process.contexts[document["number"]] = document["pointer"]
+        elif what == "source":
+            process.recorder = document["name"]
+        elif what == "problem":
+            process.problem = document["text"]
+        else:
+            if what == "waits":
+                document["call"] = declared[document["call"]][0]
+            at = process.began + document.pop("t")
+            entries.append(Event(process, what, at, document))
+    if process is not None:
+        process.torn = torn
+        process.ended = max((when(entry) for entry in entries), default=process.began)
+    return process, entries
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The whole lines; what was being written when the process died has a zero
+    byte in front."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # zeros that nothing was written into
+            yield line[line.rfind(b"\0") + 1 :] if b"\0" in line else line
+
+
+def _process(path: Path, head: dict[str, Any]) -> Process:
+    if head["format"] != FORMAT:
+        raise UsageError(
+            f"{path}: format {head['format']} of a trace; this ipclab reads {FORMAT}"
+        )
+    return Process(
+        number=head["process"],
+        parent=head["parent"],
+        began=head["began"],
+        command=head["command"],
+        forked=head["forked"],
+        path=path,
+    )
+
+
+def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> Call:
+    began, duration, thread, context, number, result, *arguments = line
+    name, *names = declared[number]
+    start = process.began + began
+    return Call(
+        process,
+        name,
+        (start, start + duration),
+        (thread, context),
+        result,
+        dict(zip(names, arguments, strict=False)),
+    )
+
+
+def _tracer(folder: Path) -> list[dict[str, Any]]:
+    """What we saw ourselves of the ends of processes."""
+    path = folder / TRACER
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def _ends(
+    processes: list[Process], entries: list[Entry], seen: list[dict[str, Any]]
+) -> None:
+    """How each process ended: by its own word, by its parent's or by ours."""
+    # A number is used again: the last program of that number before the end.
+    by_number: dict[int, list[Process]] = {}
+    for process in processes:
+        by_number.setdefault(process.number, []).append(process)
+    for same in by_number.values():
+        for process, later in itertools.pairwise(same):
+            process.exit_code = 0  # another program in its place: exec
+            process.ended = later.began
+    ends = [(x["at"], x["process"], x["status"]) for x in seen]
+    for entry in entries:
+        if not isinstance(entry, Event):
+            continue
+        if entry.what == "exit":
+            entry.process.exit_code = entry.facts["code"]
+            entry.process.ended = max(entry.process.ended, entry.at)
+        elif entry.what == "ended":
+            ends.append((entry.at, entry.facts["process"], entry.facts["status"]))
+    for at, number, status in sorted(ends):
+        before = [x for x in by_number.get(number, []) if x.began < at]
+        if before and status & 0x7F:
+            before[-1].signal = status & 0x7F
+            before[-1].ended = max(before[-1].ended, at)
+        elif before and before[-1].exit_code is None:
+            before[-1].exit_code = status >> 8 & 0xFF
+            before[-1].ended = max(before[-1].ended, at)
+
+
+def _names(processes: list[Process]) -> None:
+    """A name for each: its program, with a number where there are several.
+
+    The two roles of our own programs are called as their sources call them.
+    """
+    bases = {process: _program(process) for process in processes}
+    for process in processes:
+        if ROLE in process.command:
+            bases[process] = "importer"
+            for parent in processes:
+                if parent.number == process.parent and ROLE not in parent.command:
+                    bases[parent] = "exporter"
+    used: dict[str, int] = {}
+    for process, base in bases.items():
+        used[base] = used.get(base, 0) + 1
+        alone = list(bases.values()).count(base) == 1
+        process.name = base if alone else f"{base} {used[base]}"
+
+
+def _program(process: Process) -> str:
+    base = Path(process.command[0]).name if process.command else "?"
+    scripts = [x for x in process.command[1:] if x.endswith(".py")]
+    return Path(scripts[0]).name if base.startswith("python") and scripts else base
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,173 @@
+"""What a trace can find wrong with a program, and how findings are silenced."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ipclab.errors import UsageError
+from ipclab.trace.files import Entry, Process
+
+# Each rule: the row of conformance/requirements.json that it follows from, and
+# what to do. Where a rule holds for several kinds of memory a finding may name
+# another row.
+RULES: dict[str, tuple[str, str]] = {
+    "freed-while-open": (
+        "LMEM-42",
+        "free it after every importer has said that it has closed it",
+    ),
+    "exporter-ended-while-open": (
+        "LIFE-04",
+        "let the exporter wait until every importer has closed",
+    ),
+    "stale-handle": ("LMEM-07", "send the handle of memory that is still allocated"),
+    "handle-of-ended-process": (
+        "LIFE-05",
+        "open the handle while its exporter runs, and let the exporter wait",
+    ),
+    "opened-in-exporter": (
+        "LMEM-25",
+        "use the own pointer or event; a handle is for another process",
+    ),
+    "second-context": ("LMEM-26", "open it in one context of a device"),
+    "wrong-flags": ("LMEM-19", "pass cudaIpcMemLazyEnablePeerAccess"),
+    "unknown-handle": ("LMEM-24", "send all 64 bytes, unchanged"),
+    "not-exportable": ("LMEM-21", "export memory of the kind that this handle is for"),
+    "interior-pointer": (
+        "LMEM-23",
+        "send the offset besides: a handle opens at the base of the allocation",
+    ),
+    "shared-with-neighbours": (
+        "SUBA-03",
+        "make the size of what you share a multiple of 2 MiB",
+    ),
+    "never-closed": ("LIFE-01", "close with cudaIpcCloseMemHandle, once for each open"),
+    "closed-too-seldom": ("LMEM-09", "close once for each open"),
+    "closed-too-often": ("LMEM-11", "close once for each open"),
+    "closed-not-opened": ("LMEM-29", "close only what an open returned"),
+    "import-freed": ("LMEM-28", "close an import; only the exporter frees"),
+    "use-after-close": ("LMEM-10", "close after the last use"),
+    "pointer-of-another-process": (
+        "LMEM-41",
+        "send a handle and open it: addresses differ from process to process",
+    ),
+    "possible-race": (
+        "LMEM-43",
+        "synchronise before you send the message, or wait for an IPC event",
+    ),
+    "context-destroyed": ("LIFE-11", "close what is open before the context goes"),
+    "cuda-after-fork": ("LIFE-10", "start children with exec, or fork before CUDA"),
+    "event-not-exportable": (
+        "LEVT-03",
+        "create it with cudaEventInterprocess | cudaEventDisableTiming",
+    ),
+    "event-destroyed-while-open": (
+        "LEVT-21",
+        "destroy it after every importer has destroyed its own",
+    ),
+    "event-never-destroyed": ("LEVT-06", "release an imported event: cudaEventDestroy"),
+    "never-released": ("VMM-15", "release each import: cuMemRelease"),
+    "never-unmapped": ("VMM-30", "unmap what was imported: cuMemUnmap"),
+    "used-without-access": ("VMM-17", "call cuMemSetAccess after cuMemMap"),
+    "bad-descriptor": (
+        "VMM-11",
+        "import the descriptor that came through the socket, not its number",
+    ),
+    "descriptor-left-open": (
+        "VMM-13",
+        "close it after it was sent, or imported",
+    ),
+    "pool-pointer-freed-early": (
+        "POOL-18",
+        "let every importer free before the exporter does",
+    ),
+    "pool-pointer-never-freed": ("POOL-15", "free an imported pointer: cudaFreeAsync"),
+    "pool-pointer-imported-twice": (
+        "IMPL-11",
+        "import it once: the first free unmaps both",
+    ),
+    "pool-not-exportable": (
+        "POOL-02",
+        "create the pool with the handle type that you export",
+    ),
+    "allocated-from-import": ("IMPL-01", "allocate in the exporter"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule: where, when, in words."""
+
+    rule: str
+    process: Process
+    entry: Entry | None  # None: the end of the process
+    at: int  # nanoseconds of CLOCK_MONOTONIC
+    text: str
+    row: str = ""
+    other: Entry | None = field(default=None, compare=False)  # what it clashes with
+
+    @property
+    def requirement(self) -> str:
+        """The row of the catalogue."""
+        return self.row or RULES[self.rule][0]
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return RULES[self.rule][1]
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """A line of a file of suppressions: RULE[:PROGRAM[:TEXT]], with wildcards."""
+
+    rule: str
+    program: str
+    text: str
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it silences that finding."""
+        program = (
+            Path(finding.process.command[0]).name if finding.process.command else ""
+        )
+        return (
+            fnmatch.fnmatchcase(finding.rule, self.rule)
+            and fnmatch.fnmatchcase(program, self.program)
+            and fnmatch.fnmatchcase(finding.text, self.text)
+        )
+
+
+def suppressions(path: Path) -> list[Suppression]:
+    """Read a file of suppressions; # begins a comment.
+
+    Raises UsageError if it cannot be read or names a rule that does not exist.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        rule, program, words = [*text.split(":", 2), "*", "*"][:3]
+        if not fnmatch.filter(RULES, rule):
+            raise UsageError(f"{path}:{number}: no rule is called '{rule}'")
+        found.append(Suppression(rule, program, words))
+    return found
+
+
+def split(
+    found: Iterable[Finding], silenced: list[Suppression]
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings that count, and those that a suppression covers."""
+    counted: list[Finding] = []
+    covered: list[Finding] = []
+    for finding in found:
+        hushed = any(x.covers(finding) for x in silenced)
+        (covered if hushed else counted).append(finding)
+    return counted, covered

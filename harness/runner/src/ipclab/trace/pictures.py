@@ -1,0 +1,234 @@
+"""Draws a trace as SVG: the sequence of its processes, and their memory."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+from ipclab.trace.files import Call, Entry, Process, when
+from ipclab.trace.sequence import Step
+from ipclab.trace.story import Story
+from ipclab.trace.things import Memory
+
+LANE, NOTE, ROW, TOP = 300, 280, 32, 58  # pixels
+HEAD = 190
+MOST_STEPS = 400
+CHARACTERS = 40  # that fit into a note
+BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
+MOST_MEMORIES = 40
+
+
+def sequence(
+    drawn: list[Step],
+    names: Iterable[str],
+    title: str,
+    links: Mapping[str, str] | None = None,
+) -> str:
+    """The sequence: a lane for each of these processes, time downwards.
+
+    Colours are classes of the page's style; what is refused is also dashed and
+    marked, a death is also a cross. `links` leads the name of a call somewhere.
+    """
+    left_out = len(drawn) - MOST_STEPS
+    drawn = drawn[:MOST_STEPS]
+    used = {x for step in drawn for x in (step.who, step.to)}
+    lanes = [name for name in names if name in used]
+    x = {name: LANE // 2 + LANE * i for i, name in enumerate(lanes)}
+    ends = {
+        step.who: TOP + ROW * i
+        for i, step in enumerate(drawn)
+        if step.kind in ("end", "death")
+    }
+    height = TOP + ROW * (len(drawn) + (left_out > 0)) + 4
+    width = LANE * max(len(lanes), 1)
+    told = "; ".join(step.sentence for step in drawn[:60])
+    parts = [_svg("sequence", width, height, title, told)]
+    for name in lanes:
+        middle = x[name]
+        parts += [
+            f'<line class="life" x1="{middle}" y1="34" x2="{middle}" '
+            f'y2="{ends.get(name, height)}"/>',
+            _box("head", middle, 18, HEAD, 28),
+            _text("head", middle, 23, _cut(name, 24)),
+        ]
+    for i, step in enumerate(drawn):
+        parts.append(_step(step, x, TOP + ROW * i, width, links or {}))
+    if left_out > 0:
+        y = TOP + ROW * len(drawn)
+        parts.append(_text("more", width // 2, y, f"{left_out} more steps"))
+    return "\n".join([*parts, "</svg>"])
+
+
+def _step(
+    step: Step, x: Mapping[str, int], y: int, width: int, links: Mapping[str, str]
+) -> str:
+    if not step.who:
+        return _text("more", width // 2, y + 4, step.text)
+    here = x[step.who]
+    if step.to and step.to != step.who:
+        return _arrow(step, here, x[step.to], y)
+    times = f" \N{MULTIPLICATION SIGN}{step.times}" if step.times > 1 else ""
+    mark = {"refused": "\N{BALLOT X} ", "death": "\N{DAGGER} ", "never": "\u2026 "}
+    text = mark.get(step.kind, "") + step.text
+    if step.detail and len(text) + len(step.detail) + 2 <= CHARACTERS + 2:
+        text += f"  {step.detail}"
+    style = step.kind + (" found" if step.finding else "")
+    told = f"{step.sentence}{'; ' + step.finding if step.finding else ''}"
+    note = (
+        f"<g><title>{escape(told)}</title>{_box(style, here, y, NOTE, 24)}"
+        f"{_text(style, here, y + 4, _cut(text, CHARACTERS + 4 - len(times)) + times)}"
+        "</g>"
+    )
+    if step.kind == "death":
+        note += f'<path class="cross" d="M{here - 8} {y + 14}l16 14m0 -14l-16 14"/>'
+    link = links.get(step.text)
+    return f'<a href="{escape(link)}">{note}</a>' if link else note
+
+
+def _arrow(step: Step, start: int, end: int, y: int) -> str:
+    way = 1 if end > start else -1
+    text = _cut(f"{step.text}, {step.detail}", 42)
+    return (
+        f'<line class="message" x1="{start}" y1="{y + 5}" x2="{end - 11 * way}" '
+        f'y2="{y + 5}"/>'
+        f'<path class="tip" d="M{end - 11 * way} {y}L{end - 2 * way} {y + 5}'
+        f'L{end - 11 * way} {y + 10}z"/>'
+        + _text("message", (start + end) // 2, y - 2, text)
+    )
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """Memory in one process, from one moment to another."""
+
+    process: Process
+    text: str
+    style: str  # own, open, mapped
+    begin: int
+    end: int
+    died: bool
+    told: str = ""  # from which call to which
+
+
+def memory(story: Story, title: str) -> str:
+    """The memory: for each block that was shared a group of bars, one for the
+    process that owns it and one for each that has it open, with addresses, from
+    where it came to where it went; the number of references stands below."""
+    blocks = [x for x in story.memories if x.shared]
+    left_out = len(blocks) - MOST_MEMORIES
+    blocks = blocks[:MOST_MEMORIES]
+    groups = [(block, _bars(block, story)) for block in blocks]
+    moments = sorted({t for _, bars in groups for b in bars for t in (b.begin, b.end)})
+    step = max(NARROW, min(WIDE, 1000 // max(len(moments), 1)))
+    column = {moment: LABEL + step * i for i, moment in enumerate(moments)}
+    rows = sum(len(bars) + 2 for _, bars in groups) + (left_out > 0)
+    width = LABEL + step * max(len(moments), 1) + 20
+    height = BAR * max(rows, 1) + 10
+    told = "; ".join(
+        f"{block.name} of {block.owner.name}, opened {len(block.openings)} times"
+        for block in blocks
+    )
+    parts = [_svg("memory", width, height, title, told)]
+    y = 8
+    for block, bars in groups:
+        kind = {"malloc": "cudaMalloc", "chunk": "cuMemCreate"}.get(
+            block.kind, block.kind
+        )
+        parts.append(
+            _text("block", 8, y + 15, f"{block.name}, {kind}, of {block.owner.name}")
+        )
+        y += BAR
+        for bar in bars:
+            x1, x2 = column[bar.begin], column[bar.end]
+            told = f"{bar.process.name}: {bar.text}, {bar.told}"
+            parts += [
+                _text("who", 20, y + 15, _cut(bar.process.name, 30)),
+                f'<g><title>{escape(told)}</title><rect class="{bar.style}" x="{x1}" '
+                f'y="{y + 3}" width="{max(x2 - x1, 6)}" height="{BAR - 8}" rx="3"/>'
+                f"{_text('at', x1 + 5, y + 16, bar.text)}</g>",
+            ]
+            if bar.died:
+                parts.append(
+                    f'<path class="cross" d="M{x2 - 6} {y + 5}l12 14m0 -14l-12 14"/>'
+                )
+            y += BAR
+        parts.append(_text("who", 20, y + 13, "references"))
+        parts += [
+            _text("count", column[moment] + 4, y + 13, str(count))
+            for moment, count in _references(bars)
+        ]
+        y += BAR
+    if left_out > 0:
+        parts.append(_text("who", 8, y + 15, f"{left_out} more blocks"))
+    return "\n".join([*parts, "</svg>"])
+
+
+def _bars(block: Memory, story: Story) -> list[_Bar]:
+    where = f"{block.address:#x}" if block.address else "handle"
+    bars = [_bar(block.owner, where, "own", block.made, block.freed)]
+    for opening in block.openings:
+        text = f"{opening.address:#x}" if opening.address else "import"
+        if len(opening.opens) > 1:
+            text += f" opened {len(opening.opens)} times"
+        last = None if opening.open else opening.closes[-1]
+        bars.append(_bar(opening.process, text, "open", opening.opens[0], last))
+    bars += [
+        _bar(x.process, f"{x.address:#x}", "mapped", x.made, x.unmapped)
+        for x in story.mappings
+        if x.chunk.memory is block
+    ]
+    return bars
+
+
+def _bar(
+    process: Process, text: str, style: str, first: Entry, last: Entry | None
+) -> _Bar:
+    begin = when(first)
+    gone = last is None or not isinstance(last, Call)  # with its process
+    end = process.ended if last is None else when(last)
+    told = f"from {_call_name(first)} to {process.how if gone else _call_name(last)}"
+    died = gone and bool(process.signal)
+    return _Bar(process, text, style, begin, max(begin, end), died, told)
+
+
+def _call_name(entry: Entry | None) -> str:
+    return entry.name if isinstance(entry, Call) else ""
+
+
+def _references(bars: list[_Bar]) -> list[tuple[int, int]]:
+    """How many bars there are, after each moment at which that changes."""
+    changes: dict[int, int] = {}
+    for bar in bars:
+        changes[bar.begin] = changes.get(bar.begin, 0) + 1
+        changes[bar.end] = changes.get(bar.end, 0) - 1
+    counts = []
+    total = 0
+    for moment in sorted(changes):
+        total += changes[moment]
+        counts.append((moment, total))
+    return counts
+
+
+def _svg(style: str, width: int, height: int, title: str, told: str) -> str:
+    return (
+        f'<svg class="{style}" xmlns="http://www.w3.org/2000/svg" width="{width}" '
+        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
+    )
+
+
+def _box(style: str, x: int, y: int, width: int, height: int) -> str:
+    return (
+        f'<rect class="{style}" x="{x - width // 2}" y="{y - height // 2}" '
+        f'width="{width}" height="{height}" rx="5"/>'
+    )
+
+
+def _text(style: str, x: int, y: int, text: str) -> str:
+    return f'<text class="{style}" x="{x}" y="{y}">{escape(text)}</text>'
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"

@@ -1,0 +1,141 @@
+"""Starts a program so that it and all its children write a trace."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipclab.errors import HarnessError, UsageError
+from ipclab.trace.files import TRACER
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to start, where to write, with which libraries."""
+
+    command: Sequence[str]
+    folder: Path  # must be empty or not there
+    libraries: Path  # the build's folder trace/
+    environment: dict[str, str]
+    on_model: bool
+
+
+def libraries(build: Path) -> Path:
+    """The folder of the recorder's libraries in a build.
+
+    Raises UsageError if they are not there.
+    """
+    folder = (build / "trace").resolve()
+    if not (folder / "libipclab_trace.so").is_file():
+        raise UsageError(
+            f"{folder}: no recorder here; build it with: cmake --build {build} "
+            "(it needs CUPTI's headers: see harness/trace/README.md)"
+        )
+    return folder
+
+
+def variables(request: Request) -> dict[str, str]:
+    """The variables that make a program, and what it starts, write a trace."""
+    name = "libipclab_trace_model.so" if request.on_model else "libipclab_trace.so"
+    library = str(request.libraries / name)
+    made = {
+        **request.environment,
+        "IPCLAB_TRACE": str(request.folder.resolve()),
+        "LD_PRELOAD": " ".join(
+            [library, *filter(None, [os.environ.get("LD_PRELOAD")])]
+        ),
+    }
+    if not request.on_model:
+        made["CUDA_INJECTION64_PATH"] = library
+    return made
+
+
+def record(request: Request, tell: Callable[[str], None]) -> int:
+    """Run the program until it and all its children have ended; its exit code.
+
+    128 + N if signal N ended it, as in a shell. `tell` gets a line of progress
+    now and then. Raises UsageError if the folder cannot be used or the program
+    cannot be started.
+    """
+    make_folder(request.folder)
+    # Children whose parent ends come to us, so that we see how they end.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        program = subprocess.Popen(
+            list(request.command),
+            env={**os.environ, **variables(request)},
+        )
+    except OSError as error:
+        raise UsageError(f"{request.command[0]}: {error.strerror}") from None
+    status = _wait_for_all(request.folder, program.pid, tell)
+    program.returncode = 0  # reaped here
+    _trim(request.folder)
+    return status >> 8 if not status & 0x7F else 128 + (status & 0x7F)
+
+
+def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
+    """Reap the program and the orphans; the wait status of the program."""
+    own = 0
+    over = threading.Event()
+    threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()
+    with (folder / TRACER).open("a", encoding="utf-8") as file:
+        while True:
+            try:
+                process, status = os.waitpid(-1, 0)
+            except ChildProcessError:
+                over.set()
+                return own
+            except KeyboardInterrupt:
+                continue  # the program got it, too; what it wrote is kept
+            if process == main:
+                own = status
+            line = {"process": process, "status": status, "at": time.monotonic_ns()}
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+
+def _tell(folder: Path, tell: Callable[[str], None], over: threading.Event) -> None:
+    """A line of progress every two seconds."""
+    began = time.monotonic()
+    while not over.wait(2):
+        used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
+        tell(f"{time.monotonic() - began:.0f} s, {used / 1e6:.0f} MB")
+
+
+def make_folder(folder: Path) -> None:
+    """Make an empty folder; UsageError if it has something in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder}: is not empty; name another with --out")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}") from None
+
+
+def _trim(folder: Path) -> None:
+    """Cut the room that was prepared and not used: zeros at the end of files."""
+    for path in folder.glob("*.trace"):
+        try:
+            with path.open("r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                while size:
+                    step = min(size, 1 << 20)
+                    file.seek(size - step)
+                    kept = file.read(step).rstrip(b"\0")
+                    if kept:
+                        size += len(kept) - step
+                        break
+                    size -= step
+                file.truncate(size)
+        except OSError as error:
+            raise HarnessError(f"{path}: {error.strerror}") from None

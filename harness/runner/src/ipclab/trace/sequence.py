@@ -1,0 +1,267 @@
+"""The sequence of a trace: who did what with IPC, causes before effects."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ipclab import explain
+from ipclab.trace.files import Call, Event, Process
+from ipclab.trace.findings import Finding
+from ipclab.trace.story import NOT_READY, Story
+from ipclab.trace.things import Memory, size_text
+
+LONGEST_ROUND = 12  # steps
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the picture."""
+
+    who: str  # the process's name; empty: a remark on all
+    kind: str  # call, refused, never, message, kernel, copy, end, death, more
+    text: str
+    at: int = 0  # nanoseconds since the trace began
+    detail: str = ""
+    to: str = ""  # of a message
+    handle: int = 0  # of the memory that it concerns
+    finding: str = ""  # the rule that it breaks
+    times: int = 1
+
+    @property
+    def sentence(self) -> str:
+        """The step for a reader who cannot see the picture."""
+        if self.to:
+            return f"{self.who} sends {self.text} to {self.to}"
+        told = f"{self.who}: {self.text}" if self.who else self.text
+        if self.detail:
+            told += f" ({self.detail})"
+        return told + (f", {self.times} times" if self.times > 1 else "")
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What is the same in each round of a loop."""
+        return (self.who, self.kind, self.text, self.detail, self.to, self.finding)
+
+
+def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
+    """All that concerns IPC, causes before effects; the rest is left out."""
+    began = story.trace.processes[0].began if story.trace.processes else 0
+    broken = {id(x.entry): x.rule for x in found if x.entry is not None}
+    at_end = {x.process: x.rule for x in found if x.entry is None or _is_exit(x.entry)}
+    received = {id(message.received): message for message in story.messages}
+    sent = {id(message.sent) for message in story.messages}
+    memories = _memories(story)
+    made: list[Step] = []
+    begins: dict[int, int] = {}  # of messages: id() of a step, when it was sent
+    for entry in story.trace.entries:
+        rule = broken.get(id(entry), "")
+        if isinstance(entry, Call):
+            if id(entry) in story.concerns:
+                made.append(_call(entry, entry.ended - began, memories, rule))
+            continue
+        message = received.get(id(entry))
+        if message is not None:
+            step = _message(message.sent, entry.process, entry.at - began)
+            begins[id(step)] = message.sent.at - began
+            made.append(step)
+        elif (
+            id(entry) in story.concerns
+            and id(entry) not in sent
+            and not _is_exit(entry)
+        ):
+            made.append(_event(entry, entry.at - began, rule))
+    for process in _drawn(story, made):
+        kind = "death" if process.signal else "end"
+        at = process.ended - began
+        rule = at_end.get(process, "")
+        made.append(Step(process.name, kind, process.how, at, finding=rule))
+    made += _unfinished(story, began)
+    made.sort(key=lambda step: step.at)
+    return _without_rounds(_level(made, begins))
+
+
+def _is_exit(entry: Call | Event) -> bool:
+    return isinstance(entry, Event) and entry.what == "exit"
+
+
+def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
+    """Draw a message before what its sender did next, where its receiver did
+    nothing in between: an arrow is level, though its ends lie apart in time."""
+    by_process: dict[str, list[int]] = {}
+    for step in made:
+        by_process.setdefault(step.who, []).append(step.at)
+    placed = []
+    for step in made:
+        at = step.at
+        if id(step) in begins:
+            own = by_process[step.who]
+            after = bisect.bisect_right(own, begins[id(step)])
+            other = by_process.get(step.to, [])
+            if after < len(own) and own[after] < at:
+                between = bisect.bisect_left(other, at) - bisect.bisect_right(
+                    other, own[after]
+                )
+                at = at if between > 0 else own[after] - 1
+        placed.append((at, step))
+    placed.sort(key=lambda pair: pair[0])
+    return [step for _, step in placed]
+
+
+def _drawn(story: Story, made: list[Step]) -> list[Process]:
+    used = {step.who for step in made} | {step.to for step in made}
+    return [process for process in story.trace.processes if process.name in used]
+
+
+def _unfinished(story: Story, began: int) -> list[Step]:
+    """Waits that never came back: what a process hung in when it was ended."""
+    last: dict[tuple[Process, int], tuple[int, Any]] = {}
+    for entry in story.trace.entries:
+        if isinstance(entry, Event) and entry.what == "waits":
+            key = (entry.process, entry.facts["thread"])
+            last[key] = (entry.at, entry)
+        elif isinstance(entry, Call):
+            last.pop((entry.process, entry.thread), None)
+    return [
+        Step(process.name, "never", entry.facts["call"], at - began, "never returned")
+        for (process, _), (at, entry) in last.items()
+    ]
+
+
+def _memories(story: Story) -> dict[int, Memory]:
+    """The memory that an entry concerns, by the entry's id()."""
+    found: dict[int, Memory] = {}
+    for memory in story.memories:
+        if not memory.shared:
+            continue
+        for call in memory.uses:
+            found[id(call)] = memory
+        for handle in memory.exports:
+            found[id(handle.made)] = memory
+        for opening in memory.openings:
+            for entry in (*opening.opens, *opening.closes):
+                found[id(entry)] = memory
+        found[id(memory.made)] = memory
+        if memory.freed is not None:
+            found[id(memory.freed)] = memory
+    for mapping in story.mappings:
+        if mapping.chunk.memory is not None:
+            for change in (mapping.made, mapping.access, mapping.unmapped):
+                found[id(change)] = mapping.chunk.memory
+    return found
+
+
+def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
+    memory = memories.get(id(call))
+    text, kind = call.name, "call"
+    if "Launch" in call.name and "kernel" in call.arguments:
+        name = call.process.kernels.get(call.arguments["kernel"], "?")
+        text, kind = f"kernel {plain_name(name)}", "kernel"
+    elif call.name.startswith(("cuMemcpy", "cuMemset")):
+        kind = "copy"
+    detail = memory.name if memory is not None else ""
+    if call.result == NOT_READY:  # an answer, no refusal
+        detail = "not ready"
+    elif not call.ok:
+        kind, detail = "refused", result_name(call.result)
+    return Step(
+        call.process.name,
+        kind,
+        text,
+        at,
+        detail,
+        handle=memory.number if memory else 0,
+        finding=rule,
+    )
+
+
+def _message(sent: Event, to: Process, at: int) -> Step:
+    text = _label(bytes.fromhex(sent.facts["bytes"]))
+    size = size_text(sent.facts["size"])
+    count = len(sent.facts["descriptors"])
+    detail = size + (f", {count} descriptor{'s' * (count > 1)}" if count else "")
+    return Step(sent.process.name, "message", text or "message", at, detail, to.name)
+
+
+def _label(data: bytes) -> str:
+    """The word that a message begins with, if it does."""
+    match = re.match(rb"[ -~]{2,40}(?=\0|$)", data)
+    return match[0].decode() if match else ""
+
+
+def _event(event: Event, at: int, rule: str) -> Step:
+    facts = event.facts
+    if event.what == "close":
+        text = f"close descriptor {facts['descriptor']['fd']}"
+    elif event.what == "takes":
+        text = f"pidfd_getfd of descriptor {facts['from']}"
+    else:
+        text = event.what
+    return Step(event.process.name, "call", text, at, finding=rule)
+
+
+def _without_rounds(made: list[Step]) -> list[Step]:
+    """Rounds of a loop that come three times or more, told once."""
+    shapes = [step.shape for step in made]
+    kept: list[Step] = []
+    place = 0
+    while place < len(made):
+        length, times = _round(shapes, place)
+        if times > 2:
+            if length == 1:
+                kept.append(replace(made[place], times=times))
+            else:
+                kept += made[place : place + length]
+                kept.append(
+                    Step(
+                        "",
+                        "more",
+                        f"these {length} steps {times - 1} times more",
+                        made[place + length].at,
+                    )
+                )
+            place += length * times
+        else:
+            kept.append(made[place])
+            place += 1
+    return kept
+
+
+def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
+    """The shortest round that begins there, and how often it comes."""
+    for length in range(1, LONGEST_ROUND + 1):
+        first = shapes[place : place + length]
+        times, at = 1, place + length
+        while first and shapes[at : at + length] == first:
+            times, at = times + 1, at + length
+        if times > 2:
+            return length, times
+    return 1, 1
+
+
+def plain_name(mangled: str) -> str:
+    """The last name of a mangled kernel: add of _Z3addPii, f of _ZN2ns1fIiEEvv."""
+    match = re.match(r"_ZN?K?((?:\d+[A-Za-z_]\w*)+)", mangled)
+    if not match:
+        return mangled
+    rest, name = mangled[2:].lstrip("NK"), ""
+    while digits := re.match(r"\d+", rest):
+        size = int(digits[0])
+        name = rest[len(digits[0]) : len(digits[0]) + size]
+        rest = rest[len(digits[0]) + size :]
+    return name or mangled
+
+
+@functools.cache
+def _names() -> dict[int, str]:
+    return {x.number: x.driver or x.code for x in explain.read()}
+
+
+def result_name(code: int) -> str:
+    """CUDA_ERROR_INVALID_VALUE for 1."""
+    return _names().get(code, f"error {code}")

@@ -1,0 +1,219 @@
+"""What a program has with CUDA: memory, handles, openings, events, pools."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Any
+
+from ipclab.trace.files import Call, Entry, Process
+
+
+@dataclass(eq=False)
+class Memory:
+    """Memory that one process made: an allocation, or a chunk of cuMemCreate."""
+
+    kind: str  # malloc, managed, pool, chunk
+    owner: Process
+    address: int  # 0 for a chunk
+    size: int
+    made: Call
+    number: int = 0  # in its trace, for people
+    handles: int = 0  # handle types of a chunk
+    pool: Pool | None = None
+    freed: Entry | None = None
+    exports: list[Handle] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+    writes: dict[tuple[Process, int], Write] = field(default_factory=dict)
+    uses: list[Call] = field(default_factory=list)  # launches, copies, waits for them
+
+    @property
+    def shared(self) -> bool:
+        """Whether it was exported or opened."""
+        return bool(self.exports or self.openings)
+
+    @property
+    def name(self) -> str:
+        """For people: 'memory 3 (4 MiB)'."""
+        return f"memory {self.number} ({size_text(self.size)})"
+
+
+@dataclass(eq=False)
+class Handle:
+    """What one process hands to another: bytes, or a descriptor."""
+
+    kind: str  # memory, event, chunk, pool, pointer
+    process: Process
+    of: Memory | SharedEvent | Pool
+    made: Call
+    key: str = ""  # the bytes; empty for a descriptor
+    descriptor: dict[str, int] | None = None
+    imports: list[Call] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Opening:
+    """Memory of another process, open in this one."""
+
+    process: Process
+    memory: Memory | None  # None: its exporter is not in the trace
+    handle: Handle | None
+    kind: str  # memory, pointer, chunk
+    address: int
+    size: int
+    context: int
+    opens: list[Call] = field(default_factory=list)
+    closes: list[Entry] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether it was opened more often than closed."""
+        return len(self.opens) > len(self.closes)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.memory.name if self.memory else f"memory at {self.address:#x}"
+
+
+@dataclass(eq=False)
+class Mapping:
+    """A chunk, mapped where this process reserved addresses."""
+
+    process: Process
+    chunk: Chunk
+    address: int
+    size: int
+    made: Call
+    access: Call | None = None  # cuMemSetAccess
+    unmapped: Entry | None = None
+
+
+@dataclass(eq=False)
+class Chunk:
+    """A handle of cuMemCreate or of an import, in one process."""
+
+    process: Process
+    memory: Memory | None
+    opening: Opening | None  # of an import
+    references: int = 1
+
+
+@dataclass(eq=False)
+class SharedEvent:
+    """An event, in the process that made it."""
+
+    owner: Process
+    pointer: int
+    flags: int
+    made: Call
+    destroyed: Entry | None = None
+    exported: Call | None = None
+    openings: list[EventOpening] = field(default_factory=list)
+    covers: list[Write] = field(default_factory=list)  # by its last record
+
+
+@dataclass(eq=False)
+class EventOpening:
+    """An event of another process, open in this one."""
+
+    process: Process
+    event: SharedEvent | None
+    pointer: int
+    opened: Call
+    destroyed: Entry | None = None
+    own: SharedEvent | None = None  # stands for it where `event` is None
+
+
+@dataclass(eq=False)
+class Pool:
+    """A memory pool, made or imported."""
+
+    process: Process
+    pointer: int
+    handles: int
+    made: Call
+    original: Pool | None = None
+    imported: bool = False
+    default: bool = False
+    destroyed: Entry | None = None
+
+
+@dataclass(eq=False)
+class Write:
+    """The last write of a process in a stream to some memory."""
+
+    process: Process
+    stream: int
+    call: Call
+    memory: Memory
+    ordered_for: set[Process] = field(default_factory=set)
+    done: bool = False  # its process has synchronised
+
+
+Range = Memory | Opening | Mapping
+
+
+class Addresses:
+    """Ranges of addresses of one process that do not overlap."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._ranges: dict[int, Range] = {}
+
+    def add(self, item: Range) -> None:
+        """Add a range; one of the same base makes room."""
+        if item.address not in self._ranges:
+            bisect.insort(self._bases, item.address)
+        self._ranges[item.address] = item
+
+    def at(self, base: int) -> Range | None:
+        """The range that begins there."""
+        return self._ranges.get(base)
+
+    def holding(self, address: int) -> Range | None:
+        """The range that an address lies in."""
+        index = bisect.bisect_right(self._bases, address) - 1
+        if index < 0:
+            return None
+        found = self._ranges[self._bases[index]]
+        return found if address < found.address + max(found.size, 1) else None
+
+    def remove(self, base: int) -> None:
+        """Forget the range that begins there."""
+        if self._ranges.pop(base, None) is not None:
+            del self._bases[bisect.bisect_left(self._bases, base)]
+
+    def inside(self, base: int, size: int) -> list[Range]:
+        """All ranges that begin in a range."""
+        low = bisect.bisect_left(self._bases, base)
+        high = bisect.bisect_left(self._bases, base + size)
+        return [self._ranges[x] for x in self._bases[low:high]]
+
+
+@dataclass
+class Space:
+    """What one process has, at one moment of the replay."""
+
+    process: Process
+    addresses: Addresses = field(default_factory=Addresses)
+    gone: Addresses = field(default_factory=Addresses)  # imports that were closed
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+    events: dict[int, SharedEvent | EventOpening] = field(default_factory=dict)
+    pools: dict[int, Pool] = field(default_factory=dict)
+    descriptors: dict[int, tuple[Handle | None, Any]] = field(default_factory=dict)
+    openings: list[Opening] = field(default_factory=list)
+    mappings: list[Mapping] = field(default_factory=list)
+    pending: dict[int, dict[int, Write]] = field(default_factory=dict)  # by stream
+    primary: dict[int, int] = field(default_factory=dict)  # device to context
+    calls: int = 0
+    faulted: bool = False  # a kernel met a fault: its context is lost
+
+
+def size_text(size: int) -> str:
+    """4 MiB, 512 bytes."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,94 @@
+"""A packed suite stands where a build can, without CTest and source tree."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import SOURCE, Build
+
+
+@pytest.fixture
+def suite(build: Build) -> Path:
+    """The fake build, packed; the build itself is gone."""
+    build.conformance("record()")
+    build.sample("print('done')")
+    build.add("harness.own", "pass", "harness")
+    folder = build.root / "suite"
+    (folder / "bin").mkdir(parents=True)
+    listing = build.folder / "CTestTestfile.cmake"
+    text = listing.read_text()
+    for program in build.folder.glob("*.py"):
+        target = folder / "bin" / program.stem
+        target.write_text(f"#!{sys.executable} -IS\n{program.read_text()}")
+        target.chmod(0o755)
+        if program.stem != "harness.own":
+            text = text.replace(f"{sys.executable} -IS {program}", str(target))
+    listing.write_text(text)
+    done = pack(build.folder, folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(": 3 tests\n")
+    shutil.copytree(build.source, folder / "source")
+    shutil.rmtree(build.source)
+    shutil.rmtree(build.folder)
+    return folder
+
+
+def pack(build: Path, suite: Path) -> subprocess.CompletedProcess[str]:
+    """What ci/package does for the list."""
+    return subprocess.run(
+        [sys.executable, "-m", "ipclab.packed", str(build), str(suite)],
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_it_runs_without_ctest(
+    suite: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = build.ipclab("run", "--build", "suite", "--results", "out")
+    assert done.returncode == 0, done.stdout
+    document = json.loads((build.root / "out" / "run.json").read_text())
+    assert document["counts"] == {"conforms": 2}
+    programs = document["manifest"]["programs"]
+    assert sorted(programs) == [
+        "bin/conformance.01_legacy_memory.Suite.Name",
+        "bin/probe",
+        "bin/sample.01_legacy_memory",
+    ]
+    assert all(programs.values())
+
+
+def test_it_may_lie_anywhere(suite: Path, build: Build) -> None:
+    suite.rename(build.root / "moved")
+    done = build.ipclab("run", "--build", "moved", "--results", "out")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_program_that_is_missing(suite: Path, build: Build) -> None:
+    (suite / "bin" / "probe").unlink()
+    done = build.ipclab("run", "--build", "suite", "--results", "out")
+    assert done.returncode == 3
+    assert "bin/probe: No such file or directory" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["{", "[{}]", '[{"command": []}]', "3"])
+def test_a_list_that_is_damaged(suite: Path, build: Build, text: str) -> None:
+    (suite / "tests.json").write_text(text)
+    done = build.ipclab("run", "--build", "suite", "--results", "out")
+    assert done.returncode == 3
+    assert "is no list of a packed suite" in done.stdout
+
+
+def test_nothing_to_pack(tmp_path: Path, build: Build) -> None:
+    done = pack(build.folder, tmp_path)
+    assert done.returncode == 1
+    assert "probe" in done.stderr and "is missing" in done.stderr

@@ -1,0 +1,24 @@
+// Kernels that several tests launch. A test without a kernel of its own is
+// plain C++, which compiles in a third of the time.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+
+#include "harness/scenario/cuda.h"
+
+namespace ipclab {
+
+/// Queues a kernel that copies all words of `from`, 256 threads a block; the
+/// role ends as broken unless the launch succeeds.
+void launch_copy(const Words& to, const Words& from,
+                 cudaStream_t stream = nullptr);
+
+/// Queues a kernel of 256 threads; each adds 1 to the counter, `times` times,
+/// by atomicAdd_system.
+void launch_add(unsigned* counter, unsigned times);
+
+/// Queues a kernel of one thread that writes a word, wherever that is.
+void launch_write(uint32_t* word, uint32_t value);
+
+}  // namespace ipclab

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder on NVIDIA's driver. cuInit loads the library that
+// CUDA_INJECTION64_PATH names and calls InitializeInjection().
+#include <cupti_callbacks.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <string>
+#include <unordered_map>
+
+#include "line.h"
+#include "log.h"
+#include "recorder.h"
+
+namespace ipclab::trace {
+namespace {
+
+// The place in the table of CUPTI's identifiers, -1 for all others.
+int index_of(uint32_t identifier) {
+  static const auto& known = *[] {
+    auto* numbers = new std::vector<int>;
+    for (const Call* call = begin_calls(); call != end_calls(); ++call) {
+      if (numbers->size() <= call->identifier) {
+        numbers->resize(call->identifier + 1, -1);
+      }
+      (*numbers)[call->identifier] = static_cast<int>(call - begin_calls());
+    }
+    return numbers;
+  }();
+  return identifier < known.size() ? known[identifier] : -1;
+}
+
+void CUPTIAPI on_call(void*, CUpti_CallbackDomain, CUpti_CallbackId identifier,
+                      const void* data) {
+  // What the recorder asks the driver itself is nobody's call.
+  thread_local bool inside = false;
+  if (inside || !tracing()) return;
+  const int index = index_of(identifier);
+  if (index < 0) return;
+  inside = true;
+  const auto& call = *static_cast<const CUpti_CallbackData*>(data);
+  if (call.callbackSite == CUPTI_API_ENTER) {
+    *call.correlationData = now();
+    if (begin_calls()[index].waits) record_wait(index, call.context);
+  } else {
+    record({index, *call.correlationData, call.context, call.functionParams,
+            *static_cast<const CUresult*>(call.functionReturnValue)});
+  }
+  inside = false;
+}
+
+// The toolkit's library, or the one that the program brings (Python wheels).
+void* open_cupti() {
+  const char* named = std::getenv("IPCLAB_CUPTI");
+  for (const char* path : {named, "libcupti.so.13", IPCLAB_CUPTI_LIBRARY}) {
+    if (path == nullptr) continue;
+    if (void* library = dlopen(path, RTLD_LAZY)) return library;
+  }
+  return nullptr;
+}
+
+template <class Function>
+Function* find(void* library, const char* name) {
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+std::string subscribe() {
+  void* library = open_cupti();
+  if (library == nullptr) return "no libcupti.so.13: name it in IPCLAB_CUPTI";
+  const auto begin = find<decltype(cuptiSubscribe)>(library, "cuptiSubscribe");
+  const auto enable =
+      find<decltype(cuptiEnableCallback)>(library, "cuptiEnableCallback");
+  if (begin == nullptr || enable == nullptr) return "libcupti lacks callbacks";
+
+  CUpti_SubscriberHandle subscriber;
+  const CUptiResult error = begin(&subscriber, on_call, nullptr);
+  if (error == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
+    return "another profiler is in this process";
+  }
+  if (error != CUPTI_SUCCESS) {
+    return "cuptiSubscribe: CUptiResult " + std::to_string(error);
+  }
+  int enabled = 0;
+  for (const Call* call = begin_calls(); call != end_calls(); ++call) {
+    // An older driver may not know the newest function.
+    enabled += enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API,
+                      call->identifier) == CUPTI_SUCCESS;
+  }
+  return enabled == 0 ? "CUPTI gives no callback" : "";
+}
+
+}  // namespace
+}  // namespace ipclab::trace
+
+/// Called by cuInit; anything but 1 would be reported as a failure by it.
+extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
+  using namespace ipclab::trace;
+  if (!tracing()) return 1;
+  const std::string problem = subscribe();
+  if (problem.empty()) {
+    record_source("cupti");
+  } else {
+    Line line;
+    begin_event(line, "problem");
+    write(line.raw(",\"text\":").text(problem).raw("}"));
+  }
+  return 1;
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder on the reference model: a library that is loaded before it
+// (LD_PRELOAD), has the driver's functions and passes every call on. NVIDIA's
+// own runtime does not find the driver that way; CUPTI sees it there.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <generated_cuda_meta.h>
+
+#include <iterator>
+
+#include "log.h"
+#include "recorder.h"
+
+namespace ipclab::trace {
+namespace {
+
+struct NoParameters {};
+
+// What a call of the driver calls itself is not the program's.
+thread_local bool inside = false;
+
+// The driver's function: the next of that name, or the one in libcuda.so.1
+// where the program has opened that library for itself.
+void* real_function(const char* symbol) {
+  if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
+  static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  return library == nullptr ? nullptr : dlsym(library, symbol);
+}
+
+CUcontext context() {
+  static const auto ask = reinterpret_cast<CUresult (*)(CUcontext*)>(
+      real_function("cuCtxGetCurrent"));
+  CUcontext current = nullptr;
+  if (ask != nullptr) ask(&current);
+  return current;
+}
+
+template <class Parameters, class Function>
+CUresult pass_on(int index, const Parameters& parameters,
+                 const Function& call) {
+  if (inside || !tracing()) return call();
+  static const bool said = (record_source("calls"), true);
+  static_cast<void>(said);
+  inside = true;
+  const uint64_t began = now();
+  if (begin_calls()[index].waits) record_wait(index, context());
+  const CUresult result = call();
+  record({index, began, context(), &parameters, result});
+  inside = false;
+  return result;
+}
+
+}  // namespace
+}  // namespace ipclab::trace
+
+// Each function has a name of its own in C++ and the driver's in the library:
+// cuda.h makes macros of some names.
+#define DEFINE(symbol, declared)                      \
+  extern "C" __attribute__((visibility("default")))   \
+  CUresult traced_##symbol declared __asm__(#symbol); \
+  CUresult traced_##symbol declared
+#define REAL(symbol, declared)                                     \
+  static const auto real = reinterpret_cast<CUresult(*) declared>( \
+      ipclab::trace::real_function(#symbol));                      \
+  if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED
+#define WITHOUT_BRACKETS(...) __VA_ARGS__
+#define WRAP(symbol, index, Parameters, declared, passed)           \
+  DEFINE(symbol, declared) {                                        \
+    using namespace ipclab::trace;                                  \
+    REAL(symbol, declared);                                         \
+    const Parameters parameters{WITHOUT_BRACKETS passed};           \
+    return pass_on(index, parameters, [&] { return real passed; }); \
+  }
+#include "wrappers.inc"
+#undef WRAP
+
+namespace {
+
+// Every function of this library next to the driver's own.
+void* traced_form(void* function) {
+  struct Pair {
+    void* real;
+    void* traced;
+  };
+#define WRAP(symbol, index, Parameters, declared, passed) \
+  {ipclab::trace::real_function(#symbol),                 \
+   reinterpret_cast<void*>(traced_##symbol)},
+  static const Pair kPairs[] = {
+#include "wrappers.inc"
+  };
+#undef WRAP
+  for (const Pair& pair : kPairs) {
+    if (pair.real == function) return pair.traced;
+  }
+  return function;
+}
+
+}  // namespace
+
+// A function that is found by name, as cudaGetDriverEntryPoint finds it.
+DEFINE(cuGetProcAddress,
+       (const char* name, void** function, int version, cuuint64_t flags)) {
+  REAL(cuGetProcAddress, (const char*, void**, int, cuuint64_t));
+  const CUresult result = real(name, function, version, flags);
+  if (result == CUDA_SUCCESS) *function = traced_form(*function);
+  return result;
+}
+
+DEFINE(cuGetProcAddress_v2,
+       (const char* name, void** function, int version, cuuint64_t flags,
+        CUdriverProcAddressQueryResult* status)) {
+  REAL(cuGetProcAddress_v2,
+       (const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*));
+  const CUresult result = real(name, function, version, flags, status);
+  if (result == CUDA_SUCCESS) *function = traced_form(*function);
+  return result;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of one call of the driver API: a line of the trace.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace ipclab::trace {
+
+class Line;
+
+/// One symbol of the driver, from calls.txt.
+struct Call {
+  uint32_t identifier;  ///< CUPTI's
+  void (*write_arguments)(Line&, const void* parameters, bool ok);
+  bool waits;            ///< may take as long as a peer likes
+  const char* declared;  ///< its name and those of its arguments, as JSON
+};
+
+/// A call that has come back. Its number is its place in the table.
+struct Done {
+  int call;
+  uint64_t began;
+  CUcontext context;
+  const void* parameters;
+  CUresult result;
+};
+
+/// The table of calls.
+const Call* begin_calls();
+const Call* end_calls();
+
+/// Lines that declare the calls, for the head of a file.
+void write_calls(const std::function<void(const Line&)>& put);
+
+/// Writes that a call which may wait for a peer has begun.
+void record_wait(int call, CUcontext context);
+
+/// Writes a call.
+void record(const Done& done);
+
+/// The number in this trace of a kernel; declares it on first sight.
+int kernel_number(CUfunction function);
+
+/// Adds the addresses among the arguments of a kernel, as a list.
+void write_pointers(Line& line, CUfunction function, void** arguments);
+
+/// Writes what identifies the file of a descriptor, null if it is not open.
+/// `note`: it is CUDA's, or may be, so whether it is closed is recorded, too
+/// (system.cc).
+void write_descriptor(Line& line, int descriptor, bool note);
+
+/// Writes who records: "cupti", or "calls" on the reference model.
+void record_source(const char* name);
+
+}  // namespace ipclab::trace

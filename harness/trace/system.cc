@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is not CUDA's: descriptors that travel through sockets or are taken by
+// pidfd_getfd, that are closed or left open; how processes end. These functions
+// stand before the C library's where this library is preloaded (LD_PRELOAD);
+// they pass every call on and change nothing.
+#include <dlfcn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "line.h"
+#include "log.h"
+#include "recorder.h"
+
+namespace ipclab::trace {
+namespace {
+
+constexpr size_t kMostBytes = 128;  // that are written of a message
+
+struct Identity {
+  uint64_t device, inode;
+  bool operator==(const Identity& other) const {
+    return device == other.device && inode == other.inode;
+  }
+};
+
+bool identify(int descriptor, Identity* identity) {
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) return false;
+  *identity = {status.st_dev, status.st_ino};
+  return true;
+}
+
+// The descriptors that have to do with CUDA. Almost every close() is of
+// another: a bit answers that without a lock.
+std::atomic<uint64_t> noted_bits[1024];
+
+std::mutex& noted_mutex() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+std::map<int, Identity>& noted() {
+  static auto& all = *new std::map<int, Identity>;
+  return all;
+}
+
+bool is_noted(int descriptor) {
+  const auto word = static_cast<size_t>(descriptor) / 64;
+  return descriptor >= 0 && word < std::size(noted_bits) &&
+         (noted_bits[word].load(std::memory_order_relaxed) >>
+              (descriptor % 64) &
+          1) != 0;
+}
+
+void note(int descriptor, const Identity& identity) {
+  const auto word = static_cast<size_t>(descriptor) / 64;
+  if (descriptor < 0 || word >= std::size(noted_bits)) return;
+  const std::lock_guard lock(noted_mutex());
+  noted()[descriptor] = identity;
+  noted_bits[word].fetch_or(uint64_t{1} << (descriptor % 64));
+}
+
+void write_identity(Line& line, int descriptor, const Identity& identity) {
+  line.raw("{\"fd\":")
+      .number(descriptor)
+      .raw(",\"device\":")
+      .number(identity.device)
+      .raw(",\"inode\":")
+      .number(identity.inode)
+      .raw("}");
+}
+
+template <class Function>
+Function* next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+bool is_local(int socket) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+         domain == AF_UNIX;
+}
+
+// A message between processes of this machine: how long, its first bytes, and
+// the descriptors that travel with it.
+void record_message(const char* what, int socket, const msghdr& message,
+                    ssize_t size, uint64_t at) {
+  const int error = errno;
+  if (size >= 0 && tracing() && is_local(socket) && own_process()) {
+    Line line;
+    begin_event(line, what, at);
+    line.raw(",\"socket\":").number(socket).raw(",\"size\":").number(size);
+    unsigned char bytes[kMostBytes];
+    size_t count = 0;
+    for (size_t i = 0; i < message.msg_iovlen; ++i) {
+      const iovec& part = message.msg_iov[i];
+      const size_t wanted = std::min({part.iov_len, sizeof bytes - count,
+                                      static_cast<size_t>(size) - count});
+      std::memcpy(bytes + count, part.iov_base, wanted);
+      count += wanted;
+    }
+    line.raw(",\"bytes\":").bytes(bytes, count).raw(",\"descriptors\":[");
+    bool first = true;
+    auto* changed = const_cast<msghdr*>(&message);  // CMSG_NXTHDR reads it only
+    for (cmsghdr* part = CMSG_FIRSTHDR(changed); part != nullptr;
+         part = CMSG_NXTHDR(changed, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) {
+        continue;
+      }
+      const size_t total = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < total; ++i) {
+        int descriptor;
+        std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof descriptor,
+                    sizeof descriptor);
+        if (!first) line.comma();
+        first = false;
+        write_descriptor(line, descriptor, true);
+      }
+    }
+    write(line.raw("]}"));
+  }
+  errno = error;
+}
+
+// The process that a pidfd stands for; 0 if the kernel does not say.
+int process_of(int pidfd) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+  FILE* const file = std::fopen(path, "re");
+  if (file == nullptr) return 0;
+  int process = 0;
+  char line[128];
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::sscanf(line, "Pid: %d", &process) == 1) break;
+  }
+  std::fclose(file);
+  return process;
+}
+
+// Of those that nobody has closed: closed past us, or still open?
+void write_left_open(Line& line) {
+  line.raw(",\"open\":[");
+  bool first = true;
+  const std::lock_guard lock(noted_mutex());
+  for (const auto& [descriptor, identity] : noted()) {
+    Identity present;
+    if (!identify(descriptor, &present) || !(present == identity)) continue;
+    if (!first) line.comma();
+    first = false;
+    write_identity(line, descriptor, identity);
+  }
+  line.raw("]");
+}
+
+void record_exit(int code) {
+  static std::atomic<bool> done{false};
+  if (!tracing() || !own_process() || done.exchange(true)) return;
+  Line line;
+  begin_event(line, "exit");
+  line.raw(",\"code\":").number(code & 0xff);
+  write_left_open(line);
+  write(line.raw("}"));
+}
+
+void record_ended(pid_t process, int status) {
+  const int error = errno;
+  const bool over = WIFEXITED(status) || WIFSIGNALED(status);
+  if (process > 0 && over && tracing() && own_process()) {
+    Line line;
+    begin_event(line, "ended");
+    line.raw(",\"process\":").number(process);
+    line.raw(",\"status\":").number(status);
+    write(line.raw("}"));
+  }
+  errno = error;
+}
+
+__attribute__((constructor)) void start() {
+  if (tracing()) {
+    on_exit([](int code, void*) { record_exit(code); }, nullptr);
+  }
+}
+
+}  // namespace
+
+void write_descriptor(Line& line, int descriptor, bool noted) {
+  Identity identity;
+  if (identify(descriptor, &identity)) {
+    if (noted) note(descriptor, identity);
+    write_identity(line, descriptor, identity);
+  } else {
+    line.raw("null");
+  }
+}
+
+}  // namespace ipclab::trace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+using namespace ipclab::trace;
+
+EXPORTED int close(int descriptor) {
+  static const auto real = next<int(int)>("close");
+  if (is_noted(descriptor) && tracing() && own_process()) {
+    Identity identity{};
+    {
+      const std::lock_guard lock(noted_mutex());
+      if (const auto found = noted().find(descriptor); found != noted().end()) {
+        identity = found->second;
+        noted().erase(found);
+      }
+      noted_bits[descriptor / 64].fetch_and(
+          ~(uint64_t{1} << (descriptor % 64)));
+    }
+    Identity present;
+    if (identify(descriptor, &present) && present == identity) {
+      Line line;
+      begin_event(line, "close");
+      line.raw(",\"descriptor\":");
+      write_identity(line, descriptor, identity);
+      write(line.raw("}"));
+    }
+  }
+  return real(descriptor);
+}
+
+EXPORTED ssize_t sendmsg(int socket, const msghdr* message, int flags) {
+  static const auto real = next<decltype(sendmsg)>("sendmsg");
+  const uint64_t began = now();
+  const ssize_t sent = real(socket, message, flags);
+  record_message("send", socket, *message, sent, began);
+  return sent;
+}
+
+EXPORTED ssize_t recvmsg(int socket, msghdr* message, int flags) {
+  static const auto real = next<decltype(recvmsg)>("recvmsg");
+  const ssize_t received = real(socket, message, flags);
+  if ((flags & MSG_PEEK) == 0) {
+    record_message("receive", socket, *message, received, now());
+  }
+  return received;
+}
+
+EXPORTED pid_t waitpid(pid_t process, int* status, int options) {
+  static const auto real = next<decltype(waitpid)>("waitpid");
+  int own = 0;
+  const pid_t ended = real(process, &own, options);
+  record_ended(ended, own);
+  if (status != nullptr && ended > 0) *status = own;
+  return ended;
+}
+
+EXPORTED pid_t wait(int* status) {
+  static const auto real = next<pid_t(int*)>("wait");
+  int own = 0;
+  const pid_t ended = real(&own);
+  record_ended(ended, own);
+  if (status != nullptr && ended > 0) *status = own;
+  return ended;
+}
+
+EXPORTED pid_t wait4(pid_t process, int* status, int options, rusage* usage) {
+  static const auto real = next<pid_t(pid_t, int*, int, rusage*)>("wait4");
+  int own = 0;
+  const pid_t ended = real(process, &own, options, usage);
+  record_ended(ended, own);
+  if (status != nullptr && ended > 0) *status = own;
+  return ended;
+}
+
+EXPORTED int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
+  static const auto real = next<int(idtype_t, id_t, siginfo_t*, int)>("waitid");
+  const int result = real(type, id, info, options);
+  if (result == 0 && info != nullptr && info->si_pid > 0) {
+    const bool exited = info->si_code == CLD_EXITED;
+    const bool killed =
+        info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED;
+    if (exited) record_ended(info->si_pid, (info->si_status & 0xff) << 8);
+    if (killed) record_ended(info->si_pid, info->si_status);
+  }
+  return result;
+}
+
+EXPORTED void _exit(int code) {
+  record_exit(code);
+  next<void(int)>("_exit")(code);
+  __builtin_unreachable();
+}
+
+EXPORTED void _Exit(int code) { _exit(code); }
+
+// pidfd_getfd has no function in the C library: PyTorch calls it by number.
+EXPORTED long syscall(long number, ...) {
+  static const auto real = next<long(long, ...)>("syscall");
+  va_list list;
+  va_start(list, number);
+  long a[6];
+  for (long& argument : a) argument = va_arg(list, long);
+  va_end(list);
+  const long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+  if (number == SYS_pidfd_getfd && result >= 0 && tracing() && own_process()) {
+    const int error = errno;
+    Line line;
+    begin_event(line, "takes");
+    line.raw(",\"from\":").number(a[1]).raw(",\"process\":");
+    line.number(process_of(static_cast<int>(a[0]))).raw(",\"descriptor\":");
+    write_descriptor(line, static_cast<int>(result), true);
+    write(line.raw("}"));
+    errno = error;
+  }
+  return result;
+}

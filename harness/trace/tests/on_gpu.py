@@ -1,0 +1,263 @@
+"""Proves the recorder on a machine with a GPU, in three minutes, and prints figures.
+
+    on_gpu.py FOLDER [--only STEP …]
+
+Every trace and figures.json lie in FOLDER. Goes on after a failure; exit code 1 if
+a step failed. It also runs on the reference model, for those who write it.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "runner" / "src")]
+
+from traced import (  # noqa: E402
+    BUILD,
+    COST,
+    ON_GPU,
+    PROGRAMS,
+    ROOT,
+    Traced,
+    cases,
+    plain_environment,
+    trace,
+)  # fmt: skip
+
+from ipclab.errors import UsageError  # noqa: E402
+from ipclab.trace import files, findings, recording  # noqa: E402
+from ipclab.trace.story import replay  # noqa: E402
+
+JOBS = min(8, os.cpu_count() or 1)
+SUPPRESSED = HERE.parent / "lessons.supp"
+
+
+def programs(folder: Path) -> dict[str, Any]:
+    """The small programs: every mistake found, nothing in the twins."""
+    jobs = [(name, which) for name in cases() for which in ("right", "wrong")]
+    with ThreadPoolExecutor(JOBS) as pool:
+        made = list(
+            pool.map(lambda job: trace(folder / ".".join(job), [PROGRAMS, *job]), jobs)
+        )
+    wrong = []
+    for (name, which), traced in zip(jobs, made, strict=True):
+        rule = {name.partition(".")[0]} if which == "wrong" else set()
+        if traced.rules != rule or traced.code != 0:
+            wrong.append(f"{name} {which}: exit {traced.code}, {sorted(traced.rules)}")
+            print(traced.output[-1500:])
+    return {"programs": len(jobs), "failed": wrong}
+
+
+def lessons(folder: Path) -> dict[str, Any]:
+    """Each lesson: nothing found but what it shows on purpose, all imports matched."""
+    names = sorted(x.name for x in (ROOT / "samples").glob("[0-9]*_*"))
+
+    def one(name: str) -> Traced:
+        program = BUILD / "samples" / name / name.partition("_")[2]
+        return trace(folder / name, [program], "--suppress", str(SUPPRESSED))
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        made = list(pool.map(one, names))
+    failed, skipped = [], []
+    for name, traced in zip(names, made, strict=True):
+        if traced.code == 77:
+            skipped.append(name)
+            continue
+        unmatched = traced.document.get("unmatched_imports", -1)
+        told = [
+            f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])
+        ]
+        if traced.code or unmatched or told:
+            failed.append(f"{name}: exit {traced.code}, {unmatched} unmatched, {told}")
+    return {"lessons": len(names), "skipped": skipped, "failed": failed}
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """Launches and the exchange of lesson 11, with and without a trace, by turns."""
+    launches, rounds = (100_000, 2000) if ON_GPU else (2000, 200)
+    seen: dict[str, list[float]] = {}
+    for turn in range(3):
+        for what, count in (("launches", launches), ("exchange", rounds)):
+            plain = subprocess.run(
+                [COST, what, str(count)], env=plain_environment(),
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            seen.setdefault(f"{what} without", []).append(float(plain.stdout))
+            place = folder / f"{what}{turn}"
+            ended = _recorded(place, [str(COST), what, str(count)])
+            seen.setdefault(f"{what} with", []).append(float(ended))
+    medians = {name: statistics.median(values) for name, values in seen.items()}
+    ratio = medians["exchange with"] / medians["exchange without"]
+    more = medians["launches with"] - medians["launches without"]
+    failed = []
+    if ON_GPU and ratio > 1.10:
+        failed.append(f"the exchange takes {ratio:.3f} of the time without")
+    if ON_GPU and more > 2:
+        failed.append(f"a launch takes {more:.2f} us more")
+    return {"us": seen, "exchange ratio": ratio, "launch more us": more,
+            "failed": failed}  # fmt: skip
+
+
+def _recorded(folder: Path, command: list[str]) -> str:
+    """What a program prints while it writes a trace."""
+    folder.mkdir(parents=True)
+    request = recording.Request(
+        [], folder, BUILD / "trace", plain_environment(), not ON_GPU
+    )
+    environment = {**os.environ, **recording.variables(request)}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def size(folder: Path) -> dict[str, Any]:
+    """A million calls: how large, and how long reading and drawing takes."""
+    count = 1_000_000 if ON_GPU else 20_000
+    began = time.monotonic()
+    traced = trace(folder / "million", [COST, "launches", str(count)], seconds=170)
+    took = time.monotonic() - began
+    written = sum(x.stat().st_size for x in (folder / "million").glob("*.trace"))
+    page = (folder / "million" / "trace.html").stat().st_size
+    failed = [] if written < 100 * count and traced.code == 0 else ["too large"]
+    return {"calls": count, "trace MB": written / 1e6, "page MB": page / 1e6,
+            "all seconds": took, "failed": failed}  # fmt: skip
+
+
+def kills(folder: Path) -> dict[str, Any]:
+    """SIGKILL at 200 random moments: every trace can be read."""
+    count = 200 if ON_GPU else 10
+
+    def one(number: int) -> str:
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        request = recording.Request(
+            [], place, BUILD / "trace", plain_environment(), not ON_GPU
+        )
+        process = subprocess.Popen(
+            [COST, "exchange", "1000000"],
+            env={**os.environ, **recording.variables(request)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(random.Random(number).uniform(0.01, 2.0))  # the moment of the kill
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+        try:
+            read = files.read(place)
+            replay(read)
+        except (UsageError, ValueError, KeyError) as error:
+            return f"{number}: {type(error).__name__} {error}"
+        torn = sum(process.torn for process in read.processes)
+        shutil.rmtree(place)
+        return f"{number}: {torn} torn lines" if torn > 2 else f"={len(read.entries)}"
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        told = list(pool.map(one, range(count)))
+    entries = [int(x[1:]) for x in told if x.startswith("=")]
+    return {"kills": count, "entries kept": [min(entries), max(entries)],
+            "failed": [x for x in told if not x.startswith("=")]}  # fmt: skip
+
+
+def static_runtime(folder: Path) -> dict[str, Any]:
+    """Lesson 01 with the runtime inside: seen without a change, through CUPTI."""
+    if not ON_GPU:
+        return {"skipped": "needs a GPU", "failed": []}
+    folder.mkdir(parents=True)
+    program = folder / "static"
+    source = ROOT / "samples" / "01_legacy_memory" / "legacy_memory.cu"
+    subprocess.run(["nvcc", "-cudart", "static", "-o", program, source], check=True)
+    traced = trace(folder / "trace", [program])
+    imports = [x["imports"] for x in traced.document.get("handles", [])]
+    good = traced.code == 0 and len(imports) == 1 and len(imports[0]) == 1
+    return {"imports": imports, "failed": [] if good else [traced.output[-2000:]]}
+
+
+PRODUCER = """
+import sys, torch, torch.multiprocessing as mp
+def consume(queue, done):
+    tensor = queue.get()
+    print('sum', tensor.sum().item(), flush=True)
+    del tensor
+    torch.cuda.ipc_collect()
+    done.set()
+    if 'early' in sys.argv: done.wait()
+if __name__ == '__main__':
+    mp.set_start_method('spawn')
+    queue, done = mp.Queue(), mp.Event()
+    child = mp.Process(target=consume, args=(queue, done))
+    child.start()
+    tensor = torch.ones(1 << 20, device='cuda')
+    queue.put(tensor)
+    if 'early' not in sys.argv:
+        done.wait()
+        child.join()
+"""
+
+
+def pytorch(folder: Path) -> dict[str, Any]:
+    """Two processes of PyTorch that share a tensor; where PyTorch is there."""
+    if not ON_GPU or importlib.util.find_spec("torch") is None:
+        return {"skipped": "needs a GPU and PyTorch", "failed": []}
+    folder.mkdir(parents=True)
+    script = folder / "share.py"
+    script.write_text(PRODUCER)
+    traced = trace(folder / "trace", [sys.executable, script])
+    handles = traced.document.get("handles", [])
+    told = [f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])]
+    failed = (
+        [] if traced.code == 0 and handles and not told else [traced.output[-3000:]]
+    )
+    return {"handles": len(handles), "findings": told, "failed": failed}
+
+
+STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "static_runtime": static_runtime,
+    "programs": programs,
+    "lessons": lessons,
+    "cost": cost,
+    "size": size,
+    "kills": kills,
+    "pytorch": pytorch,
+}
+
+
+def main() -> int:
+    """Run the steps; 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", choices=list(STEPS), default=list(STEPS))
+    options = parser.parse_args()
+    findings.suppressions(SUPPRESSED)
+    figures: dict[str, Any] = {}
+    for name in options.only:
+        began = time.monotonic()
+        try:
+            figures[name] = STEPS[name](options.folder / name)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            figures[name] = {"failed": [f"{type(error).__name__}: {error}"]}
+        figures[name]["seconds"] = round(time.monotonic() - began, 1)
+        state = "FAILED" if figures[name]["failed"] else "ok    "
+        print(f"{state} {name}: {json.dumps(figures[name])}", flush=True)
+    (options.folder / "figures.json").write_text(json.dumps(figures, indent=1))
+    return int(any(step["failed"] for step in figures.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

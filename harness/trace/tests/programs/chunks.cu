@@ -1,0 +1,144 @@
+// Mistakes with memory of cuMemCreate and its descriptors.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "programs.h"
+
+namespace {
+
+using Chunk = CUmemGenericAllocationHandle;
+
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+constexpr CUmemAccessDesc kAccess{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+Chunk make(bool shareable = true) {
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = kAccess.location;
+  if (shareable) wanted.requestedHandleTypes = kFd;
+  Chunk chunk;
+  CU_CHECK(DRIVER(cuMemCreate)(&chunk, kBytes, &wanted, 0));
+  return chunk;
+}
+
+int descriptor_of(Chunk chunk) {
+  int fd = -1;
+  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, chunk, kFd, 0));
+  return fd;
+}
+
+CUresult import(Chunk* chunk, int fd) {
+  return DRIVER(cuMemImportFromShareableHandle)(
+      chunk, reinterpret_cast<void*>(intptr_t{fd}), kFd);
+}
+
+CUdeviceptr map(Chunk chunk, bool access = true) {
+  CUdeviceptr address = 0;
+  CU_CHECK(DRIVER(cuMemAddressReserve)(&address, kBytes, 0, 0, 0));
+  CU_CHECK(DRIVER(cuMemMap)(address, kBytes, 0, chunk, 0));
+  if (access) CU_CHECK(DRIVER(cuMemSetAccess)(address, kBytes, &kAccess, 1));
+  return address;
+}
+
+void unmap(CUdeviceptr address) {
+  CU_CHECK(DRIVER(cuMemUnmap)(address, kBytes));
+  CU_CHECK(DRIVER(cuMemAddressFree)(address, kBytes));
+}
+
+void lends(Channel& channel, bool) {
+  const Chunk chunk = make();
+  const int fd = descriptor_of(chunk);
+  channel.send("number", fd);
+  channel.send_descriptor("descriptor", fd);
+  close(fd);
+  channel.wait("done");
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+}
+
+Chunk receive(Channel& channel) {
+  CUDA_CHECK(cudaFree(nullptr));
+  static_cast<void>(channel.receive<int>("number"));
+  const int fd = channel.receive_descriptor("descriptor");
+  Chunk chunk;
+  CU_CHECK(import(&chunk, fd));
+  close(fd);
+  return chunk;
+}
+
+void borrows(Channel& channel, bool) {
+  const Chunk chunk = receive(channel);
+  const CUdeviceptr address = map(chunk);
+  touch(reinterpret_cast<void*>(address));
+  unmap(address);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void never_releases(Channel& channel, bool wrong) {
+  const Chunk chunk = receive(channel);
+  if (!wrong) CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void never_unmaps(Channel& channel, bool wrong) {
+  const Chunk chunk = receive(channel);
+  const CUdeviceptr address = map(chunk);
+  if (!wrong) unmap(address);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void forgets_access(Channel& channel, bool wrong) {
+  const Chunk chunk = receive(channel);
+  const CUdeviceptr address = map(chunk, !wrong);
+  static_cast<void>(cudaMemset(reinterpret_cast<void*>(address), 1, kBytes));
+  unmap(address);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void imports_a_number(Channel& channel, bool wrong) {
+  CUDA_CHECK(cudaFree(nullptr));
+  const int number = channel.receive<int>("number");
+  const int fd = channel.receive_descriptor("descriptor");
+  Chunk chunk;
+  // That number is another file here, if any.
+  if (wrong) static_cast<void>(import(&chunk, number + 100));
+  CU_CHECK(import(&chunk, fd));
+  close(fd);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void leaves_a_descriptor(Channel& channel, bool wrong) {
+  const Chunk chunk = make();
+  const int fd = descriptor_of(chunk);
+  channel.send("number", fd);
+  channel.send_descriptor("descriptor", fd);
+  if (!wrong) close(fd);
+  channel.wait("done");
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+}
+
+void exports_what_is_not_shareable(Channel& channel, bool wrong) {
+  const Chunk chunk = make(!wrong);
+  int fd = -1;
+  if (DRIVER(cuMemExportToShareableHandle)(&fd, chunk, kFd, 0) == CUDA_SUCCESS)
+    close(fd);
+  CU_CHECK(DRIVER(cuMemRelease)(chunk));
+  channel.signal("done");
+}
+
+void waits(Channel& channel, bool) { channel.wait("done"); }
+
+}  // namespace
+
+const std::vector<Case> kChunks = {
+    {"never-released", lends, never_releases},
+    {"never-unmapped", lends, never_unmaps},
+    {"used-without-access", lends, forgets_access},
+    {"bad-descriptor", lends, imports_a_number},
+    {"descriptor-left-open.chunk", leaves_a_descriptor, borrows},
+    {"not-exportable.chunk", exports_what_is_not_shareable, waits},
+};

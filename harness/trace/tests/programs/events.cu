@@ -1,0 +1,137 @@
+// Mistakes with legacy event handles.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "programs.h"
+
+namespace {
+
+constexpr unsigned kShared = cudaEventInterprocess | cudaEventDisableTiming;
+
+cudaEvent_t make(unsigned flags = kShared) {
+  cudaEvent_t event;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, flags));
+  return event;
+}
+
+cudaIpcEventHandle_t handle_of(cudaEvent_t event) {
+  cudaIpcEventHandle_t handle;
+  CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
+  return handle;
+}
+
+cudaEvent_t open_event(Channel& channel) {
+  cudaEvent_t event;
+  CUDA_CHECK(cudaIpcOpenEventHandle(
+      &event, channel.receive<cudaIpcEventHandle_t>("event")));
+  return event;
+}
+
+void exports_a_plain_event(Channel& channel, bool wrong) {
+  const cudaEvent_t event = make(wrong ? cudaEventDisableTiming : kShared);
+  cudaIpcEventHandle_t handle{};
+  static_cast<void>(cudaIpcGetEventHandle(&handle, event));
+  CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void waits(Channel& channel, bool) { channel.wait("done"); }
+
+void opens_its_own(Channel& channel, bool wrong) {
+  const cudaEvent_t event = make();
+  const cudaIpcEventHandle_t handle = handle_of(event);
+  cudaEvent_t own;
+  if (wrong) static_cast<void>(cudaIpcOpenEventHandle(&own, handle));
+  channel.send("event", handle);
+  channel.wait("done");
+  CUDA_CHECK(cudaEventDestroy(event));
+}
+
+void opens_and_destroys(Channel& channel, bool) {
+  const cudaEvent_t event = open_event(channel);
+  CUDA_CHECK(cudaEventSynchronize(event));
+  CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void lends(Channel& channel, bool) {
+  const cudaEvent_t event = make();
+  channel.send("event", handle_of(event));
+  channel.wait("done");
+  CUDA_CHECK(cudaEventDestroy(event));
+}
+
+void destroys_early(Channel& channel, bool wrong) {
+  const cudaEvent_t event = make();
+  channel.send("event", handle_of(event));
+  channel.wait("opened");
+  if (wrong) CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("go on");
+  channel.wait("done");
+  if (!wrong) CUDA_CHECK(cudaEventDestroy(event));
+}
+
+void holds_open(Channel& channel, bool) {
+  const cudaEvent_t event = open_event(channel);
+  channel.signal("opened");
+  channel.wait("go on");
+  CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void destroys_after_the_end(Channel& channel, bool wrong) {
+  const cudaEvent_t event = make();
+  channel.send("event", handle_of(event));
+  channel.wait("done");
+  if (wrong) wait_for_peers_end();  // so that leaving it open is the mistake
+  CUDA_CHECK(cudaEventDestroy(event));
+}
+
+void never_destroys(Channel& channel, bool wrong) {
+  const cudaEvent_t event = open_event(channel);
+  CUDA_CHECK(cudaEventSynchronize(event));
+  if (!wrong) CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void opens_other_bytes(Channel& channel, bool wrong) {
+  auto handle = channel.receive<cudaIpcEventHandle_t>("event");
+  if (wrong) handle = {};
+  cudaEvent_t event;
+  if (cudaIpcOpenEventHandle(&event, handle) == cudaSuccess)
+    CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
+void writes_and_records(Channel& channel, bool) {
+  void* data = allocate();
+  const cudaEvent_t event = make();
+  CUDA_CHECK(cudaMemsetAsync(data, 7, kBytes, nullptr));
+  CUDA_CHECK(cudaEventRecord(event, nullptr));
+  channel.send("handle", ::handle_of(data));
+  channel.send("event", handle_of(event));
+  channel.wait("done");
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaFree(data));
+}
+
+void copies_without_waiting(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  const cudaEvent_t event = open_event(channel);
+  if (!wrong) CUDA_CHECK(cudaStreamWaitEvent(nullptr, event, 0));
+  std::vector<char> seen(kBytes);
+  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
+  CUDA_CHECK(cudaEventDestroy(event));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+}  // namespace
+
+const std::vector<Case> kEvents = {
+    {"event-not-exportable", exports_a_plain_event, waits},
+    {"opened-in-exporter.event", opens_its_own, opens_and_destroys},
+    {"event-destroyed-while-open", destroys_early, holds_open},
+    {"event-never-destroyed", destroys_after_the_end, never_destroys},
+    {"unknown-handle.event", lends, opens_other_bytes},
+    {"possible-race.event", writes_and_records, copies_without_waiting},
+};

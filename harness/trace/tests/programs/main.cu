@@ -1,0 +1,81 @@
+// programs CASE right|wrong: one case as two processes. programs: their names.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <string>
+
+#include "programs.h"
+
+__global__ void touch_first(int* data) { *data += 1; }
+
+void touch(void* data) {
+  touch_first<<<1, 1>>>(static_cast<int*>(data));
+  // Where the address is the mistake, this fails, as it should.
+  static_cast<void>(cudaDeviceSynchronize());
+}
+
+namespace {
+
+int peer = -1;  // a pidfd
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto* cases : {&kMemory, &kLifetimes, &kEvents, &kChunks, &kPools})
+    all.insert(all.end(), cases->begin(), cases->end());
+  return all;
+}
+
+int start_importer(char** argv, int socket) {
+  const pid_t pid = fork();
+  SYS_CHECK(pid);
+  if (pid != 0) return pid;
+  const std::string number = std::to_string(dup(socket));
+  execl("/proc/self/exe", argv[0], argv[1], argv[2], "--importer",
+        number.c_str(), nullptr);
+  _exit(EXIT_FAILURE);
+}
+
+int run(const Case& role, bool wrong, char** argv) {
+  if (argv[3] != nullptr) {
+    role_name() = "importer";
+    peer = static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0));
+    Channel channel(std::atoi(argv[4]));
+    role.importer(channel, wrong);
+    return EXIT_SUCCESS;
+  }
+  role_name() = "exporter";
+  int ends[2];
+  SYS_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+  const pid_t pid = start_importer(argv, ends[1]);
+  peer = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  close(ends[1]);
+  Channel channel(ends[0]);
+  role.exporter(channel, wrong);
+  int status = 0;
+  SYS_CHECK(waitpid(pid, &status, 0));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE;
+}
+
+}  // namespace
+
+void wait_for_peers_end() {
+  pollfd ended{peer, POLLIN, 0};
+  if (poll(&ended, 1, 10000) != 1) std::exit(EXIT_FAILURE);
+}
+
+int main(int argc, char** argv) {
+  const std::vector<Case> cases = all_cases();
+  if (argc == 1) {
+    for (const Case& role : cases) std::printf("%s\n", role.name);
+    return EXIT_SUCCESS;
+  }
+  for (const Case& role : cases) {
+    if (argc >= 3 && std::string(argv[1]) == role.name)
+      return run(role, std::string(argv[2]) == "wrong", argv);
+  }
+  std::fprintf(stderr, "usage: %s [CASE right|wrong]\n", argv[0]);
+  return 2;
+}

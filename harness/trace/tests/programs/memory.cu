@@ -1,0 +1,207 @@
+// Mistakes with legacy memory handles.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "programs.h"
+
+namespace {
+
+void open_and_close(Channel& channel, bool) {
+  void* data = borrow(channel);
+  touch(data);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void opens_its_own(Channel& channel, bool wrong) {
+  void* data = allocate();
+  const cudaIpcMemHandle_t handle = handle_of(data);
+  void* own = nullptr;
+  if (wrong) cudaIpcOpenMemHandle(&own, handle, kLazy);
+  channel.send("handle", handle);
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void opens_in_two_contexts(Channel& channel, bool wrong) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  void* data = open_handle(handle);
+  if (wrong) {
+    CUcontext other = nullptr;
+    CUctxCreateParams none{};
+    CU_CHECK(DRIVER(cuCtxCreate)(&other, &none, 0, 0));
+    CUdeviceptr again = 0;
+    CUipcMemHandle bytes;
+    std::memcpy(&bytes, &handle, sizeof bytes);
+    DRIVER(cuIpcOpenMemHandle)(&again, bytes, kLazy);
+    CU_CHECK(DRIVER(cuCtxDestroy)(other));
+    CUDA_CHECK(cudaSetDevice(0));
+  }
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void opens_with_flags(Channel& channel, bool wrong) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  void* data = nullptr;
+  if (cudaIpcOpenMemHandle(&data, handle, wrong ? 0 : kLazy) == cudaSuccess)
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void opens_other_bytes(Channel& channel, bool wrong) {
+  auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  if (wrong) handle = {};
+  void* data = nullptr;
+  if (cudaIpcOpenMemHandle(&data, handle, kLazy) == cudaSuccess)
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void exports_managed(Channel& channel, bool wrong) {
+  if (wrong) {
+    void* managed = nullptr;
+    CUDA_CHECK(cudaMallocManaged(&managed, kBytes));
+    cudaIpcMemHandle_t handle;
+    static_cast<void>(cudaIpcGetMemHandle(&handle, managed));
+    CUDA_CHECK(cudaFree(managed));
+  }
+  lend(channel);
+}
+
+void exports_the_middle(Channel& channel, bool wrong) {
+  void* data = allocate();
+  channel.send("handle",
+               handle_of(static_cast<char*>(data) + (wrong ? 4096 : 0)));
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void exports_a_little(Channel& channel, bool wrong) {
+  void* data = allocate(wrong ? 4096 : kBytes);
+  channel.send("handle", handle_of(data));
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void never_closes(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  touch(data);
+  if (!wrong) {
+    CUDA_CHECK(cudaIpcCloseMemHandle(data));
+    channel.signal("done");
+    return;
+  }
+  channel.signal("done");
+  channel.wait("freed");
+}
+
+void frees_late(Channel& channel, bool wrong) {
+  if (!wrong) return lend(channel);
+  // The exporter keeps its memory, so that leaving it open is the only mistake.
+  void* data = allocate();
+  channel.send("handle", handle_of(data));
+  channel.wait("done");
+  channel.signal("freed");
+  wait_for_peers_end();
+  CUDA_CHECK(cudaFree(data));
+}
+
+void closes_once(Channel& channel, bool wrong) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  void* data = open_handle(handle);
+  open_handle(handle);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  if (!wrong) CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+  if (wrong) channel.wait("freed");
+}
+
+void closes_twice(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  if (wrong) static_cast<void>(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void closes_its_own(Channel& channel, bool wrong) {
+  void* own = allocate();
+  if (wrong) static_cast<void>(cudaIpcCloseMemHandle(own));
+  CUDA_CHECK(cudaFree(own));
+  open_and_close(channel, wrong);
+}
+
+void frees_an_import(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  if (wrong) static_cast<void>(cudaFree(data));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+void uses_after_close(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  if (!wrong) touch(data);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+  channel.wait("freed");
+  if (wrong) touch(data);
+}
+
+void lends_and_says_freed(Channel& channel, bool) {
+  lend(channel);
+  channel.signal("freed");
+}
+
+void sends_its_address(Channel& channel, bool) {
+  void* data = allocate();
+  channel.send("handle", handle_of(data));
+  channel.send("address", data);
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void uses_an_address(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  void* foreign = channel.receive<void*>("address");
+  if (!wrong) touch(data);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+  if (wrong) touch(foreign);
+}
+
+void writes_and_sends(Channel& channel, bool wrong) {
+  void* data = allocate();
+  CUDA_CHECK(cudaMemsetAsync(data, 7, kBytes, nullptr));
+  const cudaIpcMemHandle_t handle = handle_of(data);
+  if (!wrong) CUDA_CHECK(cudaDeviceSynchronize());
+  channel.send("handle", handle);
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void copies_from(Channel& channel, bool) {
+  void* data = borrow(channel);
+  std::vector<char> seen(kBytes);
+  CUDA_CHECK(cudaMemcpy(seen.data(), data, kBytes, cudaMemcpyDefault));
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("done");
+}
+
+}  // namespace
+
+const std::vector<Case> kMemory = {
+    {"opened-in-exporter.memory", opens_its_own, open_and_close},
+    {"second-context", lend, opens_in_two_contexts},
+    {"wrong-flags", lend, opens_with_flags},
+    {"unknown-handle.memory", lend, opens_other_bytes},
+    {"not-exportable.managed", exports_managed, open_and_close},
+    {"interior-pointer", exports_the_middle, open_and_close},
+    {"shared-with-neighbours", exports_a_little, open_and_close},
+    {"never-closed", frees_late, never_closes},
+    {"closed-too-seldom", frees_late, closes_once},
+    {"closed-too-often", lend, closes_twice},
+    {"closed-not-opened", lend, closes_its_own},
+    {"import-freed", lend, frees_an_import},
+    {"use-after-close", lends_and_says_freed, uses_after_close},
+    {"pointer-of-another-process", sends_its_address, uses_an_address},
+    {"possible-race.memory", writes_and_sends, copies_from},
+};

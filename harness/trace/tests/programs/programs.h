@@ -1,0 +1,67 @@
+// Small programs with one mistake each, and their right twins. A case is two
+// roles; each gets `wrong`, and where the mistake is made says so with it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <vector>
+
+#include "samples/common/channel.h"
+#include "samples/common/check.h"
+
+using Role = void (*)(Channel& channel, bool wrong);
+
+struct Case {
+  const char*
+      name;  // the rule that the wrong one breaks, perhaps with ".which"
+  Role exporter;
+  Role importer;
+};
+
+extern const std::vector<Case> kMemory, kLifetimes, kEvents, kChunks, kPools;
+
+constexpr size_t kBytes = 4 << 20;
+constexpr int kLazy = cudaIpcMemLazyEnablePeerAccess;
+
+/// A kernel that writes the first value and reads it again.
+void touch(void* data);
+
+/// Memory with defined contents, as it should be lent.
+inline void* allocate(size_t bytes = kBytes) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMalloc(&data, bytes));
+  CUDA_CHECK(cudaMemset(data, 1, bytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  return data;
+}
+
+inline cudaIpcMemHandle_t handle_of(void* data) {
+  cudaIpcMemHandle_t handle{};
+  CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
+  return handle;
+}
+
+/// What most cases have in common: lends memory until the importer is done.
+inline void lend(Channel& channel, bool = false) {
+  void* data = allocate();
+  channel.send("handle", handle_of(data));
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+inline void* open_handle(const cudaIpcMemHandle_t& handle) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle, kLazy));
+  return data;
+}
+
+inline void* borrow(Channel& channel) {
+  return open_handle(channel.receive<cudaIpcMemHandle_t>("handle"));
+}
+
+/// In the importer: waits until the exporter has ended. In the exporter: until
+/// the importer has.
+void wait_for_peers_end();

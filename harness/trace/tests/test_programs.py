@@ -1,0 +1,50 @@
+"""Each mistake is found in the program that makes it, and nothing in its twin."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from traced import PROGRAMS, Traced, cases, trace
+
+from ipclab.trace.findings import RULES
+
+CASES = cases()
+Traces = dict[tuple[str, str], "Future[Traced]"]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """All programs, traced side by side."""
+    top: Path = tmp_path_factory.mktemp("traces")
+    with ThreadPoolExecutor(max(2, min(8, os.cpu_count() or 2))) as pool:
+        return {
+            (name, which): pool.submit(
+                trace, top / f"{name}.{which}", [PROGRAMS, name, which]
+            )
+            for name in CASES
+            for which in ("right", "wrong")
+        }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_mistake_is_found(traces: Traces, name: str) -> None:
+    traced = traces[name, "wrong"].result()
+    assert traced.code == 0, traced.output
+    assert traced.rules == {name.partition(".")[0]}, traced.output
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_found_in_its_twin(traces: Traces, name: str) -> None:
+    traced = traces[name, "right"].result()
+    assert traced.code == 0, traced.output
+    assert traced.document["findings"] == [], traced.output
+    assert traced.document["unmatched_imports"] == 0
+    assert any(process["recorder"] for process in traced.document["processes"])
+
+
+def test_every_rule_has_a_program() -> None:
+    assert {name.partition(".")[0] for name in CASES} == set(RULES)

@@ -1,0 +1,145 @@
+"""What a trace promises: it survives SIGKILL, and changes nothing."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from traced import BUILD, COST, ON_GPU, PROGRAMS, plain_environment, trace
+
+from ipclab.trace import files, recording
+from ipclab.trace.story import replay
+
+KILLS = int(os.environ.get("IPCLAB_KILLS", "20"))
+
+
+def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
+    """Start a program that writes a trace, without ipclab around it."""
+    folder.mkdir()
+    request = recording.Request(
+        [], folder, BUILD / "trace", plain_environment(), not ON_GPU
+    )
+    return subprocess.Popen(
+        list(map(str, command)),
+        env={**os.environ, **recording.variables(request)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
+    """Up to its last call: whatever was written is there, line after line."""
+    folder = tmp_path / "trace"
+    process = recorded(folder, [COST, "exchange", "100000"])
+    time.sleep(random.Random(number).uniform(0.01, 1.2))  # the moment of the kill
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
+    read = files.read(folder)
+    assert read.processes
+    # A line that was being written is lost, at most one of each process's thread.
+    assert all(x.torn <= 1 for x in read.processes), read.processes
+    replay(read)
+
+
+def test_the_program_sees_no_difference(tmp_path: Path) -> None:
+    command: list[str | Path] = [PROGRAMS, "never-closed", "right"]
+    plain = subprocess.run(
+        command, env=plain_environment(), capture_output=True, text=True, check=False
+    )
+    process = recorded(tmp_path / "trace", command)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (plain.returncode, plain.stdout)
+
+
+def test_without_the_variable_nothing_is_written(tmp_path: Path) -> None:
+    name = "libipclab_trace.so" if ON_GPU else "libipclab_trace_model.so"
+    environment = {**plain_environment(), "LD_PRELOAD": str(BUILD / "trace" / name)}
+    environment.pop("IPCLAB_TRACE", None)
+    subprocess.run(
+        [PROGRAMS, "never-closed", "right"],
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+        timeout=60,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_told_and_does_no_harm(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    process = recorded(folder, ["sh", "-c", f"rm -rf {folder}; exec {PROGRAMS}"])
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "is not recorded from here: No such file" in output
+
+
+def test_the_exit_code_is_the_programs(tmp_path: Path) -> None:
+    assert trace(tmp_path / "1", ["sh", "-c", "exit 7"]).code == 7
+    assert trace(tmp_path / "2", ["sh", "-c", "kill -9 $$"]).code == 128 + 9
+    assert trace(tmp_path / "3", ["/no/such/program"]).code == 2
+
+
+def test_children_are_followed_and_their_ends_told(tmp_path: Path) -> None:
+    """Through fork, exec and orphans: the shell ends before its child."""
+    script = "(sleep 0.2; kill -TERM $BASHPID) & exec true"
+    traced = trace(tmp_path / "trace", ["bash", "-c", script])
+    ends = {x["name"]: x["ended"] for x in traced.document["processes"]}
+    assert "killed by SIGTERM" in ends.values(), ends
+    assert ends["true"] == "exit 0"
+
+
+def test_check_and_suppressions(tmp_path: Path) -> None:
+    command: list[str | Path] = [PROGRAMS, "wrong-flags", "wrong"]
+    assert trace(tmp_path / "1", command).code == 0
+    assert trace(tmp_path / "2", command, "--check").code == 1
+    silent = tmp_path / "silent"
+    silent.write_text("# as documented\nwrong-flags:trace_prog*:*flags 0\n")
+    option = ("--check", "--suppress", str(silent))
+    traced = trace(tmp_path / "3", command, *option)
+    assert traced.code == 0
+    assert "nothing found, 1 suppressed" in traced.output
+    silent.write_text("no-such-rule\n")
+    traced = trace(tmp_path / "4", command, *option)
+    assert traced.code == 2
+    assert f"{silent}:1: no rule is called 'no-such-rule'" in traced.output
+
+
+def test_a_full_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    traced = trace(tmp_path, ["true"])
+    assert traced.code == 2
+    assert "is not empty" in traced.output
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
+def test_a_million_calls_stay_small(tmp_path: Path) -> None:
+    """Under 100 bytes a call: a tenth of a million is enough to see it."""
+    count = 100_000 if ON_GPU else 10_000
+    traced = trace(tmp_path / "trace", [COST, "launches", str(count)])
+    assert traced.code == 0, traced.output
+    size = sum(path.stat().st_size for path in (tmp_path / "trace").glob("*.trace"))
+    assert size < 100 * count + 20_000
+
+
+def test_all_views_are_written(tmp_path: Path) -> None:
+    traced = trace(tmp_path / "trace", [PROGRAMS, "freed-while-open", "wrong"])
+    page = (traced.folder / "trace.html").read_text("utf-8")
+    assert "freed-while-open" in page
+    assert "LMEM-42" in page
+    perfetto = json.loads((traced.folder / "trace.perfetto.json").read_text("utf-8"))
+    phases = {event["ph"] for event in perfetto["traceEvents"]}
+    assert phases == {"M", "X", "s", "f", "i"}
+    for name in ("sequence.svg", "memory.svg"):
+        assert (traced.folder / name).read_text("utf-8").startswith("<svg")
