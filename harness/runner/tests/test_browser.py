@@ -460,7 +460,7 @@ def test_the_matrix_says_all_without_colour(browser: Browser, tmp_path: Path) ->
         "const filled = style.fill === style.stroke;"
         "return [mark.textContent, mark.getAttribute('d') + filled]})"
     )
-    assert len(marks) == len(trials.MEANING) + 1
+    assert len(marks) == 2 * len(trials.MEANING) + 1  # rows and operators
     assert f"fault-4, LMEM-04: {trials.SURVIVED}" in [title for title, _ in marks]
     looks = {title.partition(": ")[2]: look for title, look in marks}
     assert len(set(looks.values())) == len(trials.MEANING)

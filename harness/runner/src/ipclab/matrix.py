@@ -229,7 +229,7 @@ _CROSS = "M-3 -3l6 6M3 -3l-6 6"
 _DASH = "M-5 0h10"
 SHAPES = {
     KILLED: _SQUARE,
-    DENIED: _SQUARE,
+    DENIED: _SQUARE + "M-3 0h6",
     PASSED: _CIRCLE,
     EQUIVALENT: "M0 -5l5 5l-5 5l-5 -5z",
     SURVIVED: _SQUARE + _CROSS,
@@ -240,7 +240,7 @@ SHAPES = {
     OPEN: _SQUARE,
     SEEN: _CIRCLE,
     ELSEWHERE: _DASH,
-    UNNOTICED: _CIRCLE,
+    UNNOTICED: "M-2 0a2 2 0 1 0 4 0a2 2 0 1 0 -4 0z",
     NOT_RUN: "M-1 -1h2v2h-2z",
 }
 

@@ -217,6 +217,7 @@ class Campaign:
         self._sound: dict[str | None, dict[str, Baseline]] = defaultdict(dict)
         for known in self._journal.baseline:
             self._sound[known.profile][known.ctest] = known
+        self._plans: dict[tuple[str, int], list[Case]] = {}
         self._noticed = {
             x.fault for x in self._journal.trials if x.effect in trials.NOTICED
         }
@@ -273,7 +274,13 @@ class Campaign:
         return sorted(wanted.values(), key=lambda job: job.case.alone)
 
     def planned(self, fault: Fault) -> list[Case]:
-        """The tests that a fault has to meet, in this order."""
+        """The tests that a fault has to meet, in this order, as far as is known."""
+        key = fault.name, len(self._journal.baseline)
+        if key not in self._plans:
+            self._plans[key] = self._plan(fault)
+        return self._plans[key]
+
+    def _plan(self, fault: Fault) -> list[Case]:
         if self.missing(fault):
             return []
         profile = self.profile(fault)

@@ -129,27 +129,21 @@ def counts(table: Iterable[Row]) -> dict[str, int]:
 def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
     """The good records of a records.jsonl, and what is wrong with it, if anything.
 
-    Each line has its newline; a last one without was cut off: it is no result. The
-    lines are read to their end even if one of them is wrong.
+    Each line has its newline; a last one without was cut off: it is no result.
+    Nothing is read after the first wrong line.
     """
     records: list[Record] = []
-    wrong: str | None = None
     for number, text in enumerate(lines, 1):
-        if wrong:
-            continue
         if not text.endswith(b"\n"):
-            wrong = "the last line is cut off and is left out"
-            continue
+            return records, "the last line is cut off and is left out"
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
-            wrong = f"line {number} is no JSON; it and the rest are left out"
-            continue
-        if found := schema.error(record, schema.RECORD):
-            wrong = f"line {number}: {found}; it and the rest are left out"
-            continue
+            return records, f"line {number} is no JSON; it and the rest are left out"
+        if wrong := schema.error(record, schema.RECORD):
+            return records, f"line {number}: {wrong}; it and the rest are left out"
         records.append(record)
-    return records, wrong
+    return records, None
 
 
 def _row(name: str, attempts: list[Record]) -> Row:

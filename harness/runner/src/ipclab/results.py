@@ -25,6 +25,7 @@ from ipclab.errors import HarnessError, UsageError
 # A run of the whole suite with three attempts has 10 MiB, its longest line 100 KiB.
 LARGEST = 256 * 2**20  # bytes
 LONGEST_LINE = 16 * 2**20
+MOST_LINES = 10**6
 
 
 def default_folder(what: str = "") -> Path:
@@ -157,9 +158,11 @@ def read_unchecked(folder: Path) -> Contents:
         raise UsageError(f"{path}: is no JSON") from None
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
-    lines, seal = read_lines(folder)
-    found, wrong = records.parse_lines(lines)
-    return Contents(run, found, wrong and f"records.jsonl: {wrong}", seal)
+    with _opened(folder) as stream:
+        found, wrong = records.parse_lines(stream.lines())
+        stream.finish()
+    wrong = wrong and f"records.jsonl: {wrong}"
+    return Contents(run, found, wrong, stream.seal.document)
 
 
 def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
@@ -167,27 +170,21 @@ def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
 
     Raises UsageError if there are none, or more than any run writes.
     """
-    seal = Seal()
-    with _opened(folder) as (path, stream):
-        try:
-            lines = list(_lines(path, stream, seal))
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise UsageError(f"{path}: is no whole gzip file") from None
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
-    return lines, seal.document
+    with _opened(folder) as stream:
+        lines = list(stream.lines())
+    return lines, stream.seal.document
 
 
 class Seal:
     """The digest of lines, as they come."""
 
     def __init__(self) -> None:
-        self._digest, self._bytes, self._count = hashlib.sha256(), 0, 0
+        self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
 
     def add(self, data: bytes) -> None:
         """Some more bytes."""
         self._digest.update(data)
-        self._bytes += len(data)
+        self.bytes += len(data)
         self._count += data.count(b"\n")
 
     @property
@@ -195,13 +192,45 @@ class Seal:
         """What run.json has as `manifest.records`."""
         return {
             "count": self._count,
-            "bytes": self._bytes,
+            "bytes": self.bytes,
             "sha256": self._digest.hexdigest(),
         }
 
 
+class _Stream:
+    """records.jsonl unpacked; UsageError on more than any run writes."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self.path = path
+        self.seal = Seal()
+        self._stream = stream
+
+    def lines(self) -> Iterator[bytes]:
+        """Line by line, each with its newline."""
+        count = 0
+        while line := self._stream.readline(LONGEST_LINE + 1):
+            count += 1
+            if len(line) > LONGEST_LINE or count > MOST_LINES:
+                raise self._too_large()
+            self._add(line)
+            yield line
+
+    def finish(self) -> None:
+        """Read the rest, for the seal alone."""
+        while data := self._stream.read(2**20):
+            self._add(data)
+
+    def _add(self, data: bytes) -> None:
+        self.seal.add(data)
+        if self.seal.bytes > LARGEST:
+            raise self._too_large()
+
+    def _too_large(self) -> UsageError:
+        return UsageError(f"{self.path}: larger than any result of ipclab")
+
+
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
+def _opened(folder: Path) -> Iterator[_Stream]:
     """records.jsonl, or records.jsonl.gz as it was before gzip.
 
     Raises UsageError if there is neither, or both.
@@ -213,23 +242,14 @@ def _opened(folder: Path) -> Iterator[tuple[Path, BinaryIO]]:
     try:
         with path.open("rb") as stream:
             if path == plain:
-                yield path, stream
+                yield _Stream(path, stream)
             else:
                 with gzip.open(stream) as unpacked:
-                    yield path, cast(BinaryIO, unpacked)
+                    yield _Stream(path, cast(BinaryIO, unpacked))
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UsageError(f"{path}: is no whole gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-
-
-def _lines(path: Path, stream: BinaryIO, seal: Seal) -> Iterator[bytes]:
-    """Line by line; UsageError on more than any run writes: a file may be hostile."""
-    total = 0
-    while line := stream.readline(LONGEST_LINE + 1):
-        total += len(line)
-        if len(line) > LONGEST_LINE or total > LARGEST:
-            raise UsageError(f"{path}: larger than any result of ipclab")
-        seal.add(line)
-        yield line
 
 
 def _keep_names(folder: Path) -> None:

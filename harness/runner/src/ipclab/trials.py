@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,12 +112,17 @@ def subject(case: Case) -> str:
 
 def speaks_of(row: Mapping[str, Any], function: str) -> bool:
     """Whether a row of the catalogue names a function, of either API."""
-    topic = re.sub("^cu(da)?", "", function)
-    text = " ".join(
-        str(row.get(field, ""))
+    return any(
+        _name(function).search(str(row.get(field, "")))
         for field in ("statement", "source", "scenario", "check", "functions")
     )
-    return re.search(rf"\bcu(da)?{topic}\b|\b{topic}\b", text) is not None
+
+
+@functools.cache
+def _name(function: str) -> re.Pattern[str]:
+    """A function's name in either API, or as prose has it, without a prefix."""
+    topic = re.sub("^cu(da)?", "", function)
+    return re.compile(rf"\b(cu|cuda)?{topic}\b")
 
 
 def candidates(
