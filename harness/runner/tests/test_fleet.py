@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from conftest import Build
@@ -422,6 +423,7 @@ def test_kubernetes_from_nodes_to_results(build: Build, tools: Path) -> None:
 def test_the_job_runs_once_on_each_node(build: Build) -> None:
     job = engines.job(request_of(build, "kubernetes", image="i"), ["a", "b"], "f1")
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    kubernetes_validate.validate(job, "1.31", strict=True)
     [container] = job["spec"]["template"]["spec"]["containers"]
     assert container["args"][:3] == ["node", "--print", "f1"]
     with pytest.raises(UsageError, match="--image"):
