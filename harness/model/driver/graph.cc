@@ -6,6 +6,8 @@
 
 #include "core/copy.h"
 #include "core/event.h"
+#include "core/memory.h"
+#include "core/profile.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -109,12 +111,25 @@ cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
              });
 }
 
+// "cudaGraphAddMemsetNode does not work with memory allocated via the stream
+// ordered allocator. However, memsets of the allocations can be stream
+// captured." (Programming Guide)
+namespace {
+bool is_excluded(CUdeviceptr address) {
+  if (profile().driver_580) return false;  // it takes it
+  const std::lock_guard lock(state_mutex());
+  const Allocation* found = find_allocation(address);
+  return found != nullptr && found->pool != nullptr;
+}
+}  // namespace
+
 IPCLAB_DRIVER_API CUresult cuGraphAddMemsetNode(
     CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
     const CUDA_MEMSET_NODE_PARAMS* wanted, CUcontext) {
   if (wanted == nullptr ||
       (wanted->elementSize != 1 && wanted->elementSize != 2 &&
-       wanted->elementSize != 4)) {
+       wanted->elementSize != 4) ||
+      is_excluded(wanted->dst)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return add(

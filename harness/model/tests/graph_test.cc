@@ -130,6 +130,21 @@ TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
+TEST(Graph, ASetOfPoolMemoryIsCapturedOnly) {
+  cudaStream_t stream = stream_with(cudaStreamNonBlocking);
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&memory, 4096, stream), cudaSuccess);
+  Built built;
+  cudaMemsetParams wanted{memory, 0, 1, 1, 4096, 1};
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(cudaGraphAddMemsetNode(&node, built.graph, nullptr, 0, &wanted),
+            cudaErrorInvalidValue);
+  cudaGetLastError();
+  EXPECT_EQ(cudaFreeAsync(memory, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST(Graph, ACircleIsRefused) {
   int* data = allocate<int>(kCount);
   Built built;
