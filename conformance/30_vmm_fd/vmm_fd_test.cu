@@ -84,6 +84,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     mapping.fill(pattern("C"));
     me.signal("C written");
     me.wait("done");
+    lend_in_every_way(me, mapping);
   });
 
   scenario.role("importer", [](Role& me) {
@@ -96,6 +97,48 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    me.signal("done");
+    borrow_in_every_way(me, mapping);
+  });
+
+  scenario.run(20s);
+}
+
+TEST(VmmFd, EveryThreadMayShareChunks) {
+  covers("VMM-43");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    Sentinel<int> number;
+    EXPECT_SUCCESS(in_a_thread([&] {
+      return DRIVER(cuMemExportToShareableHandle)(number.out(), chunk.handle(),
+                                                  kFd, 0);
+    }));
+    const Descriptor exported(number.result());
+    me.send_descriptor("descriptor", exported.get());
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const size_t bytes = granule();
+    Sentinel<CUmemGenericAllocationHandle> handle;
+    EXPECT_SUCCESS(in_a_thread([&] {
+      return DRIVER(cuMemImportFromShareableHandle)(
+          handle.out(), by_value(descriptor.get()), kFd);
+    }));
+    Chunk chunk(handle.result());
+    const Mapping mapping(chunk, bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_SUCCESS(
+        in_a_thread([&] { return DRIVER(cuMemRelease)(chunk.forget()); }));
+    mapping.fill(pattern("importer"));
     me.signal("done");
   });
 

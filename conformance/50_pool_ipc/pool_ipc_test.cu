@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -77,6 +78,8 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));
     me.signal("C written");
+    me.wait("C read");
+    lend_in_every_way(me, buffer);
     me.wait("freed");
   });
 
@@ -91,7 +94,118 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(buffer, pattern("C")));
     EXPECT_TRUE(copy_reads(buffer, pattern("C")));
+    me.signal("C read");
+    borrow_in_every_way(me, buffer);
     buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// A process with two pools, each with its own descriptor, pointers and end.
+TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
+  covers("POOL-06");
+  needs(gpus(1), pool_fd);
+  static constexpr const char* kPools[] = {"a", "b"};
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    std::deque<Pool> pools;
+    std::deque<AsyncBuffer> buffers;
+    for (const char* name : kPools) {
+      pools.emplace_back(shareable());
+      buffers.emplace_back(pools.back(), kBytes);
+      buffers.back().fill(pattern(name));
+    }
+    for (const size_t i : {size_t{1}, size_t{0}}) {
+      me.send_descriptor(std::string("pool ") + kPools[i],
+                         pools[i].exported().get());
+      me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
+    }
+    me.wait("freed b");
+    buffers.pop_back();
+    pools.back().destroy();
+    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
+    EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
+    const AsyncBuffer later(pools[0], kBytes);
+    later.fill(pattern("later"));
+    me.send("later", later.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    std::deque<Pool> pools;
+    std::deque<AsyncBuffer> buffers;
+    for (const char* name : kPools) {
+      pools.emplace_back(me.receive_descriptor(std::string("pool ") + name));
+      buffers.emplace_back(
+          pools.back(), me.receive<PointerData>(std::string("pointer ") + name),
+          kBytes);
+      EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
+      EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
+    }
+    buffers[0].fill(pattern("written to a"));
+    EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
+    buffers[1].free();
+    CALL(cudaDeviceSynchronize());
+    pools[1].destroy();
+    EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
+    me.signal("freed b");
+    AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
+    EXPECT_TRUE(kernel_reads(later, pattern("later")));
+    later.free();
+    buffers[0].free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// What a call gives that another thread makes.
+TEST(PoolIpc, EveryThreadMaySharePools) {
+  covers("POOL-25");
+  needs(gpus(1), pool_fd);
+  constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable());
+    const AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    Sentinel<int> number;
+    EXPECT_SUCCESS(in_a_thread([&] {
+      return cudaMemPoolExportToShareableHandle(number.out(), pool, kFd, 0);
+    }));
+    const Descriptor shared(number.result());
+    Sentinel<PointerData> data;
+    EXPECT_SUCCESS(in_a_thread(
+        [&] { return cudaMemPoolExportPointer(data.out(), buffer.data); }));
+    me.send_descriptor("pool", shared.get());
+    me.send("pointer", data.result());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor shared = me.receive_descriptor("pool");
+    auto data = me.receive<PointerData>("pointer");
+    Sentinel<cudaMemPool_t> pool;
+    EXPECT_SUCCESS(in_a_thread([&] {
+      return cudaMemPoolImportFromShareableHandle(
+          pool.out(), reinterpret_cast<void*>(intptr_t{shared.get()}), kFd, 0);
+    }));
+    Sentinel<void*> memory;
+    EXPECT_SUCCESS(in_a_thread([&] {
+      return cudaMemPoolImportPointer(memory.out(), pool.result(), &data);
+    }));
+    const Words words(memory.result(), kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    words.fill(pattern("importer"));
+    EXPECT_SUCCESS(in_a_thread([&] { return cudaFree(words.data); }));
+    EXPECT_SUCCESS(
+        in_a_thread([&] { return cudaMemPoolDestroy(pool.result()); }));
     me.signal("freed");
   });
 
