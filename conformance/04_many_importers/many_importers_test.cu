@@ -304,6 +304,7 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     const DeviceBuffer buffer(kShared);
     buffer.fill(pattern("exporter"));
     Sentinel<Handle> handle;
+    EXPECT_SUCCESS(cudaIpcGetMemHandle(handle.out(), buffer.data));
     EXPECT_SUCCESS(in_a_thread(
         [&] { return cudaIpcGetMemHandle(handle.out(), buffer.data); }));
     me.send("handle", handle.result());
@@ -311,6 +312,8 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
+    // One open and close by the role's own thread before that of another.
+    LegacyMapping(handle, kShared).close();
     void* opened = nullptr;
     EXPECT_SUCCESS(in_a_thread([&] {
       return cudaIpcOpenMemHandle(&opened, handle,

@@ -331,11 +331,17 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
     const SharedEvent event;
     Latch latch;
     latch.hold(stream);
-    Sentinel<cudaIpcEventHandle_t> handle;
-    EXPECT_SUCCESS(in_a_thread(
-        [&] { return cudaIpcGetEventHandle(handle.out(), event); }));
-    EXPECT_SUCCESS(in_a_thread([&] { return cudaEventRecord(event, stream); }));
-    me.send("handle", handle.result());
+    Sentinel<cudaIpcEventHandle_t> handles[2];
+    cudaError_t codes[2], recorded[2];
+    in_two_threads([&](int i) {
+      codes[i] = cudaIpcGetEventHandle(handles[i].out(), event);
+      recorded[i] = cudaEventRecord(event, stream);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(recorded[i], cudaSuccess) << "in thread " << i;
+    }
+    me.send("handle", handles[1].result());
     me.wait("ready");
     latch.release();
     EXPECT_TRUE(passes(stream));
@@ -345,10 +351,15 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
     CALL(cudaFree(nullptr));
-    Sentinel<cudaEvent_t> opened;
-    EXPECT_SUCCESS(in_a_thread(
-        [&] { return cudaIpcOpenEventHandle(opened.out(), handle); }));
-    const cudaEvent_t event = opened.result();
+    Sentinel<cudaEvent_t> opened[2];
+    cudaError_t codes[2];
+    in_two_threads([&](int i) {
+      codes[i] = cudaIpcOpenEventHandle(opened[i].out(), handle);
+    });
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
+    EXPECT_SUCCESS(cudaEventDestroy(opened[0].result()));
+    const cudaEvent_t event = opened[1].result();
     const Stream stream;
     EXPECT_SUCCESS(
         in_a_thread([&] { return cudaStreamWaitEvent(stream, event, 0); }));

@@ -114,30 +114,40 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
-    Sentinel<int> number;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return DRIVER(cuMemExportToShareableHandle)(number.out(), chunk.handle(),
-                                                  kFd, 0);
-    }));
-    const Descriptor exported(number.result());
-    me.send_descriptor("descriptor", exported.get());
+    Sentinel<int> numbers[2];
+    CUresult codes[2];
+    in_two_threads([&](int i) {
+      codes[i] = DRIVER(cuMemExportToShareableHandle)(numbers[i].out(),
+                                                      chunk.handle(), kFd, 0);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
+      const Descriptor exported(numbers[i].result());
+      me.send_descriptor("descriptor", exported.get());
+    }
     me.wait("done");
     EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
   });
 
   scenario.role("importer", [](Role& me) {
-    const Descriptor descriptor = me.receive_descriptor("descriptor");
+    const Descriptor descriptors[2] = {me.receive_descriptor("descriptor"),
+                                       me.receive_descriptor("descriptor")};
     const size_t bytes = granule();
-    Sentinel<CUmemGenericAllocationHandle> handle;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return DRIVER(cuMemImportFromShareableHandle)(
-          handle.out(), by_value(descriptor.get()), kFd);
-    }));
-    Chunk chunk(handle.result());
-    const Mapping mapping(chunk, bytes);
+    Sentinel<CUmemGenericAllocationHandle> handles[2];
+    CUresult codes[2], released[2];
+    in_two_threads([&](int i) {
+      codes[i] = DRIVER(cuMemImportFromShareableHandle)(
+          handles[i].out(), by_value(descriptors[i].get()), kFd);
+    });
+    Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
+    const Mapping mapping(chunks[1], bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_SUCCESS(
-        in_a_thread([&] { return DRIVER(cuMemRelease)(chunk.forget()); }));
+    in_two_threads(
+        [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
+      EXPECT_EQ(released[i], CUDA_SUCCESS) << "in thread " << i;
+    }
     mapping.fill(pattern("importer"));
     me.signal("done");
   });

@@ -162,7 +162,7 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
   scenario.run(20s);
 }
 
-// What a call gives that another thread makes.
+// One pool by the thread of the role, one by another thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
@@ -170,42 +170,65 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const AsyncBuffer buffer(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    Sentinel<int> number;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return cudaMemPoolExportToShareableHandle(number.out(), pool, kFd, 0);
-    }));
-    const Descriptor shared(number.result());
-    Sentinel<PointerData> data;
-    EXPECT_SUCCESS(in_a_thread(
-        [&] { return cudaMemPoolExportPointer(data.out(), buffer.data); }));
-    me.send_descriptor("pool", shared.get());
-    me.send("pointer", data.result());
+    const Pool shared[2] = {Pool(shareable()), Pool(shareable())};
+    const AsyncBuffer buffers[2] = {AsyncBuffer(shared[0], kBytes),
+                                    AsyncBuffer(shared[1], kBytes)};
+    Sentinel<int> numbers[2];
+    Sentinel<PointerData> data[2];
+    cudaError_t pool_codes[2], pointer_codes[2];
+    for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
+    in_two_threads([&](int i) {
+      pool_codes[i] = cudaMemPoolExportToShareableHandle(numbers[i].out(),
+                                                         shared[i], kFd, 0);
+      pointer_codes[i] =
+          cudaMemPoolExportPointer(data[i].out(), buffers[i].data);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+      const Descriptor descriptor(numbers[i].result());
+      me.send_descriptor("pool", descriptor.get());
+      me.send("pointer", data[i].result());
+    }
     me.wait("freed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    for (const AsyncBuffer& buffer : buffers)
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
   });
 
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
-    const Descriptor shared = me.receive_descriptor("pool");
-    auto data = me.receive<PointerData>("pointer");
-    Sentinel<cudaMemPool_t> pool;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return cudaMemPoolImportFromShareableHandle(
-          pool.out(), reinterpret_cast<void*>(intptr_t{shared.get()}), kFd, 0);
-    }));
-    Sentinel<void*> memory;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return cudaMemPoolImportPointer(memory.out(), pool.result(), &data);
-    }));
-    const Words words(memory.result(), kBytes);
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    words.fill(pattern("importer"));
-    EXPECT_SUCCESS(in_a_thread([&] { return cudaFree(words.data); }));
-    EXPECT_SUCCESS(
-        in_a_thread([&] { return cudaMemPoolDestroy(pool.result()); }));
+    Descriptor descriptors[2];
+    PointerData data[2];
+    for (int i = 0; i < 2; ++i) {
+      descriptors[i] = me.receive_descriptor("pool");
+      data[i] = me.receive<PointerData>("pointer");
+    }
+    Sentinel<cudaMemPool_t> pools[2];
+    Sentinel<void*> memory[2];
+    cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+    in_two_threads([&](int i) {
+      pool_codes[i] = cudaMemPoolImportFromShareableHandle(
+          pools[i].out(),
+          reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
+          kFd, 0);
+      pointer_codes[i] =
+          cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+      const Words words(memory[i].result(), kBytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+      words.fill(pattern("importer"));
+    }
+    in_two_threads([&](int i) {
+      freed[i] = cudaFree(memory[i].value);
+      destroyed[i] = cudaMemPoolDestroy(pools[i].value);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
+    }
     me.signal("freed");
   });
 

@@ -319,6 +319,14 @@ auto in_a_thread(Call call) {
   return code;
 }
 
+/// Calls `body` with 0 in this thread and with 1 in another one: a call that
+/// only its first thread may make then shows.
+template <class Body>
+void in_two_threads(Body body) {
+  body(0);
+  CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
+}
+
 /// A refused runtime call is this thread's last error: told once, and then no
 /// more.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
@@ -371,8 +379,9 @@ enum class Judge { kProcess, kProcessAndDevice };
 /// Does `round` a few times, so that what is made once is made, and then
 /// `rounds` times more, of which nothing is left: no descriptor, no addresses,
 /// no name in /dev/shm, no device memory. A leak grows in every quarter of the
-/// rounds, by half a page a round or more; a driver's own store does not. The
-/// rounds are numbered from 0; the first that fails is the last.
+/// rounds, by half a page a round or more, or much at once; a driver's own
+/// store does not. The rounds are numbered from 0; the first that fails is the
+/// last.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 
