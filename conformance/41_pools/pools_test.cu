@@ -123,7 +123,8 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
-    Pool own;
+    Pool own, other;
+    other.destroy();
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
@@ -217,6 +218,8 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
     EXPECT_EQ(access_of(1, default_pool(0)), cudaMemAccessFlagsProtNone);
+    EXPECT_SUCCESS(give_access(1, other));
+    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtReadWrite);
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));

@@ -58,6 +58,9 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
     set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
     const Pool later;
     EXPECT_EQ(attribute(later, cudaMemPoolAttrReleaseThreshold), 0u);
+    set_attribute(later, cudaMemPoolAttrReleaseThreshold, kBlock);
+    EXPECT_EQ(attribute(later, cudaMemPoolAttrReleaseThreshold), kBlock);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX);
     const AsyncBuffer neighbour(pool, kBytes, stream);
     neighbour.fill(pattern("neighbour"), stream);
 
@@ -119,7 +122,8 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
-    const Pool pool;
+    const Pool pool, other;
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(other, 0));
     fill_and_empty(pool);
     const uint64_t full = reserved(pool);
     EXPECT_GE(full, kBlocks * kBlock);

@@ -394,6 +394,8 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
+    const Pool other(shareable());
+    const Descriptor of_other = other.exported();       // is open all the time
     me.send_descriptor("pool", pool.exported().get());  // and is closed here
     me.wait("imported and closed");
     const AsyncBuffer buffer(pool, kBytes);

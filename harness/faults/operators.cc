@@ -544,7 +544,9 @@ constexpr Names kBetweenGpus = {
     "cudaMemcpyPeerAsync", "cudaDeviceCanAccessPeer",
     "cudaDeviceEnablePeerAccess", "cudaDeviceDisablePeerAccess"};
 // What has one answer for each GPU, or for the whole machine.
-constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool"};
+constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
+                                  "cudaMemPoolGetAccess",
+                                  "cudaMemPoolSetAccess"};
 constexpr Names kOneForAll = {"cuMemGetAllocationGranularity",
                               "cudaDeviceCanAccessPeer"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
@@ -685,7 +687,8 @@ constexpr Operator kOperators[] = {
 // How many GPUs it takes to see the function wrong in this way.
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
-      is_one_of(function, kOneForEachGpu) && one.fault == result_of_first;
+      is_one_of(function, kOneForEachGpu) &&
+      (one.fault == result_of_first || one.fault == first_object<kPool>);
   const bool two = answers_differ || is_one_of(function, kBetweenGpus);
   return two ? 2 : one.gpus;
 }
