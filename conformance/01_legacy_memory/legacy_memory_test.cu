@@ -332,6 +332,26 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   scenario.run(30s);
 }
 
+// Parts of odd place and size: what is beside them stays as it was.
+TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
+  covers("LMEM-35");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kEveryWay);
+    me.send("handle", buffer.legacy_handle());
+    lend_in_every_way(me, buffer);
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kEveryWay);
+    borrow_in_every_way(me, mapping);
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
 TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);

@@ -263,13 +263,6 @@ TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
 
 namespace {
 
-template <class Call>
-cudaError_t in_a_thread(Call call) {
-  cudaError_t code = cudaErrorUnknown;
-  std::thread([&] { code = call(); }).join();
-  return code;
-}
-
 // What one thread finds wrong, looking with a stream and memory of its own;
 // nothing if all is well.
 std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
@@ -307,11 +300,22 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   needs(gpus(1), legacy_memory);
   constexpr size_t kShared = 64 * kWords * sizeof(uint32_t);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kShared));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kShared);
+    buffer.fill(pattern("exporter"));
+    Sentinel<Handle> handle;
+    EXPECT_SUCCESS(cudaIpcGetMemHandle(handle.out(), buffer.data));
+    EXPECT_SUCCESS(in_a_thread(
+        [&] { return cudaIpcGetMemHandle(handle.out(), buffer.data); }));
+    me.send("handle", handle.result());
+    me.wait("closed");
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
+    // One open and close by the role's own thread before that of another.
+    LegacyMapping(handle, kShared).close();
     void* opened = nullptr;
-    CALL(in_a_thread([&] {
+    EXPECT_SUCCESS(in_a_thread([&] {
       return cudaIpcOpenMemHandle(&opened, handle,
                                   cudaIpcMemLazyEnablePeerAccess);
     }));

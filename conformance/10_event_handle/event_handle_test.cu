@@ -320,3 +320,122 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
 
   scenario.run(30s);
 }
+
+TEST(EventHandle, EveryThreadMayUseTheEvent) {
+  covers("LEVT-27");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream;
+    const SharedEvent event;
+    Latch latch;
+    latch.hold(stream);
+    Sentinel<cudaIpcEventHandle_t> handles[2];
+    cudaError_t codes[2], recorded[2];
+    in_two_threads([&](int i) {
+      codes[i] = cudaIpcGetEventHandle(handles[i].out(), event);
+      recorded[i] = cudaEventRecord(event, stream);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(recorded[i], cudaSuccess) << "in thread " << i;
+    }
+    me.send("handle", handles[1].result());
+    me.wait("ready");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+    me.wait("destroyed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+    CALL(cudaFree(nullptr));
+    Sentinel<cudaEvent_t> opened[2];
+    cudaError_t codes[2];
+    in_two_threads([&](int i) {
+      codes[i] = cudaIpcOpenEventHandle(opened[i].out(), handle);
+    });
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
+    EXPECT_SUCCESS(cudaEventDestroy(opened[0].result()));
+    const cudaEvent_t event = opened[1].result();
+    const Stream stream;
+    EXPECT_SUCCESS(
+        in_a_thread([&] { return cudaStreamWaitEvent(stream, event, 0); }));
+    EXPECT_EQ(in_a_thread([&] { return cudaEventQuery(event); }),
+              cudaErrorNotReady);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    HostWait waiter(event);
+    EXPECT_FALSE(waiter.returned());
+    me.signal("ready");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(in_a_thread([&] { return cudaEventDestroy(event); }));
+    me.signal("destroyed");
+  });
+
+  scenario.run(30s);
+}
+
+// Two events of one process, each with a stream of its own, opened in another
+// order than they were made.
+TEST(EventHandle, TwoEventsAreKeptApart) {
+  covers("LEVT-28");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Stream stream_a, stream_b;
+    SharedEvent a, b;
+    Latch latch_a, latch_b;
+    latch_a.hold(stream_a);
+    latch_b.hold(stream_b);
+    CALL(cudaEventRecord(a, stream_a));
+    CALL(cudaEventRecord(b, stream_b));
+    me.send("b", b.handle());
+    me.send("a", a.handle());
+    me.wait("both are pending");
+    latch_b.release();
+    EXPECT_TRUE(passes(stream_b));
+    EXPECT_SUCCESS(cudaEventQuery(b));
+    EXPECT_SUCCESS(cudaEventSynchronize(b));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
+    me.signal("b is done");
+    me.wait("b is destroyed");
+    b.destroy();
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
+    latch_a.release();
+    EXPECT_TRUE(passes(stream_a));
+    me.signal("a is done");
+    me.wait("closed");
+    EXPECT_SUCCESS(cudaEventQuery(a));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    SharedEvent b(me.receive<cudaIpcEventHandle_t>("b"));
+    SharedEvent a(me.receive<cudaIpcEventHandle_t>("a"));
+    const Stream after_a, after_b;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(after_a, a, 0));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(after_b, b, 0));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(b));
+    me.signal("both are pending");
+    me.wait("b is done");
+    EXPECT_SUCCESS(cudaEventSynchronize(b));
+    EXPECT_SUCCESS(cudaEventQuery(b));
+    EXPECT_TRUE(passes(after_b));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(after_a));
+    b.destroy();
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
+    me.signal("b is destroyed");
+    me.wait("a is done");
+    EXPECT_SUCCESS(cudaEventQuery(a));
+    EXPECT_TRUE(passes(after_a));
+    a.destroy();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}

@@ -559,3 +559,40 @@ TEST(EventRefusals, AsManyAsThereIsRoomFor) {
 
   scenario.run(30s);
 }
+
+TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
+  covers("LEVT-29");
+  needs(gpus(1), legacy_events);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const SharedEvent event, plain(cudaEventDisableTiming);
+    Sentinel<cudaIpcEventHandle_t> none, handle;
+    EXPECT_TRUE(is_told_once("cudaIpcGetEventHandle of a plain event",
+                             NOTED(cudaIpcGetEventHandle(none.out(), plain))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(
+        leaves_no_error("cudaIpcGetEventHandle",
+                        NOTED(cudaIpcGetEventHandle(handle.out(), event))));
+    me.send("handle", handle.result());
+    me.wait("destroyed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+    CALL(cudaFree(nullptr));
+    Sentinel<cudaEvent_t> none, event;
+    EXPECT_TRUE(is_told_once(
+        "cudaIpcOpenEventHandle of zeros",
+        NOTED(cudaIpcOpenEventHandle(none.out(), cudaIpcEventHandle_t{}))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(
+        leaves_no_error("cudaIpcOpenEventHandle",
+                        NOTED(cudaIpcOpenEventHandle(event.out(), handle))));
+    EXPECT_TRUE(leaves_no_error("cudaEventDestroy",
+                                NOTED(cudaEventDestroy(event.result()))));
+    me.signal("destroyed");
+  });
+
+  scenario.run(20s);
+}

@@ -16,7 +16,6 @@
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
 #include "harness/scenario/vmm.h"
-#include "harness/scenario/ways.h"
 
 using namespace ipclab;
 
@@ -122,11 +121,8 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(copy_reads(mapping, pattern("B")));
     mapping.fill(pattern("C"));
     me.signal("C written");
-    me.wait("D written");
-    EXPECT_TRUE(reads_in_every_way(mapping, pattern("D")));
-    write_in_every_way(mapping, pattern("E"));
-    me.signal("E written");
     me.wait("done");
+    lend_in_every_way(me, mapping);
   });
 
   scenario.role("importer", [](Role& me) {
@@ -140,10 +136,58 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
-    write_in_every_way(mapping, pattern("D"));
-    me.signal("D written");
-    me.wait("E written");
-    EXPECT_TRUE(reads_in_every_way(mapping, pattern("E")));
+    me.signal("done");
+    borrow_in_every_way(me, mapping);
+  });
+
+  scenario.run(20s);
+}
+
+TEST(VmmFd, EveryThreadMayShareChunks) {
+  covers("VMM-43");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    Sentinel<int> numbers[2];
+    CUresult codes[2];
+    in_two_threads([&](int i) {
+      codes[i] = DRIVER(cuMemExportToShareableHandle)(numbers[i].out(),
+                                                      chunk.handle(), kFd, 0);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
+      const Descriptor exported(numbers[i].result());
+      me.send_descriptor("descriptor", exported.get());
+    }
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor descriptors[2] = {me.receive_descriptor("descriptor"),
+                                       me.receive_descriptor("descriptor")};
+    const size_t bytes = granule();
+    Sentinel<CUmemGenericAllocationHandle> handles[2];
+    CUresult codes[2], released[2];
+    in_two_threads([&](int i) {
+      codes[i] = DRIVER(cuMemImportFromShareableHandle)(
+          handles[i].out(), by_value(descriptors[i].get()), kFd);
+    });
+    Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
+    const Mapping mapping(chunks[1], bytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    in_two_threads(
+        [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
+      EXPECT_EQ(released[i], CUDA_SUCCESS) << "in thread " << i;
+    }
+    mapping.fill(pattern("importer"));
     me.signal("done");
   });
 

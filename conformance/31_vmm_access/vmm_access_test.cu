@@ -175,10 +175,23 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
 
-    // And what was given can be taken away.
+    // A second mapping, of its own memory, has access of its own.
+    const Mapped other(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    EXPECT_EQ(access_at(other.address()), kNone);
+    EXPECT_SUCCESS(set_access(other.address(), bytes, access_for(0)));
+    const Words beside = words_at(other.address(), bytes);
+    beside.fill(pattern("beside"));
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+
+    // And what was given can be taken away, from each by itself.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     EXPECT_EQ(access_at(mapped.address()), kNone);
+    EXPECT_EQ(access_at(other.address()), 3u);
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+    EXPECT_TRUE(copy_reads(beside, pattern("beside")));
+    EXPECT_TRUE(kernel_faults(words)) << "access was taken away";
   });
   scenario.run(20s);
 }

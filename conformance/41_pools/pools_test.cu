@@ -114,6 +114,14 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
+
+    // Where it is local it may be current, and the other device has its own.
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_EQ(current_pool(0), default_pool(0));
+    expect_from(default_pool(0), AsyncBuffer(kBytes));
+    CALL(cudaSetDevice(1));
+    expect_from(on_1, AsyncBuffer(kBytes));
   });
   scenario.run(20s);
 }
@@ -251,11 +259,17 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("owner", [](Role&) {
-    const Pool pool;
+    const Pool other, pool;
     const AsyncBuffer older(pool, kBytes);
     older.fill(pattern("older"));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtNone);
     EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
+    EXPECT_SUCCESS(give_access(1, other));
+    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_SUCCESS(give_access(1, other, cudaMemAccessFlagsProtNone));
+    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     const AsyncBuffer newer(pool, kBytes);
     newer.fill(pattern("newer"));

@@ -244,6 +244,54 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
+// What is set, counted, trimmed or ended of one pool says nothing of another.
+TEST(Footprint, EachPoolIsByItself) {
+  covers("SOMA-34");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool first;
+    Pool second;
+    for (const cudaMemPool_t pool : {static_cast<cudaMemPool_t>(first),
+                                     static_cast<cudaMemPool_t>(second)})
+      fill_and_empty(pool);
+    const uint64_t kept = reserved(first);
+    // Each call has been made of another pool before.
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(first, UINT64_MAX));
+    Pool().destroy();
+    const AsyncBuffer mine(first, kBytes);
+    mine.fill(pattern("mine"));
+
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(second, 0));
+    EXPECT_LT(reserved(second), kBlock);
+    EXPECT_GE(reserved(first), kept) << "the other pool was trimmed";
+    set_attribute(second, cudaMemPoolAttrReleaseThreshold, kBlock);
+    EXPECT_EQ(attribute(second, cudaMemPoolAttrReleaseThreshold), kBlock);
+    EXPECT_EQ(attribute(first, cudaMemPoolAttrReleaseThreshold), UINT64_MAX);
+    set_attribute(second, cudaMemPoolReuseAllowOpportunistic, 0);
+    EXPECT_EQ(attribute(first, cudaMemPoolReuseAllowOpportunistic), 1u);
+    EXPECT_EQ(attribute(second, cudaMemPoolReuseAllowOpportunistic), 0u);
+
+    AsyncBuffer theirs(second, kBlock);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(second), kBlock);
+    EXPECT_EQ(used(first), kBytes);
+    EXPECT_EQ(pool_of(theirs), static_cast<cudaMemPool_t>(second));
+    EXPECT_EQ(pool_of(mine), static_cast<cudaMemPool_t>(first));
+    theirs.free_async();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(second), 0u);
+    EXPECT_EQ(used(first), kBytes);
+    second.destroy();
+    EXPECT_EQ(used(first), kBytes);
+    EXPECT_TRUE(kernel_reads(mine, pattern("mine")));
+    const AsyncBuffer another(first, kBytes);
+    another.fill(pattern("another"));
+    EXPECT_TRUE(kernel_reads(another, pattern("another")));
+  });
+  scenario.run(20s);
+}
+
 TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
   covers("SOMA-31");
   needs(gpus(1), pools, alone);
@@ -273,6 +321,10 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
     EXPECT_TRUE(context_is_usable());
     EXPECT_GT(free_memory(), without_plain - kLarge / 2)
         << "memory of cudaMalloc has not come back";
+    Sentinel<cudaPointerAttributes> attributes;
+    EXPECT_SUCCESS(cudaPointerGetAttributes(attributes.out(), plain));
+    EXPECT_EQ(attributes.result().type, cudaMemoryTypeUnregistered)
+        << "memory of cudaMalloc outlives the reset";
     if (free_memory() > before - kLarge / 2) {
       me.lifted("cudaDeviceReset frees memory of cudaMallocAsync");
     } else {

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "harness/scenario/pool.h"
-#include "harness/scenario/ways.h"
 
 using namespace ipclab;
 
@@ -78,10 +78,8 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));
     me.signal("C written");
-    me.wait("D written");
-    EXPECT_TRUE(reads_in_every_way(buffer, pattern("D")));
-    write_in_every_way(buffer, pattern("E"));
-    me.signal("E written");
+    me.wait("C read");
+    lend_in_every_way(me, buffer);
     me.wait("freed");
   });
 
@@ -96,11 +94,141 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(buffer, pattern("C")));
     EXPECT_TRUE(copy_reads(buffer, pattern("C")));
-    write_in_every_way(buffer, pattern("D"));
-    me.signal("D written");
-    me.wait("E written");
-    EXPECT_TRUE(reads_in_every_way(buffer, pattern("E")));
+    me.signal("C read");
+    borrow_in_every_way(me, buffer);
     buffer.free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// A process with two pools, each with its own descriptor, pointers and end.
+TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
+  covers("POOL-06");
+  needs(gpus(1), pool_fd);
+  static constexpr const char* kPools[] = {"a", "b"};
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    std::deque<Pool> pools;
+    std::deque<AsyncBuffer> buffers;
+    for (const char* name : kPools) {
+      pools.emplace_back(shareable());
+      buffers.emplace_back(pools.back(), kBytes);
+      buffers.back().fill(pattern(name));
+    }
+    for (const size_t i : {size_t{1}, size_t{0}}) {
+      me.send_descriptor(std::string("pool ") + kPools[i],
+                         pools[i].exported().get());
+      me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
+    }
+    me.wait("freed b");
+    buffers.pop_back();
+    pools.back().destroy();
+    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
+    EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
+    const AsyncBuffer later(pools[0], kBytes);
+    later.fill(pattern("later"));
+    me.send("later", later.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    std::deque<Pool> pools;
+    std::deque<AsyncBuffer> buffers;
+    for (const char* name : kPools) {
+      pools.emplace_back(me.receive_descriptor(std::string("pool ") + name));
+      buffers.emplace_back(
+          pools.back(), me.receive<PointerData>(std::string("pointer ") + name),
+          kBytes);
+      EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
+      EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
+    }
+    buffers[0].fill(pattern("written to a"));
+    EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
+    buffers[1].free();
+    CALL(cudaDeviceSynchronize());
+    pools[1].destroy();
+    EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
+    me.signal("freed b");
+    AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
+    EXPECT_TRUE(kernel_reads(later, pattern("later")));
+    later.free();
+    buffers[0].free();
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
+// One pool by the thread of the role, one by another thread.
+TEST(PoolIpc, EveryThreadMaySharePools) {
+  covers("POOL-25");
+  needs(gpus(1), pool_fd);
+  constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool shared[2] = {Pool(shareable()), Pool(shareable())};
+    const AsyncBuffer buffers[2] = {AsyncBuffer(shared[0], kBytes),
+                                    AsyncBuffer(shared[1], kBytes)};
+    Sentinel<int> numbers[2];
+    Sentinel<PointerData> data[2];
+    cudaError_t pool_codes[2], pointer_codes[2];
+    for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
+    in_two_threads([&](int i) {
+      pool_codes[i] = cudaMemPoolExportToShareableHandle(numbers[i].out(),
+                                                         shared[i], kFd, 0);
+      pointer_codes[i] =
+          cudaMemPoolExportPointer(data[i].out(), buffers[i].data);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+      const Descriptor descriptor(numbers[i].result());
+      me.send_descriptor("pool", descriptor.get());
+      me.send("pointer", data[i].result());
+    }
+    me.wait("freed");
+    for (const AsyncBuffer& buffer : buffers)
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    Descriptor descriptors[2];
+    PointerData data[2];
+    for (int i = 0; i < 2; ++i) {
+      descriptors[i] = me.receive_descriptor("pool");
+      data[i] = me.receive<PointerData>("pointer");
+    }
+    Sentinel<cudaMemPool_t> pools[2];
+    Sentinel<void*> memory[2];
+    cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+    in_two_threads([&](int i) {
+      pool_codes[i] = cudaMemPoolImportFromShareableHandle(
+          pools[i].out(),
+          reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
+          kFd, 0);
+      pointer_codes[i] =
+          cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+      const Words words(memory[i].result(), kBytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+      words.fill(pattern("importer"));
+    }
+    in_two_threads([&](int i) {
+      freed[i] = cudaFree(memory[i].value);
+      destroyed[i] = cudaMemPoolDestroy(pools[i].value);
+    });
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
+      EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
+    }
     me.signal("freed");
   });
 

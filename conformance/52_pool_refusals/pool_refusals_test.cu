@@ -555,3 +555,69 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   });
   scenario.run(20s);
 }
+
+TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
+  covers("POOL-26");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    Pool pool(shareable());
+    const AsyncBuffer buffer(pool, kBytes);
+    const DeviceBuffer legacy(kBytes);
+    buffer.fill(pattern("exporter"));
+    AnyHandle none;
+    Sentinel<int> number;
+    Sentinel<PointerData> no_data, data;
+    EXPECT_TRUE(is_told_once(
+        "cudaMemPoolExportToShareableHandle with flags",
+        NOTED(cudaMemPoolExportToShareableHandle(none.out(), pool, kFd, 1))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(leaves_no_error(
+        "cudaMemPoolExportToShareableHandle",
+        NOTED(cudaMemPoolExportToShareableHandle(number.out(), pool, kFd, 0))));
+    const Descriptor shared(number.result());
+    EXPECT_TRUE(is_told_once(
+        "cudaMemPoolExportPointer of cudaMalloc",
+        NOTED(cudaMemPoolExportPointer(no_data.out(), legacy.data))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(leaves_no_error(
+        "cudaMemPoolExportPointer",
+        NOTED(cudaMemPoolExportPointer(data.out(), buffer.data))));
+    me.send_descriptor("pool", shared.get());
+    me.send("pointer", data.result());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    pool.release();  // as in every test of a refused export
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor shared = me.receive_descriptor("pool");
+    auto data = me.receive<PointerData>("pointer");
+    PointerData zeros = data_of(0);
+    Sentinel<cudaMemPool_t> none, pool;
+    Sentinel<void*> nothing, memory;
+    EXPECT_TRUE(is_told_once("cudaMemPoolImportFromShareableHandle with flags",
+                             NOTED(cudaMemPoolImportFromShareableHandle(
+                                 none.out(), by_value(shared.get()), kFd, 1))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(
+        leaves_no_error("cudaMemPoolImportFromShareableHandle",
+                        NOTED(cudaMemPoolImportFromShareableHandle(
+                            pool.out(), by_value(shared.get()), kFd, 0))));
+    EXPECT_TRUE(is_told_once(
+        "cudaMemPoolImportPointer of zeros",
+        NOTED(cudaMemPoolImportPointer(nothing.out(), pool.result(), &zeros))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(leaves_no_error(
+        "cudaMemPoolImportPointer",
+        NOTED(cudaMemPoolImportPointer(memory.out(), pool.result(), &data))));
+    EXPECT_TRUE(
+        kernel_reads(Words(memory.result(), kBytes), pattern("exporter")));
+    EXPECT_TRUE(leaves_no_error("cudaFree", NOTED(cudaFree(memory.result()))));
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}

@@ -208,7 +208,12 @@ TEST(TeardownAndCrash, OrderedPoolMemoryLeavesNothing) {
           write_number(buffer.data, number);
           me.send("pointer", buffer.exported());
           me.wait("freed");
-          buffer.free();
+          if (number % 2 == 0) {
+            buffer.free();
+          } else {
+            buffer.free_async();
+            CALL(cudaStreamSynchronize(nullptr));
+          }
         };
       },
       [](Role& me) {
@@ -216,8 +221,35 @@ TEST(TeardownAndCrash, OrderedPoolMemoryLeavesNothing) {
         return [&me, pool](int number) {
           AsyncBuffer buffer(*pool, me.receive<PointerData>("pointer"), kBytes);
           expect_number(buffer.data, number);
-          buffer.free();
+          if (number % 2 == 0) {
+            buffer.free();
+          } else {
+            buffer.free_async();
+            CALL(cudaStreamSynchronize(nullptr));
+          }
           me.signal("freed");
+        };
+      });
+}
+
+TEST(TeardownAndCrash, OrderedPoolsLeaveNothing) {
+  covers("LIFE-01");
+  needs(gpus(1), pool_fd, alone);
+  both_leave_nothing(
+      [](Role& me) {
+        return [&me](int) {
+          Pool pool(shareable());
+          me.send_descriptor("pool", pool.exported().get());
+          me.wait("destroyed");
+          pool.destroy();
+        };
+      },
+      [](Role& me) {
+        return [&me](int) {
+          const Descriptor shared = me.receive_descriptor("pool");
+          Pool pool(shared);
+          pool.destroy();
+          me.signal("destroyed");
         };
       });
 }

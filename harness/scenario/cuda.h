@@ -188,6 +188,17 @@ testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 /// The CPU reads the pattern itself, of memory that the host can address.
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
+/// Bytes that the two functions below use of a memory.
+constexpr size_t kEveryWay = 64 << 10;
+
+/// The side of a scenario that lends `memory` of kEveryWay bytes or more: both
+/// sides write parts of odd place and size into it in every way that a program
+/// has (kernels, copies and memsets, synchronous or not, by both APIs), and
+/// each finds the other's parts, and nothing beside them, in every way to read.
+void lend_in_every_way(Role& me, const Words& memory);
+/// The other side.
+void borrow_in_every_way(Role& me, const Words& memory);
+
 /// The GPU stops a kernel of the current device that reads this memory. The
 /// context is lost then, so the role ends next.
 testing::AssertionResult kernel_faults(const Words& words);
@@ -292,6 +303,36 @@ class SharedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+/// What a call gives in another thread of this process, which has the same
+/// current device as this one.
+template <class Call>
+auto in_a_thread(Call call) {
+  int device = 0;
+  CALL(cudaGetDevice(&device));
+  decltype(call()) code{};
+  cudaError_t current = cudaSuccess;
+  std::thread([&] {
+    current = cudaSetDevice(device);
+    if (current == cudaSuccess) code = call();
+  }).join();
+  CALL(current);
+  return code;
+}
+
+/// Calls `body` with 0 in this thread and with 1 in another one: a call that
+/// only its first thread may make then shows.
+template <class Body>
+void in_two_threads(Body body) {
+  body(0);
+  CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
+}
+
+/// A refused runtime call is this thread's last error: told once, and then no
+/// more.
+testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
+/// A call that has succeeded leaves no last error.
+testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
+
 /// cudaEventSynchronize in a thread of its own, so that the role can look
 /// whether it has returned.
 class HostWait {
@@ -338,8 +379,9 @@ enum class Judge { kProcess, kProcessAndDevice };
 /// Does `round` a few times, so that what is made once is made, and then
 /// `rounds` times more, of which nothing is left: no descriptor, no addresses,
 /// no name in /dev/shm, no device memory. A leak grows in every quarter of the
-/// rounds, by half a page a round or more; a driver's own store does not. The
-/// rounds are numbered from 0; the first that fails is the last.
+/// rounds, by half a page a round or more, or much at once; a driver's own
+/// store does not. The rounds are numbered from 0; the first that fails is the
+/// last.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 
