@@ -109,9 +109,6 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_REFUSED(cudaDeviceSetMemPool(0, on_1), cudaErrorInvalidValue,
                    cudaErrorInvalidDevice);
     EXPECT_EQ(current_pool(0), default_pool(0));
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
-    EXPECT_EQ(current_pool(1), on_1);
-    EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
 
@@ -131,8 +128,7 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
-    Pool own, other;
-    other.destroy();
+    Pool own;
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
@@ -226,8 +222,6 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
     EXPECT_EQ(access_of(1, default_pool(0)), cudaMemAccessFlagsProtNone);
-    EXPECT_SUCCESS(give_access(1, other));
-    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtReadWrite);
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
