@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
@@ -236,7 +237,14 @@ TEST(EventRefusals, ElapsedTime) {
     Latch latch;
     latch.hold(stream);
     CALL(cudaEventRecord(end, stream));
-    latch.release();
+    // Each event is asked about by itself.
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(end));
+    std::thread releases([&] { latch.release(); });
+    EXPECT_SUCCESS(cudaEventSynchronize(end));
+    EXPECT_SUCCESS(cudaEventQuery(end));
+    releases.join();
     EXPECT_TRUE(passes(stream));
     Sentinel<float> ms;
     EXPECT_SUCCESS(cudaEventElapsedTime(ms.out(), timed, timed));

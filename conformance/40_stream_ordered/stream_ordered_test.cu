@@ -103,8 +103,11 @@ TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
     const Stream first, second;
-    cudaEvent_t written;
+    cudaEvent_t earlier, written;
+    CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
     CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
+    CALL(cudaEventRecord(earlier, first));
+    CALL(cudaStreamWaitEvent(second, earlier));  // orders nothing of the below
     WrongWords wrong;
     const auto lend = [&](int round) {
       const Pattern expected = pattern("round " + std::to_string(round));
@@ -153,6 +156,7 @@ TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
     CALL(cudaStreamSynchronize(second));
     EXPECT_EQ(wrong.so_far(), 0u);
     CALL(cudaEventDestroy(written));
+    CALL(cudaEventDestroy(earlier));
   });
   scenario.run(60s);
 }
@@ -309,11 +313,31 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
       CALL(cudaStreamSynchronize(on_1));
     };
 
-    CALL(cudaSetDevice(0));
-    EXPECT_SUCCESS(
-        cudaMemcpyPeerAsync(target.data, 1, source.data, 0, kBytes, on_1));
+    // In the order of its stream, which is held: behind a fill and before a
+    // copy. The second half comes first, so that a byte too many is seen there.
+    constexpr size_t kHalf = kBytes / 2;
+    const Stream beside;
+    const AsyncBuffer later(kBytes, on_1);
     CALL(cudaStreamSynchronize(on_1));
+    Latch latch;
+    latch.hold(on_1);
+    target.queue_fill(pattern("old"), on_1);
+    CALL(cudaSetDevice(0));
+    const auto copy = [&](size_t from, size_t bytes, cudaStream_t stream) {
+      const size_t word = from / sizeof(uint32_t);
+      EXPECT_SUCCESS(cudaMemcpyPeerAsync(target.data + word, 1,
+                                         source.data + word, 0, bytes, stream));
+    };
+    copy(kHalf, sizeof(uint32_t), beside);
+    copy(kHalf, kHalf, on_1);
+    copy(0, kHalf, on_1);
     CALL(cudaSetDevice(1));
+    CALL(cudaMemcpyAsync(later.data, target.data, kBytes,
+                         cudaMemcpyDeviceToDevice, on_1));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(on_1));
+    latch.release();
+    CALL(cudaStreamSynchronize(on_1));
+    EXPECT_TRUE(kernel_reads(later, pattern("source"))) << "the copy behind";
     expect_copied("between named devices");
 
     note("a copy by a GPU that the source's pool gives no access");
@@ -331,5 +355,5 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     CALL(cudaSetDevice(0));
     note("with another device current");
   });
-  scenario.run(20s);
+  scenario.run(30s);
 }

@@ -369,8 +369,9 @@ TEST(ReusePolicies, ACapturedMemsetWorks) {
   Scenario scenario;
   scenario.role("capturer", [](Role& me) {
     const Stream stream;
-    const AsyncBuffer buffer(kBytes, stream);
+    const AsyncBuffer buffer(kBytes, stream), other(kBytes, stream);
     buffer.fill(pattern("before"), stream);
+    CALL(cudaMemsetAsync(other.data, 0x55, kBytes, stream));
     cudaGraph_t graph = nullptr;
     CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     EXPECT_SUCCESS(cudaMemsetAsync(buffer.data, 0x3C, kBytes, stream));

@@ -161,8 +161,8 @@ class Campaign:
         self._request = request
         self.catalogue = faults.read(request.build)
         self._runs: dict[str | None, Run] = {}
-        self._temporary = tempfile.mkdtemp(prefix="ipclab-faults-")
-        Path(self._temporary).chmod(EVERYBODY_PASSES)
+        self._temporary = Path(tempfile.mkdtemp(prefix="ipclab-faults-"))
+        self._temporary.chmod(EVERYBODY_PASSES)
         try:
             self._open(request)
         except BaseException:
