@@ -238,7 +238,8 @@ class Campaign:
                     build=self._request.build,
                     backend=backend or self.backend,
                     profile=profile,
-                )
+                ),
+                self._runs[None].everything if None in self._runs else None,
             )
         return self._runs[profile]
 
