@@ -565,6 +565,15 @@ def test_a_half_written_line_is_done_again(model: Build) -> None:
     assert len(journal(model)) == 3
 
 
+def test_another_machine_is_not_gone_on_with(build: Build) -> None:
+    slow(build, 2)
+    assert mutants(build, "--backend", "cuda").returncode == 0
+    assert mutants(build, "--resume", "kills").returncode == 0  # on the GPU, as then
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    done = mutants(build, "--resume", "kills")
+    assert done.returncode == 2
+
+
 def test_another_build_is_not_gone_on_with(model: Build) -> None:
     slow(model, 3)
     assert mutants(model).returncode == 0

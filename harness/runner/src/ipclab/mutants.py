@@ -170,28 +170,25 @@ class Campaign:
             raise
 
     def _open(self, request: Request) -> None:
-        sound = self.machine(None, request.backend)
-        backend = str(sound.probe["backend"])
-        if backend == "none":
-            raise UsageError("no GPU here: leave out --backend cuda for the model")
-        digest = self._digest(sound)
+        suite = LESSONS if request.lessons else CONFORMANCE
+        wanted = request.backend
         if request.resume:
             assert request.results is not None
             self.folder = request.results
-            suite = LESSONS if request.lessons else CONFORMANCE
             self._journal = Journal.resume(self.folder / matrix.JOURNALS[suite])
-            head = self._journal.head
-            if head["digest"] != digest:
-                raise UsageError(
-                    f"{self.folder}: was begun with another build (programs, faults or "
-                    "catalogue differ); begin anew, or build that one again"
-                )
-            if head["backend"] != backend:
-                raise UsageError(
-                    f"{self.folder}: was begun on {head['backend']}: --backend"
-                )
+            wanted = str(self._journal.head["backend"])
+        sound = self.machine(None, wanted)
+        backend = str(sound.probe["backend"])
+        if backend == "none":
+            raise UsageError("no GPU here: leave out --backend cuda for the model")
+        now = {
+            "backend": backend,
+            "machine": probe.first_line(sound.probe),
+            "digest": self._digest(sound),
+        }
+        if request.resume:
+            self._same(now)
         else:
-            suite = LESSONS if request.lessons else CONFORMANCE
             chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
             self._journal = Journal.begin(
@@ -199,9 +196,7 @@ class Campaign:
                 {
                     "made": _now(),
                     "suite": suite,
-                    "backend": backend,
-                    "machine": probe.first_line(sound.probe),
-                    "digest": digest,
+                    **now,
                     "partial": partial,
                     "faults": [x.name for x in chosen],
                 },
@@ -221,6 +216,20 @@ class Campaign:
         self._noticed = {
             x.fault for x in self._journal.trials if x.effect in trials.NOTICED
         }
+
+    def _same(self, now: dict[str, str]) -> None:
+        """UsageError unless what was begun can be gone on with here."""
+        head = self._journal.head
+        if head["digest"] != now["digest"]:
+            raise UsageError(
+                f"{self.folder}: was begun with another build (programs, faults or "
+                "catalogue differ); begin anew, or build that one again"
+            )
+        if head["machine"] != now["machine"]:
+            raise UsageError(
+                f"{self.folder}: was begun on {head['machine']}; this is "
+                f"{now['machine']}"
+            )
 
     def close(self) -> None:
         """Leave nothing of it but its results."""
