@@ -555,6 +555,16 @@ def test_a_limit_stops_and_resume_goes_on(model: Build) -> None:
     assert len(journal(model)) == 24
 
 
+def test_what_was_stopped_before_its_first_fault_says_nothing(model: Build) -> None:
+    model.faults({"name": "cudaFree.noop"}, {"name": "bad", "rows": ["LMEM-01"]})
+    model.conformance("time.sleep(30); record()", timeout=60)
+    done = mutants(model, "--limit", "2")
+    assert done.returncode == 3
+    assert set(results(model).values()) == {"not run"}
+    assert not any(x["wrong"] for x in document(model)["faults"])
+    assert "stopped: 2 of 2 faults are left" in done.stdout
+
+
 def test_a_half_written_line_is_done_again(model: Build) -> None:
     slow(model, 3)
     assert mutants(model).returncode == 0
