@@ -291,9 +291,8 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
             lacking = there if there.verdict == "not applicable" else here
             return _as_change(NOT_HERE, there, here, lacking.reason)
         for side in (there, here):
-            if side.verdict == "deviates":
-                evidence = side.record["deviation"]["evidence"]
-                return _as_change(EXPLAINED, there, here, evidence)
+            if side.verdict == "deviates" and (entry := side.record["deviation"]):
+                return _as_change(EXPLAINED, there, here, entry["evidence"])
         if (there.verdict, here.verdict) == ("lifted", "conforms"):
             return _as_change(EXPLAINED, there, here, there.reason)
         return _as_change(UNEXPLAINED, there, here, _both(there, here))

@@ -54,7 +54,7 @@ def read(folder: Path) -> Document | None:
         return None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{path}: is no JSON; remove it or make it again") from None
     if wrong := _wrong(document):
         raise UsageError(f"{path}: {wrong}; remove it or make it again")
@@ -137,10 +137,11 @@ def _of_lessons(document: Document) -> list[str]:
                 cells.setdefault(cell["row"], []).append(cell)
     lines = []
     for lesson in sorted(cells):
-        took = [x for x in cells[lesson] if x["result"] in (*NOTICED, UNNOTICED)]
+        effects = (*NOTICED, SURVIVED, UNNOTICED)
+        took = [x for x in cells[lesson] if x["result"] in effects]
         central = [x for x in cells[lesson] if x["central"]]
-        seen = sum(x["result"] in NOTICED for x in took)
-        main = sum(x["result"] in NOTICED for x in central)
+        seen = sum(x["result"] == KILLED for x in took)
+        main = sum(x["result"] == KILLED for x in central)
         lines.append(
             f"{lesson}: notices {seen} of {len(took)} that take effect in it"
             + (f", {main} of its {len(central)} central ones" if central else "")

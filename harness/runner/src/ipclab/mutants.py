@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,15 @@ def run(out: Console, request: Request) -> int:
     _show(out, document)
     out.print(Text(str(page)), soft_wrap=True)
     if not complete:
-        left = sum(fault["result"] == trials.NOT_RUN for fault in document["faults"])
+        left = sum(
+            fault["result"] == trials.NOT_RUN and not fault["note"]
+            for fault in document["faults"]
+        )
+        lessons = "--lessons " if request.lessons else ""
         out.print(
             Text(
                 f"stopped: {left} of {len(document['faults'])} faults are left; go on "
-                f"with: ipclab mutants --resume {campaign.folder}",
+                f"with: ipclab mutants {lessons}--resume {campaign.folder}",
                 style="yellow",
             ),
             soft_wrap=True,
@@ -170,28 +174,25 @@ class Campaign:
             raise
 
     def _open(self, request: Request) -> None:
-        sound = self.machine(None, request.backend)
-        backend = str(sound.probe["backend"])
-        if backend == "none":
-            raise UsageError("no GPU here: leave out --backend cuda for the model")
-        digest = self._digest(sound)
+        suite = LESSONS if request.lessons else CONFORMANCE
+        wanted = request.backend
         if request.resume:
             assert request.results is not None
             self.folder = request.results
-            suite = LESSONS if request.lessons else CONFORMANCE
             self._journal = Journal.resume(self.folder / matrix.JOURNALS[suite])
-            head = self._journal.head
-            if head["digest"] != digest:
-                raise UsageError(
-                    f"{self.folder}: was begun with another build (programs, faults or "
-                    "catalogue differ); begin anew, or build that one again"
-                )
-            if head["backend"] != backend:
-                raise UsageError(
-                    f"{self.folder}: was begun on {head['backend']}: --backend"
-                )
+            wanted = str(self._journal.head["backend"])
+        sound = self.machine(None, wanted)
+        backend = str(sound.probe["backend"])
+        if backend == "none":
+            raise UsageError("no GPU here: leave out --backend cuda for the model")
+        now = {
+            "backend": backend,
+            "machine": probe.first_line(sound.probe),
+            "digest": self._digest(sound),
+        }
+        if request.resume:
+            self._same(now)
         else:
-            suite = LESSONS if request.lessons else CONFORMANCE
             chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
             self._journal = Journal.begin(
@@ -199,9 +200,7 @@ class Campaign:
                 {
                     "made": _now(),
                     "suite": suite,
-                    "backend": backend,
-                    "machine": probe.first_line(sound.probe),
-                    "digest": digest,
+                    **now,
                     "partial": partial,
                     "faults": [x.name for x in chosen],
                 },
@@ -222,6 +221,20 @@ class Campaign:
             x.fault for x in self._journal.trials if x.effect in trials.NOTICED
         }
 
+    def _same(self, now: dict[str, str]) -> None:
+        """UsageError unless what was begun can be gone on with here."""
+        head = self._journal.head
+        if head["digest"] != now["digest"]:
+            raise UsageError(
+                f"{self.folder}: was begun with another build (programs, faults or "
+                "catalogue differ); begin anew, or build that one again"
+            )
+        if head["machine"] != now["machine"]:
+            raise UsageError(
+                f"{self.folder}: was begun on {head['machine']}; this is "
+                f"{now['machine']}"
+            )
+
     def close(self) -> None:
         """Leave nothing of it but its results."""
         for each in self._runs.values():
@@ -238,7 +251,8 @@ class Campaign:
                     build=self._request.build,
                     backend=backend or self.backend,
                     profile=profile,
-                )
+                ),
+                self._runs[None].everything if None in self._runs else None,
             )
         return self._runs[profile]
 
@@ -378,9 +392,8 @@ class Campaign:
         """Baseline, faults, proofs; False if a signal or the time ended that."""
         seconds = self._request.seconds
         deadline = None if seconds is None else began + seconds
-        known = {(x.profile, x.ctest) for x in self._journal.baseline}
-        sound = [x for x in self.concerned() if (x.profile, x.case.name) not in known]
-        self._say(f"{self._journal.head['machine']}")
+        sound = self._without_baseline()
+        self._say(str(self._journal.head["machine"]))
         self._say(
             f"{len(self.chosen)} faults; {len(sound)} tests without a fault first"
         )
@@ -398,16 +411,21 @@ class Campaign:
             return True
         self._say(f"{len(self.unproved())} rows were never seen to fail: further tries")
 
-        def open_row(job: Job) -> bool:
-            return job.case.requirement in unproved
-
         unproved = set(self.unproved())
 
-        def closed(job: Job, trial: Trial) -> None:
+        def still_unproved(job: Job) -> bool:
+            return job.case.requirement in unproved
+
+        def proved(job: Job, trial: Trial) -> None:
             if trial.effect in trials.NOTICED:
                 unproved.discard(str(job.case.requirement))
 
-        return self._run(proofs, open_row, deadline, closed)
+        return self._run(proofs, still_unproved, deadline, proved)
+
+    def _without_baseline(self) -> list[Job]:
+        """The tests of which nobody knows yet what they say without a fault."""
+        known = {(x.profile, x.ctest) for x in self._journal.baseline}
+        return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 
     def _wanted(self, job: Job) -> bool:
         """An operator stops at its first kill; a named fault meets all its rows."""
@@ -529,7 +547,8 @@ class Campaign:
         for profile in [None, *self._sound]:
             for case in self.cases(profile):
                 lessons.setdefault(trials.subject(case), case.lesson)
-        found = [self._of_fault(fault) for fault in self.chosen]
+        open_ = {job.profile for job in self._without_baseline()}
+        found = [self._of_fault(fault, open_) for fault in self.chosen]
         named = {cell["row"] for fault in found for cell in fault["cells"]}
         order = [x for x in self.rows if x in named]
         order += sorted(named - self.rows.keys())
@@ -566,7 +585,8 @@ class Campaign:
             "faults": found,
         }
 
-    def _of_fault(self, fault: Fault) -> dict[str, Any]:
+    def _of_fault(self, fault: Fault, unknown: Container[str | None]) -> dict[str, Any]:
+        """One fault; on a machine that is `unknown` still, its tests are, too."""
         planned = self.planned(fault)
         # Proofs are further tests of an operator: they count, too.
         extra = [
@@ -597,7 +617,7 @@ class Campaign:
             found = trials.of_lessons(fault, found, central)
         else:
             found = trials.decided(fault, found, self.catalogue, self.backend)
-        if missing:
+        if missing or self.profile(fault) in unknown:
             found = {**found, "result": trials.NOT_RUN, "note": missing, "wrong": False}
         return {
             "name": fault.name,

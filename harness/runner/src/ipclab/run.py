@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,17 @@ class Planted:
 class Run:
     """The state of a run. Only `execute` may be called from several threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, everything: Sequence[Case] | None = None
+    ) -> None:
         """Reads the list, asks the probe, opens the results.
 
-        Raises UsageError and HarnessError.
+        `everything` is the list if somebody has read it already. Raises UsageError
+        and HarnessError.
         """
         self.settings = settings
-        everything = self._everything = ctest.read(settings.build)
+        everything = everything or ctest.read(settings.build)
+        self.everything = everything  # CTest's list
         self.cases = [
             case
             for case in everything
@@ -211,7 +215,7 @@ class Run:
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
-            *self.deviations.problems(kinds, self._everything),
+            *self.deviations.problems(kinds, self.everything),
         ]
         if self.error:
             found.append(self.error)

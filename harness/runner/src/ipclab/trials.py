@@ -318,7 +318,10 @@ def decided(
 def of_lessons(
     fault: Fault, found: dict[str, Any], central: Container[str]
 ) -> dict[str, Any]:
-    """The outcome where lessons are asked: only `central` ones have to notice."""
+    """The outcome where lessons are asked: only `central` ones have to notice.
+
+    A lesson notices by its own check: exit 1, a signal, a hang. To skip is no check.
+    """
     cells = [
         {
             **cell,
@@ -333,9 +336,9 @@ def of_lessons(
     missed = [
         f"{x['row']} ({x['result']})"
         for x in cells
-        if x["central"] and x["result"] not in (*NOTICED, ELSEWHERE)
+        if x["central"] and x["result"] not in (KILLED, ELSEWHERE)
     ]
-    noticed = [x for x in cells if x["result"] in NOTICED]
+    noticed = [x for x in cells if x["result"] == KILLED]
     result, note = found["result"], ""
     if result != NOT_RUN:
         if fault.allowed:
@@ -343,12 +346,11 @@ def of_lessons(
             note = ", ".join(f"{x['row']}: {x['reason']}" for x in noticed)
         elif missed:
             result, note = SURVIVED, f"must be noticed by {', '.join(missed)}"
-        elif noticed:
-            result = _kill([x["result"] for x in noticed])
-        elif UNJUDGED in results:
+        elif UNJUDGED in results and not noticed:
             result, note = UNJUDGED, found["note"]
         else:
-            result = UNNOTICED if UNNOTICED in results else UNFIRED
+            order = (KILLED, DENIED, UNNOTICED, UNFIRED)
+            result = next(x for x in order if x in results or x == UNFIRED)
     wrong = result in WRONG_OF_LESSONS
     return {
         **found,
