@@ -15,7 +15,7 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "no nvcc: install the CUDA Toolkit 13 and put nvcc on PATH "
+  message(FATAL_ERROR "no nvcc: run ci/setup, or put that of a CUDA Toolkit 13 on PATH "
                       "(or set CUDACXX to it)")
 endif()
 
