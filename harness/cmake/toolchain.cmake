@@ -15,7 +15,7 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "no nvcc: install the CUDA Toolkit 13 and put nvcc on PATH "
+  message(FATAL_ERROR "no nvcc: run ci/setup, or put that of a CUDA Toolkit 13 on PATH "
                       "(or set CUDACXX to it)")
 endif()
 
@@ -25,9 +25,12 @@ endif()
 set(IPCLAB_GPU_CODE "90" CACHE STRING
   "compute capabilities to make machine code for, besides PTX: 80;90;100")
 set(CMAKE_CUDA_ARCHITECTURES OFF)
-list(TRANSFORM IPCLAB_GPU_CODE PREPEND "sm_" OUTPUT_VARIABLE code)
+set(code compute_75)
+foreach(capability IN LISTS IPCLAB_GPU_CODE)
+  list(APPEND code sm_${capability})
+endforeach()
 list(JOIN code "," code)
-set(code "--generate-code=arch=compute_75,code=[compute_75,${code}]")
+set(code "--generate-code=arch=compute_75,code=[${code}]")
 # Shared, so that the reference model can take the runtime's place.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)

@@ -41,7 +41,14 @@ def add(commands: Any, build: Path) -> None:
             const=name,
             help=f"start it with {name.capitalize() if name != 'mpi' else 'mpirun'}",
         )
-    many.add_argument("folder", metavar="FOLDER", type=Path, nargs="?", default=None)
+    many.add_argument(
+        "folder",
+        metavar="FOLDER",
+        type=Path,
+        nargs="?",
+        default=None,
+        help="where it is kept (default, with an engine: results/<UTC time>-fleet)",
+    )
     many.add_argument(
         "--nodes",
         metavar="NODES",
@@ -91,7 +98,13 @@ def add(commands: Any, build: Path) -> None:
         help="FOLDER is the fleet's id; print the results instead of keeping them",
     )
     for command in (many, one):
-        command.add_argument("--build", metavar="DIR", type=Path, default=build)
+        command.add_argument(
+            "--build",
+            metavar="DIR",
+            type=Path,
+            default=build,
+            help=f"build folder or packed suite (default: {build})",
+        )
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

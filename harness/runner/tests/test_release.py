@@ -1,0 +1,107 @@
+"""ci/release in a small repository of its own, with stubs for site and wheel."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[3]
+REAL = (
+    "ci/release",
+    "ci/common.sh",
+    "CMakeLists.txt",
+    "harness/runner/src/ipclab/__init__.py",
+)
+STUBS = {
+    "ci/docs": "mkdir -p build/dev/docs/html; : > build/dev/docs/html/index.html",
+    "ci/package": "mkdir -p dist; echo wheel > dist/ipclab.whl; [[ ! -e no_wheel ]]",
+}
+
+
+def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command in the repository."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A committed tree whose change log begins with 7.8.9."""
+    folder = tmp_path / "repository"
+    for name in REAL:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(TOP / name, folder / name)
+    for name, line in STUBS.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
+        (folder / name).chmod(0o755)
+    (folder / "docs").mkdir()
+    text = "# What changed\n\n## 7.8.9, not released\n\n- A thing.\n"
+    (folder / "docs" / "CHANGELOG.md").write_text(text)
+    (folder / ".gitignore").write_text("/build/\n/dist/\n/no_wheel\n")
+    for command in (
+        ["init", "-q"],
+        ["config", "user.name", "test"],
+        ["config", "user.email", "test@example.com"],
+        ["add", "-A"],
+        ["commit", "-qm", "All"],
+    ):
+        assert call(folder, "git", *command).returncode == 0
+    return folder
+
+
+def test_a_release(repository: Path) -> None:
+    done = call(repository, "ci/release", "7.8.9")
+    assert done.returncode == 0, done.stderr
+    assert "## 7.8.9, 2" in (repository / "docs" / "CHANGELOG.md").read_text()
+    assert "VERSION 7.8.9" in (repository / "CMakeLists.txt").read_text()
+    version = repository / "harness/runner/src/ipclab/__init__.py"
+    assert '__version__ = "7.8.9"' in version.read_text()
+    assert call(repository, "git", "status", "--porcelain").stdout == ""
+    assert call(repository, "git", "tag").stdout == "v7.8.9\n"
+    files = sorted(x.name for x in (repository / "dist").iterdir())
+    sources = "ipclab-7.8.9.tar.gz"
+    site = "ipclab-7.8.9-site.tar.gz"
+    assert files == ["SHA256SUMS", site, sources, "ipclab.whl"]
+    check = subprocess.run(
+        ["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=repository / "dist"
+    )
+    assert check.returncode == 0
+    again = call(repository, "ci/release", "7.8.9")
+    assert (again.returncode, again.stderr) == (
+        3,
+        "release: v7.8.9 is released already\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "text"),
+    [
+        ("7.9", 2, "usage: ci/release VERSION"),
+        ("7.9.0", 3, "is to be '## 7.9.0, not released', not '7.8.9'"),
+    ],
+)
+def test_a_version_that_cannot_be(
+    repository: Path, version: str, code: int, text: str
+) -> None:
+    done = call(repository, "ci/release", version)
+    assert done.returncode == code
+    assert text in done.stderr
+
+
+def test_nothing_is_released_from_changed_files(repository: Path) -> None:
+    (repository / "new").touch()
+    done = call(repository, "ci/release", "7.8.9")
+    assert done.returncode == 3
+    assert "changes that are not committed" in done.stderr
+
+
+def test_without_a_wheel_nothing_changes(repository: Path) -> None:
+    (repository / "no_wheel").touch()
+    done = call(repository, "ci/release", "7.8.9")
+    assert done.returncode == 3
+    assert "nothing was changed" in done.stderr
+    assert call(repository, "git", "status", "--porcelain").stdout == ""
+    assert call(repository, "git", "tag").stdout == ""
