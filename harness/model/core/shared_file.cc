@@ -2,6 +2,7 @@
 // The files of the simulated machine.
 #include "core/shared_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -236,6 +237,18 @@ uint64_t counted_bytes(int gpu) {
     total = again;
   }
   return total;
+}
+
+bool has_files_of_machine(int pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+  DIR* descriptors = opendir(folder.c_str());
+  if (descriptors == nullptr) return false;
+  bool found = false;
+  while (const dirent* entry = readdir(descriptors)) {
+    found = found || has_our_name(folder + "/" + entry->d_name);
+  }
+  closedir(descriptors);
+  return found;
 }
 
 }  // namespace ipclab::model

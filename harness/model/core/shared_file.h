@@ -52,4 +52,7 @@ class SharedFile {
 /// Bytes of a GPU that the files of this machine count, each file once.
 uint64_t counted_bytes(int gpu);
 
+/// Has a process a file of this machine open, as far as /proc shows it?
+bool has_files_of_machine(int pid);
+
 }  // namespace ipclab::model

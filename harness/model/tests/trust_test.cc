@@ -382,11 +382,13 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   pollfd coming{listener, POLLIN, 0};
   ASSERT_EQ(poll(&coming, 1, 5000), 1);
   const int client = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-  importer.channel().send(true);
-  EXPECT_TRUE(importer.channel().receive<bool>());
-  // The import still waits: it has asked and not hung up.
+  pollfd asks{client, POLLIN, 0};
+  ASSERT_EQ(poll(&asks, 1, 5000), 1);
   uint64_t request = 0;
   EXPECT_EQ(recv(client, &request, sizeof request, MSG_DONTWAIT), 8);
+  importer.channel().send(true);
+  EXPECT_TRUE(importer.channel().receive<bool>());
+  // The import still waits: it has not hung up.
   EXPECT_EQ(recv(client, &request, sizeof request, MSG_DONTWAIT), -1);
   close(client);
   close(listener);

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small NVML: the same GPUs as CUDA shows.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "gpu.h"
+#include "pool.h"
+
+using namespace ipclab::model::test;
+
+namespace {
+
+constexpr int kNotSupported = 3;
+constexpr int kInsufficientSize = 7;
+
+void* library() {
+  static void* const nvml = dlopen(IPCLAB_NVML, RTLD_NOW);
+  return nvml;
+}
+
+template <typename... Arguments>
+int call(const char* name, Arguments... arguments) {
+  using Function = int (*)(Arguments...);
+  void* const found = dlsym(library(), name);
+  EXPECT_NE(found, nullptr) << name;
+  return found == nullptr ? -1
+                          : reinterpret_cast<Function>(found)(arguments...);
+}
+
+struct Process {
+  unsigned pid;
+  unsigned long long bytes;
+  unsigned instances[2];
+};
+
+TEST(Nvml, ShowsTheGpusThatCudaShows) {
+  ASSERT_NE(library(), nullptr) << dlerror();
+  unsigned count = 0;
+  EXPECT_NE(call("nvmlDeviceGetCount_v2", &count), 0);  // not initialised
+  ASSERT_EQ(call("nvmlInit_v2"), 0);
+  ASSERT_EQ(call("nvmlDeviceGetCount_v2", &count), 0);
+  int visible = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&visible), cudaSuccess);
+  EXPECT_EQ(count, static_cast<unsigned>(visible));
+  char bus[32];
+  ASSERT_EQ(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), cudaSuccess);
+  void* by_bus = nullptr;
+  void* by_index = nullptr;
+  EXPECT_EQ(call("nvmlDeviceGetHandleByPciBusId_v2", bus, &by_bus), 0);
+  EXPECT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 0u, &by_index), 0);
+  EXPECT_EQ(by_bus, by_index);
+  EXPECT_NE(call("nvmlDeviceGetHandleByIndex_v2", count, &by_bus), 0);
+  char uuid[96];
+  EXPECT_EQ(call("nvmlDeviceGetUUID", by_index, uuid, unsigned{sizeof uuid}),
+            0);
+  void* by_uuid = nullptr;
+  EXPECT_EQ(call("nvmlDeviceGetHandleByUUID", uuid, &by_uuid), 0);
+  EXPECT_EQ(by_uuid, by_index);
+  EXPECT_EQ(call("nvmlDeviceGetUUID", by_index, uuid, 4u), kInsufficientSize);
+  EXPECT_EQ(call("nvmlDeviceGetNvLinkState", by_index, 0u, &count),
+            kNotSupported);
+}
+
+TEST(Nvml, CountsMemoryAndProcesses) {
+  ASSERT_EQ(call("nvmlInit_v2"), 0);
+  void* device = nullptr;
+  ASSERT_EQ(call("nvmlDeviceGetHandleByIndex_v2", 0u, &device), 0);
+  unsigned long long before[3], after[3];  // total, free, used
+  ASSERT_EQ(call("nvmlDeviceGetMemoryInfo", device, before), 0);
+  int* data = allocate<int>(64 * kMiB / sizeof(int));
+  ASSERT_EQ(call("nvmlDeviceGetMemoryInfo", device, after), 0);
+  EXPECT_EQ(after[2], before[2] + 64 * kMiB);
+  EXPECT_EQ(after[1] + after[2], after[0]);
+  std::vector<Process> users(64);
+  auto count = static_cast<unsigned>(users.size());
+  ASSERT_EQ(call("nvmlDeviceGetComputeRunningProcesses_v3", device, &count,
+                 users.data()),
+            0);
+  ASSERT_LE(count, users.size());
+  EXPECT_TRUE(std::any_of(users.begin(), users.begin() + count,
+                          [](const Process& user) {
+                            return user.pid == static_cast<unsigned>(getpid());
+                          }));
+  EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+}  // namespace
