@@ -44,7 +44,8 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain, CUpti_CallbackId identifier,
     if (begin_calls()[index].waits) record_wait(index, call.context);
   } else {
     record({index, *call.correlationData, call.context, call.functionParams,
-            *static_cast<const CUresult*>(call.functionReturnValue)});
+            *static_cast<const CUresult*>(call.functionReturnValue),
+            call.symbolName});
   }
   inside = false;
 }

@@ -45,7 +45,7 @@ CUresult pass_on(int index, const Parameters& parameters,
   const uint64_t began = now();
   if (begin_calls()[index].waits) record_wait(index, context());
   const CUresult result = call();
-  record({index, began, context(), &parameters, result});
+  record({index, began, context(), &parameters, result, nullptr});
   inside = false;
   return result;
 }

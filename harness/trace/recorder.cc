@@ -37,6 +37,7 @@ struct Kernel {
 // What the driver tells of a kernel; null where it does not know the function.
 struct Driver {
   decltype(&cuFuncGetParamInfo) parameter;
+  decltype(&cuKernelGetParamInfo) kernel_parameter;
   decltype(&cuFuncGetName) name;
 };
 
@@ -47,6 +48,8 @@ const Driver& driver() {
     if (library == nullptr) return known;
     known.parameter = reinterpret_cast<decltype(known.parameter)>(
         dlsym(library, "cuFuncGetParamInfo"));
+    known.kernel_parameter = reinterpret_cast<decltype(known.kernel_parameter)>(
+        dlsym(library, "cuKernelGetParamInfo"));
     known.name =
         reinterpret_cast<decltype(known.name)>(dlsym(library, "cuFuncGetName"));
     return known;
@@ -75,6 +78,20 @@ void declare(const char* what, int number, uint64_t value) {
             .raw("}"));
 }
 
+// What is launched may be a CUkernel in the place of a CUfunction.
+bool parameter(CUfunction function, size_t index, size_t* size) {
+  size_t offset = 0;
+  if (driver().parameter != nullptr &&
+      driver().parameter(function, index, &offset, size) == CUDA_SUCCESS) {
+    return true;
+  }
+  return driver().kernel_parameter != nullptr &&
+         driver().kernel_parameter(reinterpret_cast<CUkernel>(function), index,
+                                   &offset, size) == CUDA_SUCCESS;
+}
+
+thread_local const char* launched = nullptr;  // what this thread records
+
 const Kernel& kernel(CUfunction function) {
   const std::lock_guard lock(kernels_mutex());
   auto& known = kernels();
@@ -83,17 +100,14 @@ const Kernel& kernel(CUfunction function) {
   }
   Kernel& made = known[function];
   made.number = static_cast<int>(known.size());
-  for (size_t offset = 0, size = 0, index = 0;
-       driver().parameter != nullptr &&
-       driver().parameter(function, index, &offset, &size) == CUDA_SUCCESS;
-       ++index) {
+  for (size_t size = 0; parameter(function, made.parameters.size(), &size);) {
     made.parameters.push_back({size});
   }
-  const char* name = nullptr;
-  if (driver().name == nullptr ||
-      driver().name(&name, function) != CUDA_SUCCESS || name == nullptr) {
-    name = "?";
+  const char* name = launched;
+  if (name == nullptr && driver().name != nullptr) {
+    driver().name(&name, function);
   }
+  if (name == nullptr) name = "?";
   Line line;
   begin_event(line, "kernel");
   line.raw(",\"number\":").number(made.number).raw(",\"name\":");
@@ -177,6 +191,7 @@ void record(const Done& done) {
       .number(done.call)
       .comma()
       .number(static_cast<int>(done.result));
+  launched = done.kernel;
   if (call.write_arguments != nullptr) {
     call.write_arguments(line, done.parameters, done.result == CUDA_SUCCESS);
   }

@@ -26,6 +26,7 @@ struct Done {
   CUcontext context;
   const void* parameters;
   CUresult result;
+  const char* kernel;  ///< its name where it is known, or null
 };
 
 /// The table of calls.

@@ -29,7 +29,8 @@
 namespace ipclab::trace {
 namespace {
 
-constexpr size_t kMostBytes = 128;  // that are written of a message
+constexpr size_t kMostBytes = 128;       // that are written of a message
+constexpr size_t kMostDescriptors = 32;  // of it or of a process: a line ends
 
 struct Identity {
   uint64_t device, inode;
@@ -116,7 +117,7 @@ void record_message(const char* what, int socket, const msghdr& message,
       count += wanted;
     }
     line.raw(",\"bytes\":").bytes(bytes, count).raw(",\"descriptors\":[");
-    bool first = true;
+    size_t written = 0;
     auto* changed = const_cast<msghdr*>(&message);  // CMSG_NXTHDR reads it only
     for (cmsghdr* part = CMSG_FIRSTHDR(changed); part != nullptr;
          part = CMSG_NXTHDR(changed, part)) {
@@ -124,12 +125,11 @@ void record_message(const char* what, int socket, const msghdr& message,
         continue;
       }
       const size_t total = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < total; ++i) {
+      for (size_t i = 0; i < total && written < kMostDescriptors; ++i) {
         int descriptor;
         std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof descriptor,
                     sizeof descriptor);
-        if (!first) line.comma();
-        first = false;
+        if (written++ != 0) line.comma();
         write_descriptor(line, descriptor, true);
       }
     }
@@ -156,13 +156,13 @@ int process_of(int pidfd) {
 // Of those that nobody has closed: closed past us, or still open?
 void write_left_open(Line& line) {
   line.raw(",\"open\":[");
-  bool first = true;
+  size_t written = 0;
   const std::lock_guard lock(noted_mutex());
   for (const auto& [descriptor, identity] : noted()) {
     Identity present;
     if (!identify(descriptor, &present) || !(present == identity)) continue;
-    if (!first) line.comma();
-    first = false;
+    if (written == kMostDescriptors) break;
+    if (written++ != 0) line.comma();
     write_identity(line, descriptor, identity);
   }
   line.raw("]");
