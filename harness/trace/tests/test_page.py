@@ -15,7 +15,7 @@ from ipclab.trace import files, page
 from ipclab.trace.story import replay
 
 sys.path.append(str(ROOT / "harness" / "runner" / "tests"))
-from browser import Browser, PHONE  # noqa: E402
+from browser import PHONE, Browser
 
 CALLS = [
     ["cuMemAlloc", "dptr", "bytesize"],

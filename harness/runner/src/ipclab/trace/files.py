@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import json
 import signal
@@ -132,6 +134,18 @@ TAKES_AWAY = frozenset(
 )
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Millions of entries that all stay: looking for cycles would take minutes."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def read(folder: Path) -> Trace:
     """Read a folder of files that `ipclab trace` wrote.
 
@@ -142,11 +156,12 @@ def read(folder: Path) -> Trace:
         raise UsageError(f"{folder}: no trace here (no file *.trace)")
     processes: list[Process] = []
     entries: list[Entry] = []
-    for path in paths:
-        process, own = _file(path)
-        if process is not None:
-            processes.append(process)
-            entries += own
+    with without_collector():
+        for path in paths:
+            process, own = _file(path)
+            if process is not None:
+                processes.append(process)
+                entries += own
     processes.sort(key=lambda process: process.began)
     _ends(processes, entries, _tracer(folder))
     _names(processes)

@@ -63,7 +63,11 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         rule = broken.get(id(entry), "")
         if isinstance(entry, Call):
             if id(entry) in story.concerns:
-                made.append(_call(entry, entry.ended - began, memories, rule))
+                step = _call(entry, entry.ended - began, memories, rule)
+                if more := story.more.get(id(entry)):
+                    text = f"{more} more launches and copies"
+                    made.append(replace(step, kind="more", text=text, at=step.at - 1))
+                made.append(step)
             continue
         message = received.get(id(entry))
         if message is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ipclab.trace import files
 from ipclab.trace.files import Call, Entry, Event, Process, Trace, when
 from ipclab.trace.findings import Finding
 from ipclab.trace.things import (
@@ -29,6 +30,7 @@ BLOCK = 2 << 20  # what cudaMalloc takes small allocations from
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
+MOST_USES = 500  # of memory by a process, told at its begin and at its end
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
@@ -53,18 +55,20 @@ class Story:
     messages: list[Message]
     findings: list[Finding]
     concerns: set[int]  # id() of each entry that has to do with IPC
+    more: dict[int, int]  # id() of the last use told: how many are not told before
     unmatched: list[Call]  # imports whose export is not in the trace
 
 
 def replay(trace: Trace) -> Story:
     """Go through a trace in the order of time."""
-    return _Replay(trace).run()
+    with files.without_collector():
+        return _Replay(trace).run()
 
 
 class _Replay:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.story = Story(trace, [], [], [], [], [], [], [], set(), [])
+        self.story = Story(trace, [], [], [], [], [], [], [], set(), {}, [])
         self.spaces: dict[Process, Space] = {}
         self.by_key: dict[str, Handle] = {}
         self.by_file: list[Handle] = []  # descriptors
@@ -93,7 +97,8 @@ class _Replay:
         self.story.findings.sort(key=lambda finding: finding.at)
         for block in self.story.memories:
             if block.shared:
-                self.concerns(block.made, block.freed, *block.uses)
+                self.concerns(block.made, block.freed)
+                self._tell_uses(block)
         for mapping in self.story.mappings:
             memory = mapping.chunk.memory
             if mapping.chunk.opening is not None or (memory and memory.shared):
@@ -109,6 +114,18 @@ class _Replay:
         items += [(when(entry), 1, "", entry) for entry in self.trace.entries]
         items.sort(key=lambda item: item[:2])
         return ((at, what, value) for at, _, what, value in items)
+
+    def _tell_uses(self, block: Memory) -> None:
+        """Of very many launches and copies of a process the first and the last."""
+        by_process: dict[Process, list[Call]] = {}
+        for call in block.uses:
+            by_process.setdefault(call.process, []).append(call)
+        for uses in by_process.values():
+            left_out = len(uses) - 2 * MOST_USES
+            if left_out > 0:
+                uses[MOST_USES:-MOST_USES] = []
+                self.story.more[id(uses[MOST_USES])] = left_out
+            self.concerns(*uses)
 
     # What the rules say.
 
