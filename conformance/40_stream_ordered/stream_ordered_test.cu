@@ -314,7 +314,7 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     };
 
     // In the order of its stream, which is held: behind a fill and before a
-    // copy. The second half comes first, so that a byte too many is seen there.
+    // copy.
     constexpr size_t kHalf = kBytes / 2;
     const Stream beside;
     const AsyncBuffer later(kBytes, on_1);
@@ -338,6 +338,8 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
     latch.release();
     CALL(cudaStreamSynchronize(on_1));
     EXPECT_TRUE(kernel_reads(later, pattern("source"))) << "the copy behind";
+    copy(0, kHalf, on_1);  // and not a byte of the other half
+    CALL(cudaStreamSynchronize(on_1));
     expect_copied("between named devices");
 
     note("a copy by a GPU that the source's pool gives no access");
