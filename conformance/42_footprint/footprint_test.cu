@@ -254,13 +254,16 @@ TEST(Footprint, EachPoolIsByItself) {
     const uint64_t kept = reserved(first);
     // Each call has been made of another pool before.
     EXPECT_SUCCESS(cudaMemPoolTrimTo(first, UINT64_MAX));
+    const uint64_t still_kept = reserved(first);
+    EXPECT_GE(still_kept, kept) << "trimmed although it may keep all";
     Pool().destroy();
+    EXPECT_GE(reserved(first), still_kept) << "another pool's end took it";
     const AsyncBuffer mine(first, kBytes);
     mine.fill(pattern("mine"));
 
     EXPECT_SUCCESS(cudaMemPoolTrimTo(second, 0));
     EXPECT_LT(reserved(second), kBlock);
-    EXPECT_GE(reserved(first), kept) << "the other pool was trimmed";
+    EXPECT_GE(reserved(first), still_kept) << "the other pool was trimmed";
     set_attribute(second, cudaMemPoolAttrReleaseThreshold, kBlock);
     EXPECT_EQ(attribute(second, cudaMemPoolAttrReleaseThreshold), kBlock);
     EXPECT_EQ(attribute(first, cudaMemPoolAttrReleaseThreshold), UINT64_MAX);

@@ -264,6 +264,22 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
     return driver, model
 
 
+def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
+    """What it means that a later run has no record of this test, and why.
+
+    A test may leave the suite if its row has others, or has left, too.
+    """
+    name = row.record["requirement"]
+    tests: dict[str, str | None] = run["manifest"]["tests"]
+    if row.ctest in tests:
+        return DISAPPEARED, "in the list of tests, and not in the model's run"
+    if name not in run["requirements"]:
+        return RECENT, "its row has left the catalogue"
+    if name in tests.values():
+        return RECENT, "other tests speak of its row now"
+    return DISAPPEARED, "no test speaks of its row any more"
+
+
 def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
     """What a driver and the model say of one test, and whether that is explained.
 
@@ -273,11 +289,11 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
-        if here is None or there is None:
-            what, why = (
-                (DISAPPEARED, "not in the model's run") if there else (RECENT, "")
-            )
+        if there is not None and here is None:
+            what, why = _gone(there, model)
             return _as_change(what, there, here, why)
+        if there is None or here is None:
+            return _as_change(RECENT, there, here, "")
         row = there.record["requirement"]
         if _sentence(driver, row) != _sentence(model, row):
             return _as_change(RECENT, there, here, "its sentence was another then")
