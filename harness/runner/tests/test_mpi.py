@@ -130,7 +130,11 @@ def test_ranks_that_see_nothing_of_each_other(mpirun: Start, program: str) -> No
 
 
 def test_wrong_data_is_seen(mpirun: Start, program: str) -> None:
-    ended = mpirun("-n", "2", program, IPCLAB_MUTANT="vmm-import-fresh")
+    faults = Path(str(MODEL)).parent / "faults" / "libipclab_faults.so"
+    ended = mpirun(
+        *("-n", "2", "-x", f"LD_PRELOAD={faults}", program),
+        IPCLAB_FAULT="vmm-import-fresh",
+    )
     assert ended.code == 1
     assert "reads the exporter's values: 1048576 wrong" in ended.output
 

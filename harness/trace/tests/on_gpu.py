@@ -38,6 +38,7 @@ from traced import (  # noqa: E402
     cases,
     plain_environment,
     trace,
+    wait_for_begin,
 )  # fmt: skip
 
 from ipclab.errors import UsageError  # noqa: E402
@@ -156,7 +157,8 @@ def kills(folder: Path) -> dict[str, Any]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        time.sleep(random.Random(number).uniform(0.01, 2.0))  # the moment of the kill
+        wait_for_begin(place)
+        time.sleep(random.Random(number).uniform(0, 2.0))  # the moment of the kill
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
         try:
@@ -189,42 +191,24 @@ def static_runtime(folder: Path) -> dict[str, Any]:
     return {"imports": imports, "failed": [] if good else [traced.output[-2000:]]}
 
 
-PRODUCER = """
-import sys, torch, torch.multiprocessing as mp
-def consume(queue, done):
-    tensor = queue.get()
-    print('sum', tensor.sum().item(), flush=True)
-    del tensor
-    torch.cuda.ipc_collect()
-    done.set()
-    if 'early' in sys.argv: done.wait()
-if __name__ == '__main__':
-    mp.set_start_method('spawn')
-    queue, done = mp.Queue(), mp.Event()
-    child = mp.Process(target=consume, args=(queue, done))
-    child.start()
-    tensor = torch.ones(1 << 20, device='cuda')
-    queue.put(tensor)
-    if 'early' not in sys.argv:
-        done.wait()
-        child.join()
-"""
-
-
 def pytorch(folder: Path) -> dict[str, Any]:
     """Two processes of PyTorch that share a tensor; where PyTorch is there."""
     if not ON_GPU or importlib.util.find_spec("torch") is None:
         return {"skipped": "needs a GPU and PyTorch", "failed": []}
-    folder.mkdir(parents=True)
-    script = folder / "share.py"
-    script.write_text(PRODUCER)
-    traced = trace(folder / "trace", [sys.executable, script])
-    handles = traced.document.get("handles", [])
-    told = [f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])]
-    failed = (
-        [] if traced.code == 0 and handles and not told else [traced.output[-3000:]]
-    )
-    return {"handles": len(handles), "findings": told, "failed": failed}
+    program = [sys.executable, str(HERE / "share_tensor.py")]
+    good = trace(folder / "good", program)
+    early = trace(folder / "early", [*program, "early"])
+    told = {
+        name: [f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])]
+        for name, traced in (("good", good), ("early", early))
+    }
+    handles = len(good.document.get("handles", []))
+    failed = []
+    if good.code or good.rules or not handles:
+        failed.append(f"good: exit {good.code}, {good.output[-2000:]}")
+    if "exporter-ended-while-open" not in early.rules:
+        failed.append(f"early: exit {early.code}, {early.output[-2000:]}")
+    return {"handles": handles, "findings": told, "failed": failed}
 
 
 STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {

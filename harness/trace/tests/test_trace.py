@@ -12,7 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from traced import BUILD, COST, ON_GPU, PROGRAMS, plain_environment, trace
+from traced import (
+    BUILD,
+    COST,
+    ON_GPU,
+    PROGRAMS,
+    plain_environment,
+    trace,
+    wait_for_begin,
+)
 
 from ipclab.trace import files, recording
 from ipclab.trace.story import replay
@@ -41,7 +49,8 @@ def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
     """Up to its last call: whatever was written is there, line after line."""
     folder = tmp_path / "trace"
     process = recorded(folder, [COST, "exchange", "100000"])
-    time.sleep(random.Random(number).uniform(0.01, 1.2))  # the moment of the kill
+    wait_for_begin(folder)
+    time.sleep(random.Random(number).uniform(0, 1.2))  # the moment of the kill
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(10)
     assert process.stdout is not None

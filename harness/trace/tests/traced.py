@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,20 @@ def trace(
     path = folder / "trace.json"
     document = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return Traced(ended.returncode, ended.stdout, folder, document)
+
+
+def wait_for_begin(folder: Path, seconds: float = 30) -> None:
+    """Wait until a process writes a trace there; TimeoutError if none does."""
+    deadline = time.monotonic() + seconds
+    while not any(_first_byte(path) == b"{" for path in folder.glob("*.trace")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder}: nothing was recorded")
+        time.sleep(0.002)
+
+
+def _first_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(1)
 
 
 def plain_environment() -> dict[str, str]:

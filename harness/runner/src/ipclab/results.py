@@ -135,16 +135,24 @@ def read(folder: Path) -> Contents:
 
     Raises UsageError if this is no results folder, or none of this version.
     """
-    contents = read_unchecked(folder)
-    if wrong := schema.error(contents.run, schema.RUN, "run.json"):
+    if wrong := schema.error(_run(folder), schema.RUN, "run.json"):
         raise UsageError(
             f"{folder}: {wrong}; was it made by another version of ipclab?"
         )
-    return contents
+    return read_unchecked(folder)
 
 
 def read_unchecked(folder: Path) -> Contents:
     """The same for somebody who checks run.json and says what is wrong."""
+    run = _run(folder)
+    with _opened(folder) as stream:
+        found, wrong = records.parse_lines(stream.lines())
+        stream.finish()
+    wrong = wrong and f"records.jsonl: {wrong}"
+    return Contents(run, found, wrong, stream.seal.document)
+
+
+def _run(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     path = folder / "run.json"
@@ -158,11 +166,7 @@ def read_unchecked(folder: Path) -> Contents:
         raise UsageError(f"{path}: is no JSON") from None
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
-    with _opened(folder) as stream:
-        found, wrong = records.parse_lines(stream.lines())
-        stream.finish()
-    wrong = wrong and f"records.jsonl: {wrong}"
-    return Contents(run, found, wrong, stream.seal.document)
+    return run
 
 
 def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
