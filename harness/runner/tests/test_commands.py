@@ -185,7 +185,7 @@ def test_report_errors(build: Build) -> None:
     (build.root / "empty" / "run.json").write_text("{")
     says(build, 2, "run.json: is no JSON", "report", "empty")
     (build.root / "empty" / "run.json").write_text("{}")
-    says(build, 2, "run.json: has no good 'state'", "report", "empty")
+    says(build, 2, "run.json.version: is missing", "report", "empty")
 
 
 def test_report_shows_the_whole_story(build: Build) -> None:
