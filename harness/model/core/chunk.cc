@@ -112,10 +112,20 @@ int descriptor_of(void* shareable) {
   return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
 }
 
+// Another process wrote the number.
+bool is_location_type(uint64_t number) {
+  return number == CU_MEM_LOCATION_TYPE_DEVICE ||
+         number == CU_MEM_LOCATION_TYPE_HOST ||
+         number == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
 // Takes over the descriptor; null if it is not that of a chunk.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
   std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
-  return block != nullptr && block->label().is_chunk != 0 ? block : nullptr;
+  if (block == nullptr) return nullptr;
+  const Label label = block->label();
+  return label.is_chunk != 0 && is_location_type(label.location_type) ? block
+                                                                      : nullptr;
 }
 
 CUresult import(std::shared_ptr<Block> block,

@@ -23,8 +23,12 @@ int gpu_of(CUmemLocation location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1;
 }
 
-bool is_location(CUmemLocation location) {
-  switch (location.type) {
+// Another process may have written any number there.
+bool is_location(const CUmemLocation& location) {
+  int type = 0;
+  static_assert(sizeof type == sizeof location.type);
+  std::memcpy(&type, &location.type, sizeof type);
+  switch (type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return location.id >= 0 && location.id < kMaxGpus;
     case CU_MEM_LOCATION_TYPE_HOST:

@@ -289,6 +289,7 @@ class Build:
             ],
             "equivalent": [],
             "expected_unfired": [],
+            "open": [],
             "lessons": {},
             **decided,
         }

@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
-from ipclab import matrix
+from ipclab import faults, matrix, trials
+from ipclab.faults import OPERATOR
 
 FREE = "reaches('cudaFree')\n"
 
@@ -507,7 +508,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
         ("{", "is no JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
-            '"lessons": {}}',
+            '"open": [], "lessons": {}}',
             "faults.json.named[0].rows: is missing",
         ),
     ],
@@ -783,3 +784,16 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout
+
+
+def test_an_open_point_is_told_and_fails_nothing() -> None:
+    """What is known to be unnoticed is told each time; a new one fails."""
+    fault = faults.Fault("f", OPERATOR, "cudaMalloc", "noop", "does nothing")
+    catalogue = faults.Catalogue(
+        Path(), (fault,), {}, {}, {("f", "model"): "the test is weak"}, {}, ()
+    )
+    found = {"result": trials.SURVIVED, "note": "", "cells": []}
+    here = trials.decided(fault, found, catalogue, "model")
+    assert (here["wrong"], here["note"]) == (False, "open: the test is weak")
+    assert here["result"] == trials.SURVIVED
+    assert trials.decided(fault, found, catalogue, "cuda")["wrong"]

@@ -39,6 +39,19 @@ _LISTED: schema.Schema = {
 }
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
 _TEXTS: schema.Schema = {"type": "array", "items": _TEXT}
+_PLACES: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "fault": _TEXT,
+            "where": {"enum": ["cuda", "model"]},
+            "why": _TEXT,
+        },
+        "required": ["fault", "where", "why"],
+        "additionalProperties": False,
+    },
+}
 _DECIDED: schema.Schema = {
     "type": "object",
     "properties": {
@@ -66,22 +79,11 @@ _DECIDED: schema.Schema = {
                 "additionalProperties": False,
             },
         },
-        "expected_unfired": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "fault": _TEXT,
-                    "where": {"enum": ["cuda", "model"]},
-                    "why": _TEXT,
-                },
-                "required": ["fault", "where", "why"],
-                "additionalProperties": False,
-            },
-        },
+        "expected_unfired": _PLACES,
+        "open": _PLACES,
         "lessons": {"type": "object", "additionalProperties": _TEXTS},
     },
-    "required": ["named", "equivalent", "expected_unfired", "lessons"],
+    "required": ["named", "equivalent", "expected_unfired", "open", "lessons"],
     "additionalProperties": False,
 }
 
@@ -118,6 +120,7 @@ class Catalogue:
     faults: tuple[Fault, ...]  # by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
+    open: Mapping[tuple[str, str], str]  # (name, backend): what is still to do
     lessons: Mapping[str, tuple[str, ...]]  # folder: faults that it must notice
     problems: tuple[str, ...]  # where the two lists do not agree
 
@@ -162,6 +165,7 @@ def read(build: Path) -> Catalogue:
         unfired={
             (x["fault"], x["where"]): x["why"] for x in decided["expected_unfired"]
         },
+        open={(x["fault"], x["where"]): x["why"] for x in decided["open"]},
         lessons={name: tuple(x) for name, x in decided["lessons"].items()},
         problems=(
             *(
@@ -247,5 +251,6 @@ def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
         *(x["name"] for x in decided["named"]),
         *(x["fault"] for x in decided["equivalent"]),
         *(x["fault"] for x in decided["expected_unfired"]),
+        *(x["fault"] for x in decided["open"]),
         *(name for names in decided["lessons"].values() for name in names),
     ]

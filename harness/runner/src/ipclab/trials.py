@@ -312,6 +312,11 @@ def decided(
         note = "faults.json expects that it never fires here; it did"
     unexpected = result != UNFIRED and note.startswith("faults.json expects")
     wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
+    if result in (SURVIVED, UNFIRED, UNJUDGED) and wrong:
+        # Known and told, and still to be done; a new one fails the command.
+        open_point = catalogue.open.get((fault.name, backend))
+        if open_point is not None:
+            note, wrong = f"open: {open_point}", False
     return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
 
 
