@@ -38,8 +38,11 @@ uint64_t own_start_time() {
 }
 
 uint64_t checksum_of(const Handle& handle) {
-  // FNV-1a. Only handles of this machine are handles.
-  uint64_t hash = 14695981039346656037ull ^ machine_id();
+  // FNV-1a. Only handles of this machine are handles; a fabric handle goes to
+  // other machines and other users.
+  const bool travels =
+      handle.kind == static_cast<uint32_t>(HandleKind::kFabric);
+  uint64_t hash = 14695981039346656037ull ^ (travels ? 0 : machine_id());
   const auto* bytes = reinterpret_cast<const unsigned char*>(&handle);
   for (size_t i = 0; i < offsetof(Handle, checksum); ++i) {
     hash = (hash ^ bytes[i]) * 1099511628211ull;
