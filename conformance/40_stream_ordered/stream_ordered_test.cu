@@ -313,7 +313,7 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
       CALL(cudaStreamSynchronize(on_1));
     };
 
-    // In the order of its stream, which is held: behind a fill and before a
+    // In the order of its stream, which is held: after a fill and before a
     // copy.
     constexpr size_t kHalf = kBytes / 2;
     const Stream beside;

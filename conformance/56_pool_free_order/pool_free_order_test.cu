@@ -152,7 +152,7 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
-    // An allocation in another stream must not be put behind the free.
+    // An allocation in another stream must not be ordered after the free.
     set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
     me.send_descriptor("pool", pool.exported().get());
     const Stream stream, other;

@@ -1,4 +1,4 @@
-// dlsym, cuGetProcAddress and cudaGetDriverEntryPoint…: whoever asks for a
+// dlsym, cuGetProcAddress and cudaGetDriverEntryPoint…: a program that asks for a
 // function of calls.inc by its name gets the wrapper.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -598,7 +598,7 @@ constexpr Operator kOperators[] = {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
      }},
     // The flags of these two are no matter of IPC.
-    {"ignore-flags", "takes no notice of its flags", ignore_flags,
+    {"ignore-flags", "ignores its flags", ignore_flags,
      [](const Function& f) {
        return has(f, kFlags) && !is_one_of(f, {"cudaStreamWaitEvent",
                                                "cudaDeviceEnablePeerAccess"});
