@@ -1,5 +1,5 @@
-// dlsym, cuGetProcAddress and cudaGetDriverEntryPoint…: a program that asks for a
-// function of calls.inc by its name gets the wrapper.
+// dlsym, cuGetProcAddress and cudaGetDriverEntryPoint…: a program that asks for
+// a function of calls.inc by its name gets the wrapper.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "names.h"
