@@ -22,7 +22,7 @@
 #include "../common/roles.h"
 
 constexpr int kRounds = 20;
-constexpr int kCount = 1 << 16;
+constexpr int kCount = 1 << 18;
 constexpr int kExporterValue = 1000000;
 
 // The flag orders these plain loads and stores.
@@ -85,8 +85,9 @@ double take_turns(Queue queue, unsigned* values, unsigned first) {
 
 //! [exporter]
 int exporter(Channel& channel) {
-  // The value after the last one is the turn. It begins with 0.
-  void* data = allocate_values(kCount + 1, kExporterValue);
+  // The word after the values is the turn. It begins with 0.
+  // 2 MiB in all: of less, the importer would map neighbours, too.
+  void* data = allocate_values(2 * kCount, kExporterValue);
   auto* values = static_cast<unsigned*>(data);
   CUDA_CHECK(cudaMemset(values + kCount, 0, sizeof(unsigned)));
   CUDA_CHECK(cudaDeviceSynchronize());
