@@ -23,6 +23,7 @@ from ipclab import (
     faults,
     fleet_cli,
     matrix,
+    model,
     mutants,
     packed,
     report,
@@ -88,6 +89,8 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command in fleet_cli.COMMANDS:
         return fleet_cli.run(terminal.console(), options)
+    if options.command == "model":
+        model.become(build, _program(options), options.profile)
     if options.command == "trace" and options.variables:
         return trace.print_variables(_trace(options))
     if options.command == "trace":
@@ -108,8 +111,13 @@ def _command(options: argparse.Namespace) -> int:
     return _report(options.results)
 
 
+def _program(options: argparse.Namespace) -> list[str]:
+    words: list[str] = options.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _trace(options: argparse.Namespace) -> trace.Request:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = _program(options)
     if sum(map(bool, (program, options.read, options.variables))) != 1:
         raise UsageError(
             "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
@@ -427,6 +435,16 @@ def _parser() -> argparse.ArgumentParser:
         help="findings that do not count: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
     )
     seen.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
+    guest = commands.add_parser(
+        "model",
+        help="any program on the reference model, on a simulated machine of its own",
+        description="Becomes PROGRAM, which finds the reference model in the place "
+        "of the driver and the CUDA runtime; so do its children, also of a shell. It "
+        "must use the shared CUDA runtime and have PTX in it; where it does not, the "
+        "model says in one line what to do.",
+        epilog="exit code: that of PROGRAM; 2 usage",
+    )
+    guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
     # A doctor that nobody asked for the model speaks of this machine alone.
     for command, default in (
         (run, "auto"),
@@ -442,6 +460,7 @@ def _parser() -> argparse.ArgumentParser:
             help="a GPU or the reference model; auto: a GPU if there is one "
             f"(default: {default})",
         )
+    for command in (run, seen, whole, one, look, guest):
         command.add_argument(
             "--profile",
             metavar="NAME",
@@ -556,7 +575,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, whole, one, kill, look, law, seen):
+    for command in (run, whole, one, kill, look, law, seen, guest):
         command.add_argument(
             "--build",
             metavar="DIR",
