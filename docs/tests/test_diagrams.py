@@ -46,7 +46,7 @@ def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
         ("01_legacy_memory", "exporter sends handle to importer"),
         ("05_legacy_refusals", "cudaIpcOpenMemHandle (CUDA_ERROR_"),
         ("30_vmm_fd", "importer: cuMemImportFromShareableHandle"),
-        ("60_teardown_and_crash", "killed by SIGKILL"),
+        ("63_exporter_dies", "killed by SIGKILL"),
     ],
 )
 def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:
