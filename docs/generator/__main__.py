@@ -28,6 +28,7 @@ from generator import (
     recorded,
     rules,
     theme,
+    traces,
     verdicts,
 )
 from generator.chapters import page_of
@@ -48,7 +49,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         write(args.lessons, args.cuda, args.results, args.output)
-    except (recorded.Missing, HarnessError, UsageError) as error:
+    except (recorded.Missing, traces.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
     return 0
@@ -62,8 +63,6 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
-    traces = [trace for run in runs for trace in run.traces()]
-    traces += recorded.kept(TOP / "docs/traces.jsonl")
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
@@ -83,9 +82,10 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         ),
     }
     for lesson in known:
-        trace = recorded.trace(traces, lesson["lesson"], lesson["drawn_from"])
-        name = f"{page_of(lesson['lesson'])}.svg"
-        parts[name] = diagrams.figure(trace, references)
+        folder = lesson["lesson"]
+        source = traces.source_of(folder)
+        picture = diagrams.figure(traces.read(folder), source, references)
+        parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import gzip
 import itertools
 import json
 import signal
@@ -147,11 +148,11 @@ def without_collector() -> Iterator[None]:
 
 
 def read(folder: Path) -> Trace:
-    """Read a folder of files that `ipclab trace` wrote.
+    """Read a folder of files that `ipclab trace` wrote, perhaps packed by gzip.
 
     Raises UsageError where there is no trace or one of another format.
     """
-    paths = sorted(folder.glob("*.trace"))
+    paths = sorted([*folder.glob("*.trace"), *folder.glob("*.trace.gz")])
     if not paths:
         raise UsageError(f"{folder}: no trace here (no file *.trace)")
     processes: list[Process] = []
@@ -214,7 +215,7 @@ def _file(path: Path) -> tuple[Process | None, list[Entry]]:
 def _lines(path: Path) -> Iterator[bytes]:
     """The whole lines; what was being written when the process died has a zero
     byte in front."""
-    with path.open("rb") as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # zeros that nothing was written into
