@@ -90,7 +90,7 @@ class _Replay:
                 space.calls += 1
                 space.faulted |= value.result in FAULTS
                 if value.process.forked and space.calls == 1:
-                    self._first_after_fork(value)
+                    self._first_after_fork(value, value.name)
                 handler = HANDLERS.get(value.name)
                 if handler:
                     handler(self, space, value)
@@ -171,17 +171,22 @@ class _Replay:
             space.descriptors = dict(parents[-1].descriptors)
         self.spaces[process] = space
 
-    def _first_after_fork(self, call: Call) -> None:
+    def _on_refused(self, space: Space, event: Event) -> None:
+        """What the runtime refused before it called the driver."""
+        if space.process.forked and space.calls == 0:
+            self._first_after_fork(event, event.facts["name"])
+
+    def _first_after_fork(self, entry: Entry, name: str) -> None:
         parents = [
             x
             for x in self.spaces.values()
-            if x.process.number == call.process.parent and x.calls
+            if x.process.number == entry.process.parent and x.calls
         ]
         if parents:
             self.found(
                 "cuda-after-fork",
-                call,
-                f"{call.name} in a child of fork, whose parent had called CUDA before",
+                entry,
+                f"{name} in a child of fork, whose parent had called CUDA before",
             )
 
     def _end(self, process: Process, at: int) -> None:
