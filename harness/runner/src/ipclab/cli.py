@@ -151,6 +151,7 @@ def _mutants(options: argparse.Namespace) -> int:
             lessons=options.lessons,
             seconds=options.limit,
             baseline=options.baseline,
+            like=options.like,
         ),
     )
     if folder and (folder / "run.json").exists():
@@ -526,6 +527,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="go on with what lies there, with the same build",
+    )
+    kill.add_argument(
+        "--like",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="an earlier matrix: a fault meets first the tests that noticed it there",
     )
     kill.add_argument(
         "--baseline",

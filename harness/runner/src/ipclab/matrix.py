@@ -111,12 +111,6 @@ def told(document: Document) -> list[tuple[str, str]]:
             (f"{result}: {x['name']}: {x['what']}{_bracketed(x['note'])}", "red")
             for x in some
         ]
-    open_points = [
-        x["name"] for x in document["faults"] if x["note"].startswith("open: ")
-    ]
-    if open_points:
-        names = ", ".join(open_points)
-        lines.append((f"{len(open_points)} open (faults.json): {names}", "yellow"))
     if document["unproved"]:
         rows = ", ".join(document["unproved"])
         lines.append((f"no fault is noticed by {rows}: never seen to fail", "red"))
