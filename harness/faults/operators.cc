@@ -538,6 +538,8 @@ constexpr Names kTools = {"cudaMallocPitch",
                           "cuPointerSetAttribute",
                           "cudaPeekAtLastError",
                           "cuGetErrorName",
+                          "cuStreamWaitValue32",
+                          "cuStreamWriteValue32",
                           "cuMemGetHandleForAddressRange",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};

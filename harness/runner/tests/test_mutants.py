@@ -400,6 +400,7 @@ def test_a_fault_is_chosen_by_environment_alone(
         assert not Path(seen["IPCLAB_FAULT_STATE"]).exists()  # of this test alone
     assert "IPCLAB_FAULT" not in sound and "IPCLAB_FAULT_CENSUS" in sound
     assert faulty["IPCLAB_FAULT"] == "bad" and "IPCLAB_FAULT_CENSUS" not in faulty
+    assert sound["IPCLAB_MODEL_MACHINE"] != faulty["IPCLAB_MODEL_MACHINE"]
     assert sound["IPCLAB_CAPABILITIES"] == faulty["IPCLAB_CAPABILITIES"]
 
 
@@ -724,7 +725,14 @@ def test_lessons_notice_their_central_faults(model: Build) -> None:
         "if under('denied'): print('SKIP: no IPC'); sys.exit(77)\n"
         "sys.exit(under('central', 'ok-flagged', 'cudaFree.noop'))"
     )
-    done = mutants(model, "--lessons")
+    assert mutants(model, "--lessons", "--results", "main").returncode == 1
+    assert results(model, "main/lessons.json") == {
+        "central": "killed",
+        "cudaFree.noop": "killed",
+        "denied": "survived",
+        "missed": "survived",
+    }
+    done = mutants(model, "--lessons", "all")
     name = "kills/lessons.json"
     assert done.returncode == 1
     assert results(model, name) == {

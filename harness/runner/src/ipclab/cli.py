@@ -495,8 +495,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     kill.add_argument(
         "--lessons",
-        action="store_true",
-        help="which faults does each lesson notice by its own check?",
+        nargs="?",
+        choices=(mutants.CENTRAL, mutants.EVERY),
+        const=mutants.CENTRAL,
+        default=None,
+        help="ask the lessons: does each notice by its own check what breaks its "
+        "central statement? all: which faults of all does each notice?",
     )
     kill.add_argument(
         "-j",

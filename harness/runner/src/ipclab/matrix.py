@@ -86,6 +86,11 @@ def counts(document: Document) -> dict[str, int]:
     return {result: found[result] for result in MEANING if found[result]}
 
 
+def left(document: Document) -> int:
+    """How many faults have still to be run; not those that this machine cannot."""
+    return sum(x["result"] == NOT_RUN and not x["note"] for x in document["faults"])
+
+
 def failed(document: Document) -> bool:
     """Whether something fails the command: a fault, a row, a test, a list."""
     return bool(

@@ -44,6 +44,8 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
+# A lesson meets the faults that faults.json lists for it, or all that it reaches.
+CENTRAL, EVERY = "central", "all"
 # A row that no fault of its own has killed meets so many further operators.
 PROOFS = 60
 STOPPED = 3  # exit code
@@ -64,7 +66,7 @@ class Request:
     functions: tuple[str, ...] = ()  # only faults of these
     kind: str | None = None  # only NAMED or OPERATOR
     shard: tuple[int, int] | None = None  # only the Kth of N parts
-    lessons: bool = False  # the samples instead of the suite
+    lessons: str | None = None  # ask the samples, not the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after so long
     baseline: Path | None = None  # a run without the library, to compare with
     like: Path | None = None  # an earlier matrix: what noticed a fault there is first
@@ -99,11 +101,8 @@ def run(out: Console, request: Request) -> int:
     _show(out, document)
     out.print(Text(str(page)), soft_wrap=True)
     if not complete:
-        left = sum(
-            fault["result"] == trials.NOT_RUN and not fault["note"]
-            for fault in document["faults"]
-        )
-        lessons = "--lessons " if request.lessons else ""
+        left = matrix.left(document)
+        lessons = f"--lessons {request.lessons} " if request.lessons else ""
         out.print(
             Text(
                 f"stopped: {left} of {len(document['faults'])} faults are left; go on "
@@ -126,7 +125,10 @@ def choose(
     there = [x for x in catalogue.faults if backend == "model" or x.kind != HOOK]
     if request.lessons:
         central = {name for names in catalogue.lessons.values() for name in names}
-        there = [x for x in there if x.kind != OPERATOR or x.name in central]
+        every = request.lessons == EVERY
+        there = [
+            x for x in there if x.name in central or (every and x.kind != OPERATOR)
+        ]
     known = {x.name for x in catalogue.faults}
     functions = {x.function for x in catalogue.faults}
     for name in request.names:
@@ -193,6 +195,9 @@ class Campaign:
         }
         if request.resume:
             self._same(now)
+            asked = self._journal.head["lessons"]
+            if asked != request.lessons:
+                raise UsageError(f"{self.folder}: was begun with --lessons {asked}")
         else:
             chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
@@ -201,6 +206,7 @@ class Campaign:
                 {
                     "made": _now(),
                     "suite": suite,
+                    "lessons": request.lessons,
                     **now,
                     "partial": partial,
                     "faults": [x.name for x in chosen],
@@ -284,7 +290,9 @@ class Campaign:
                 continue
             profile = self.profile(fault)
             for case in self.cases(profile):
-                if fault.kind == OPERATOR or self.suite == LESSONS:
+                if self._request.lessons == CENTRAL:
+                    fits = self._central(fault, case)
+                elif fault.kind == OPERATOR or self.suite == LESSONS:
                     fits = case.gpus >= fault.gpus
                 else:
                     fits = case.requirement in fault.rows
@@ -310,7 +318,13 @@ class Campaign:
                 for case in cases
                 if (known := sound.get(case.name))
                 and known.usable
-                and (fault.function in known.functions or self._central(fault, case))
+                and (
+                    self._central(fault, case)
+                    or (
+                        self._request.lessons == EVERY
+                        and fault.function in known.functions
+                    )
+                )
             ]
         if fault.kind == OPERATOR:
             return trials.candidates(fault, cases, sound)
@@ -477,9 +491,9 @@ class Campaign:
     ) -> bool:
         if not jobs:
             return True
-        uuids = [str(gpu["uuid"]) for gpu in self.machine(None).probe["gpus"]]
-        if self.backend == "model":
-            uuids = []  # each test has a simulated machine of its own
+        apart = self.backend == "model"  # each test has a machine of its own
+        gpus = self.machine(None).probe["gpus"]
+        uuids = [] if apart else [str(gpu["uuid"]) for gpu in gpus]
         at_once = self._request.jobs
         shown = Counted(self._out, len(jobs))
 
@@ -505,7 +519,7 @@ class Campaign:
             return schedule.run(
                 jobs,
                 at_once,
-                schedule.Allocator(uuids, at_once),
+                schedule.Allocator(uuids, at_once, apart),
                 self._execute,
                 lambda _job: None,
                 finished,
@@ -530,6 +544,7 @@ class Campaign:
         environment = {
             "LD_PRELOAD": f"{before}:{library}" if before else library,
             "IPCLAB_FAULT_STATE": str(state),
+            "IPCLAB_MODEL_MACHINE": str(folder),  # of this test alone
         }
         began = time.monotonic()
         machine = self.machine(job.profile)
@@ -584,9 +599,7 @@ class Campaign:
         named = {cell["row"] for fault in found for cell in fault["cells"]}
         order = [x for x in self.rows if x in named]
         order += sorted(named - self.rows.keys())
-        whole = not head["partial"] and not any(
-            x["result"] == trials.NOT_RUN and not x["note"] for x in found
-        )
+        whole = not head["partial"] and not matrix.left({"faults": found})
         return {
             "version": matrix.VERSION,
             "suite": self.suite,
