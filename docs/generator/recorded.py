@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import results
+from ipclab import matrix, results
+from ipclab.errors import UsageError
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -26,6 +27,7 @@ class Run:
     name: str  # of the folder
     about: dict[str, Any]  # run.json
     records: list[dict[str, Any]]
+    kills: matrix.Document | None = None  # its kill matrix, where it was made
 
     @property
     def real(self) -> bool:
@@ -50,7 +52,8 @@ def runs(folders: Iterable[Path]) -> list[Run]:
             raise Missing(
                 f"{folder}: {contents.wrong}; record it again with ipclab run"
             )
-        found.append(Run(folder.name, contents.run, contents.records))
+        kills = matrix.read(folder)
+        found.append(Run(folder.name, contents.run, contents.records, kills))
     return sorted(found, key=lambda run: not run.real)
 
 

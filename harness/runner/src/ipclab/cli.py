@@ -159,6 +159,7 @@ def _mutants(options: argparse.Namespace) -> int:
             lessons=options.lessons,
             seconds=options.limit,
             baseline=options.baseline,
+            like=options.like,
         ),
     )
     if folder and (folder / "run.json").exists():
@@ -513,8 +514,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     kill.add_argument(
         "--lessons",
-        action="store_true",
-        help="which faults does each lesson notice by its own check?",
+        nargs="?",
+        choices=(mutants.CENTRAL, mutants.EVERY),
+        const=mutants.CENTRAL,
+        default=None,
+        help="ask the lessons: does each notice by its own check what breaks its "
+        "central statement? all: which faults of all does each notice?",
     )
     kill.add_argument(
         "-j",
@@ -545,6 +550,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="go on with what lies there, with the same build",
+    )
+    kill.add_argument(
+        "--like",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="an earlier matrix: a fault meets first the tests that noticed it there",
     )
     kill.add_argument(
         "--baseline",
