@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ipclab import matrix, results
-from ipclab.errors import UsageError
 
 TOP = Path(__file__).resolve().parents[2]
 

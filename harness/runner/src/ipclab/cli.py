@@ -71,7 +71,9 @@ def _command(options: argparse.Namespace) -> int:
     if options.command == "verify":
         return verify.run(terminal.console(), options.results, options.held_to)
     if options.command == "sample":
-        return sample.run(build, options.lesson, options.backend, options.profile)
+        return sample.run(
+            build, options.lesson, options.backend, options.profile, options.role
+        )
     if options.command == "mutants":
         return _mutants(options)
     if options.command == "doctor":
@@ -361,6 +363,14 @@ def _parser() -> argparse.ArgumentParser:
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
+    one.add_argument(
+        "--role",
+        nargs=2,
+        metavar=("exporter|importer", "PATH"),
+        default=None,
+        help="one role only; a second terminal starts the other at the same path, "
+        "which must be a free name for a socket; the exporter comes first",
+    )
     look = commands.add_parser(
         "doctor",
         help="what this machine can share, and what stands in the way",
