@@ -69,6 +69,18 @@ inline unsigned value_at(const void* data) {
   return value;
 }
 
+/// Does the stream still wait after 0.2 s? By then all that nothing
+/// holds has been done.
+inline bool is_held(cudaStream_t stream) {
+  cudaError_t code = cudaStreamQuery(stream);
+  for (int look = 0; look < 20 && code == cudaErrorNotReady; ++look) {
+    poll(nullptr, 0, 10);  // ms between two looks
+    code = cudaStreamQuery(stream);
+  }
+  if (code != cudaErrorNotReady) CUDA_CHECK(code);
+  return code == cudaErrorNotReady;
+}
+
 /// An answer to a question of an exercise.
 enum Answer { kUnknown, kYes, kNo };
 

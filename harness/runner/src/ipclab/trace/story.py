@@ -74,6 +74,7 @@ class _Replay:
         self.by_file: list[Handle] = []  # descriptors
         self.sent: dict[str, deque[tuple[Event, list[Handle | None]]]] = {}
         self.said: set[tuple[Any, ...]] = set()
+        self.tainted: set[Process] = set()  # forked when CUDA was in use
 
     def run(self) -> Story:
         for at, what, value in self._order():
@@ -169,15 +170,12 @@ class _Replay:
         ]
         if parents:  # descriptors are inherited, by fork and by exec
             space.descriptors = dict(parents[-1].descriptors)
+        if process.forked and any(x.calls for x in parents):
+            self.tainted.add(process)
         self.spaces[process] = space
 
     def _first_after_fork(self, call: Call) -> None:
-        parents = [
-            x
-            for x in self.spaces.values()
-            if x.process.number == call.process.parent and x.calls
-        ]
-        if parents:
+        if call.process in self.tainted:
             self.found(
                 "cuda-after-fork",
                 call,
