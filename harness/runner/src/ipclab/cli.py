@@ -34,6 +34,8 @@ from ipclab import (
     verify,
 )
 from ipclab.errors import HarnessError, UsageError
+from ipclab.learn import command as learn
+from ipclab.learn import progress
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
 from ipclab.trace import command as trace
@@ -97,6 +99,21 @@ def _command(options: argparse.Namespace) -> int:
         return trace.print_variables(_trace(options))
     if options.command == "trace":
         return trace.run(terminal.console(), _trace(options))
+    if options.command == "learn":
+        return learn.run(
+            terminal.console(),
+            learn.Request(
+                build=build,
+                folder=options.folder,
+                action=options.action,
+                exercise=options.exercise,
+                backend=options.backend,
+                once=options.once,
+                show=options.show,
+                verify=options.verify,
+                report=options.report,
+            ),
+        )
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
@@ -371,6 +388,53 @@ def _parser() -> argparse.ArgumentParser:
         help="one role only; a second terminal starts the other at the same path, "
         "which must be a free name for a socket; the exporter comes first",
     )
+    mend = commands.add_parser(
+        "learn",
+        help="exercises: mend broken IPC programs, with hints and a check",
+        description="Hands out the next exercise in a folder of yours, builds and "
+        "checks it at each save, and says what was expected and what was seen.",
+        epilog="ACTION is one of: "
+        + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
+        + ". Exit code: 0; 1 if what was checked does not pass; 2 usage; 3 the "
+        "harness is broken",
+    )
+    mend.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=learn.ACTIONS, default="next"
+    )
+    mend.add_argument(
+        "exercise",
+        metavar="EXERCISE",
+        nargs="?",
+        help="03, 3, its name (default: the first that has not passed)",
+    )
+    mend.add_argument(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        default=progress.DEFAULT,
+        help=f"your folder (default: {progress.DEFAULT})",
+    )
+    mend.add_argument("--once", action="store_true", help="check once, do not watch")
+    mend.add_argument(
+        "--show", action="store_true", help="the solution before it passed"
+    )
+    mend.add_argument(
+        "--verify", action="store_true", help="run all that has passed anew"
+    )
+    mend.add_argument(
+        "--report",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="for a teacher: how far a class is, from the folders below DIR",
+    )
+    mend.add_argument(
+        "--backend",
+        choices=backend.CHOICES,
+        default="auto",
+        help="a GPU or the reference model; auto: a GPU if there is one, and the "
+        "model for what that cannot run",
+    )
     look = commands.add_parser(
         "doctor",
         help="what this machine can share, and what stands in the way",
@@ -597,7 +661,11 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
+<<<<<<< HEAD
     for command in (run, whole, one, kill, look, law, seen, guest):
+=======
+    for command in (run, whole, one, kill, look, law, seen, mend):
+>>>>>>> tests
         command.add_argument(
             "--build",
             metavar="DIR",

@@ -74,6 +74,7 @@ class _Replay:
         self.by_file: list[Handle] = []  # descriptors
         self.sent: dict[str, deque[tuple[Event, list[Handle | None]]]] = {}
         self.said: set[tuple[Any, ...]] = set()
+        self.tainted: set[Process] = set()  # forked when CUDA was in use
 
     def run(self) -> Story:
         for at, what, value in self._order():
@@ -169,6 +170,8 @@ class _Replay:
         ]
         if parents:  # descriptors are inherited, by fork and by exec
             space.descriptors = dict(parents[-1].descriptors)
+        if process.forked and any(x.calls for x in parents):
+            self.tainted.add(process)
         self.spaces[process] = space
 
     def _on_refused(self, space: Space, event: Event) -> None:
@@ -177,12 +180,7 @@ class _Replay:
             self._first_after_fork(event, event.facts["name"])
 
     def _first_after_fork(self, entry: Entry, name: str) -> None:
-        parents = [
-            x
-            for x in self.spaces.values()
-            if x.process.number == entry.process.parent and x.calls
-        ]
-        if parents:
+        if entry.process in self.tainted:
             self.found(
                 "cuda-after-fork",
                 entry,
