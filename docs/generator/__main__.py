@@ -3,8 +3,7 @@
     python -m generator --lessons lessons.json --cuda INCLUDE
                         [--results FOLDER]... OUTPUT
 
-OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages. OUTPUT has
-Doxygen's own header.html already; the theme's scripts are added to it.
+OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -27,11 +26,11 @@ from generator import (
     links,
     recorded,
     rules,
-    theme,
     traces,
     verdicts,
 )
 from generator.chapters import page_of
+from generator.headers import Headers
 from ipclab import faults
 from ipclab.errors import HarnessError, UsageError
 
@@ -91,15 +90,13 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
         "runner.dox": documents.runner(),
-        **rules.pages(catalogue, evidence),
+        **rules.pages(catalogue, evidence, Headers(cuda)),
         **documents.pages(TOP / "docs"),
     }
     for folder, files in (("parts", parts), ("pages", pages)):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (output / folder / name).write_text(text)
-    header = output / "header.html"
-    header.write_text(theme.header(header.read_text()))
 
 
 if __name__ == "__main__":
