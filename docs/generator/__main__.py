@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from generator import (
+    calls,
     chapters,
     costs,
     cuda_tags,
@@ -24,8 +25,10 @@ from generator import (
     documents,
     lessons,
     links,
+    memory,
     recorded,
     rules,
+    symptoms,
     traces,
     verdicts,
 )
@@ -62,6 +65,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
+    headers = Headers(cuda)
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
@@ -75,6 +79,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
         "trace_rules.md": documents.trace_rules(),
+        **symptoms.parts(evidence.lessons),
+        **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
@@ -89,8 +95,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
+        "calls.dox": calls.page(TOP, known, catalogue["rows"], headers, references),
         "runner.dox": documents.runner(),
-        **rules.pages(catalogue, evidence, Headers(cuda)),
+        **rules.pages(catalogue, evidence, headers),
         **documents.pages(TOP / "docs"),
     }
     for folder, files in (("parts", parts), ("pages", pages)):

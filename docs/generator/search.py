@@ -34,6 +34,9 @@ WEIGHT = {
     "errata": 0.5,
 }
 OTHER = 0.6
+ASIDE, LESS = ("_code", "_out", "_proof", "_test"), 0.6  # sections that name much
+APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
+WHOLE = ("rule", "class", "struct")  # pages about one thing
 
 
 def index(
@@ -48,14 +51,17 @@ def index(
         kind = page.name.partition("_")[0]
         weight = WEIGHT.get(page.name, WEIGHT.get(kind, OTHER))
         titles = {heading.anchor: heading.text for heading in page.headings}
-        for anchor, html in sections(page.body):
+        whole = kind in WHOLE
+        for anchor, html in [("", page.body)] if whole else sections(page.body):
             text = text_of(UNREAD.sub(" ", html.replace("<", " <")))[:MOST]
             if not anchor or text:
                 address = page.file + (f"#{anchor}" if anchor else "")
                 words = keywords.get(address.replace(".html", ""), "")
                 heading = titles.get(anchor, "")
                 label = _shown(book, page)
-                entries.append([address, label, heading, words, text, weight])
+                less = LESS if anchor.endswith(ASIDE) else 1
+                entry = [address, label, heading, words, text, round(weight * less, 2)]
+                entries.append([*entry, int(kind in APART)])
     lines = ",\n".join(json.dumps(x, ensure_ascii=False) for x in entries)
     return f"ipclabIndex = [\n{lines}\n];\n"
 

@@ -73,42 +73,51 @@
     return found;
   };
 
+  // Number of an entry -> what it is worth for each typed word.
   const score = (typed) => {
     const scores = new Map();
-    for (const term of typed) {
-      const best = new Map();
+    typed.forEach((term, place) => {
       for (const [word, likely] of meant(term)) {
         const list = built.postings.get(word);
         const rare = Math.log(1 + (ipclabIndex.length - list.length + 0.5) / (list.length + 0.5));
         for (const [number, count] of list) {
           const long = 0.4 + 0.6 * built.lengths[number] / built.mean;
-          const value = likely * rare * count * 2.2 / (count + 1.2 * long);
-          if (value > (best.get(number) || 0)) best.set(number, value);
+          const value = likely * rare * count * 2.2 / (count + 1.2 * long) * ipclabIndex[number][5];
+          if (!scores.has(number)) scores.set(number, Array(typed.length).fill(0));
+          const worth = scores.get(number);
+          worth[place] = Math.max(worth[place], value);
         }
       }
-      for (const [number, value] of best) {
-        const sum = scores.get(number) || { value: 0, terms: 0 };
-        scores.set(number, { value: sum.value + value, terms: sum.terms + 1 });
-      }
-    }
+    });
     return scores;
   };
 
-  // The best section of each page that has the words, best page first.
+  const sum = (values) => values.reduce((all, x) => all + x, 0);
+
+  // The best section of each page that has the words, best page first: a page
+  // counts with the best that any of its sections has for each word, unless its
+  // sections have nothing to do with each other.
   const find = (text) => {
     const all = words(text).filter((word) => !IGNORED.has(word));
     const typed = [...new Set((all.length ? all : words(text)).map(stem))];
+    const whole = text.trim().toLowerCase();
     const pages = new Map();
-    for (const [number, { value, terms }] of score(typed)) {
+    for (const [number, values] of score(typed)) {
       const entry = ipclabIndex[number];
-      const worth = value * entry[5] * (terms / typed.length) ** 2;
+      const named = [entry[2].split(" (")[0], entry[1].split(":")[0]]
+        .some((name, i) => name.toLowerCase() === whole && (i === 0 || !entry[2]));
       const page = entry[0].split("#")[0];
-      const seen = pages.get(page) || { worth: 0, more: 0, entry };
-      if (worth > seen.worth) pages.set(page, { worth, more: seen.more + seen.worth, entry });
-      else seen.more += worth, pages.set(page, seen);
+      if (!pages.has(page)) pages.set(page, { best: 0, values: Array(typed.length).fill(0), bonus: 0 });
+      const seen = pages.get(page);
+      const worth = sum(values) * (values.filter(Boolean).length / typed.length) + (named ? 1000 : 0);
+      if (worth > seen.best) Object.assign(seen, { best: worth, entry, ...(entry[6] && { values }) });
+      seen.bonus = Math.max(seen.bonus, named ? 1000 : 0, worth * 0.5);
+      if (!entry[6]) seen.values = seen.values.map((x, i) => Math.max(x, values[i]));
     }
     return [...pages.values()]
-      .sort((a, b) => b.worth + 0.05 * b.more - a.worth - 0.05 * a.more)
+      .map((x) => ({ ...x, worth: x.bonus +
+        sum(x.values) * (x.values.filter(Boolean).length / typed.length) ** 2 }))
+      .sort((a, b) => b.worth - a.worth)
       .slice(0, MOST).map((x) => ({ entry: x.entry, typed }));
   };
 
