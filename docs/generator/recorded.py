@@ -5,12 +5,14 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ipclab import matrix, results
+from ipclab.records import Record, Row, rows
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -25,8 +27,13 @@ class Run:
 
     name: str  # of the folder
     about: dict[str, Any]  # run.json
-    records: list[dict[str, Any]]
+    records: list[Record]
     kills: matrix.Document | None = None  # its kill matrix, where it was made
+
+    @functools.cached_property
+    def rows(self) -> list[Row]:
+        """One for each test."""
+        return rows(self.records)
 
     @property
     def real(self) -> bool:

@@ -14,6 +14,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import json
 import os
@@ -126,10 +127,16 @@ def as_written(name: str, source: str) -> str:
         return name
     family = re.match("cuMem(cpy|set)", name)
     known = RUNTIME.get(family[0] if family else name, ())
+    words = _words(source)
     for candidate in (name, *known, f"cuda{name.removeprefix('cu')}"):
-        if re.search(rf"\b{candidate}\b", source):
+        if candidate in words:
             return candidate
     return ""
+
+
+@functools.cache
+def _words(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", source))
 
 
 def source_of(lesson: str) -> str:

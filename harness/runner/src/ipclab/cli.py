@@ -661,11 +661,7 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-<<<<<<< HEAD
-    for command in (run, whole, one, kill, look, law, seen, guest):
-=======
-    for command in (run, whole, one, kill, look, law, seen, mend):
->>>>>>> tests
+    for command in (run, whole, one, kill, look, law, seen, guest, mend):
         command.add_argument(
             "--build",
             metavar="DIR",
