@@ -19,6 +19,7 @@ from pathlib import Path
 from generator import (
     chapters,
     costs,
+    coverage,
     cuda_tags,
     diagrams,
     dictionary,
@@ -31,6 +32,7 @@ from generator import (
     verdicts,
 )
 from generator.chapters import page_of
+from ipclab import catalogue as documented
 from ipclab import faults
 from ipclab.errors import HarnessError, UsageError
 
@@ -57,6 +59,9 @@ def main() -> int:
 def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> None:
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    by_id = {row["id"]: row for row in catalogue["rows"]}
+    kinds = {name: row["kind"] for name, row in by_id.items()}
+    ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
     tag_file = output / "cuda.tag"
@@ -70,6 +75,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         [x for x in faults.known(lesson_list.parent) if not x.allowed],
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
+        documented.cited(ledger),
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
@@ -92,6 +98,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "errors.dox": dictionary.page(),
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
+        **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
     }
     for folder, files in (("parts", parts), ("pages", pages)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled
 from ipclab import records
+from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 
 Row = dict[str, Any]
@@ -25,9 +26,12 @@ the GPUs, a program that uses one wrongly can put their GPUs out of service. So 
 things that the documentation says about sharing are not covered:
 
 - a multicast object may be exported and imported as other handles are, by its handle
-  types (cuda.h:4362-4366, see cuMulticastCreate);
+  types (CUmulticastObjectProp, see cuMulticastCreate);
 - one that can be shared, and an imported one, takes only memory that can be shared
-  (cuda.h:13919-13920, see cuMulticastBindMem and cuMulticastBindAddr).
+  (cuMulticastBindMem and cuMulticastBindAddr).
+
+@subpage coverage shows what covers each documented sentence, and why others are left
+out.
 
 """
 GROUPS = {
@@ -56,6 +60,7 @@ class Evidence:
     faults: list[Fault]  # what may make a row fail
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
+    sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -114,6 +119,9 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     rows = [
         ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
         ("Source", plain(spelled(row["source"]))),
+        ("Documented", _documented(evidence.sentences.get(name, []))),
+        ("Since", f"CUDA {row['since']}" if "since" in row else ""),
+        ("Until", f"CUDA {row['until']}" if "until" in row else ""),
         ("Follows from", ", ".join(link_to(x) for x in row.get("follows_from", []))),
         ("Scenario", plain(row.get("scenario", ""))),
         ("Check", plain(row.get("check", ""))),
@@ -135,6 +143,12 @@ def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     ]
     sentence = plain(spelled(row["statement"]))
     return f"@section {label(row)} {name}\n\n> {sentence}\n\n{facts(rows)}"
+
+
+def _documented(sentences: list[Entry]) -> str:
+    """The functions and types whose sentences a row rests on, with those sentences."""
+    topics = dict.fromkeys(x.topic for x in sentences)
+    return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 
 
 def verdict(run: Run, row: str) -> str:

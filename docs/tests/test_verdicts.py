@@ -17,7 +17,7 @@ ROW = {
     "id": "LMEM-01",
     "statement": "Memory is readable.",
     "kind": "MUST",
-    "source": "cuda_runtime_api.h:1-2",
+    "source": "cudaIpcOpenMemHandle",
     "lessons": ["01_legacy_memory", "99_planned"],
 }
 DEVIATION = {
@@ -84,7 +84,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "@section rule_LMEM_01 LMEM-01",
         "> Memory is readable.",
         "MUST: documented guarantee",
-        "cuda_runtime_api.h:1-2",
+        "cudaIpcOpenMemHandle",
         "`A.B`",
         "`a-fault`: breaks it",
         "| **NVIDIA H200, driver 580.1** | conforms |",
