@@ -142,6 +142,10 @@ class Run:
 
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
         """
+        row = self.catalogue.get(case.requirement or "", {})
+        if why := deviations.does_not_hold(row, self.probe["driver_version"]):
+            line = records.not_judged(case, why, self.settings.seed)
+            return self.judge(case, attempt, line)
         folder = tempfile.mkdtemp(dir=self._temporary.name)
         path = Path(folder) / "record.jsonl"
         limit = planted.seconds if planted else None
@@ -317,7 +321,13 @@ class Run:
                     "statement": row["statement"],
                     "kind": row["kind"],
                     "source": row.get("source"),
-                    **({x: row[x] for x in ("follows_from",) if x in row}),
+                    **(
+                        {
+                            x: row[x]
+                            for x in ("follows_from", "since", "until")
+                            if x in row
+                        }
+                    ),
                 }
                 for name, row in self.catalogue.items()
             },
