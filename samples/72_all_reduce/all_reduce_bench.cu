@@ -305,6 +305,7 @@ int main(int argc, char** argv) {
   require_legacy_ipc();
   int gpus = 0;
   CUDA_CHECK(cudaGetDeviceCount(&gpus));
-  Ranks ranks(argv, std::min(gpus, kMaxRanks));
+  char* alone[] = {argv[0], nullptr};
+  Ranks ranks(alone, std::min(gpus, kMaxRanks));
   return ranks.finish(take_part(ranks));
 }
