@@ -1,4 +1,4 @@
-// Exercise 48, a project: a tensor server.
+// Exercise 48: a tensor server (a project).
 //
 // The server keeps three tensors in one allocation. A client asks for a
 // tensor by its number, gets a loan (handle, offset, count), reads, and

@@ -1,4 +1,4 @@
-// Exercise 49, a project: a ring of frames.
+// Exercise 49: a ring of frames (a project).
 //
 // A camera (exporter) writes frames into a ring of four slots; a viewer
 // (importer) copies each one. Events say "filled" and "emptied", a pair

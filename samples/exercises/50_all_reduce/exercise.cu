@@ -1,4 +1,4 @@
-// Exercise 50, a project: an all-reduce for three ranks.
+// Exercise 50: an all-reduce for three ranks (a project).
 //
 // Each rank has a buffer of three chunks; at the end all of them have
 // the sums of all three. Step 1, reduce: rank r adds chunk r of the two
