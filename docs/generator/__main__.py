@@ -19,6 +19,7 @@ from generator import (
     calls,
     chapters,
     costs,
+    coverage,
     cuda_tags,
     diagrams,
     dictionary,
@@ -33,7 +34,7 @@ from generator import (
     verdicts,
 )
 from generator.chapters import page_of
-from generator.headers import Headers
+from ipclab import catalogue as documented
 from ipclab import faults
 from ipclab.errors import HarnessError, UsageError
 
@@ -60,18 +61,21 @@ def main() -> int:
 def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> None:
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    by_id = {row["id"]: row for row in catalogue["rows"]}
+    kinds = {name: row["kind"] for name, row in by_id.items()}
+    ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
-    headers = Headers(cuda)
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
         [x for x in faults.known(lesson_list.parent) if not x.allowed],
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
+        documented.cited(ledger),
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
@@ -95,9 +99,10 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
-        "calls.dox": calls.page(TOP, known, catalogue["rows"], headers, references),
+        "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
-        **rules.pages(catalogue, evidence, headers),
+        **rules.pages(catalogue, evidence),
+        **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
     }
     for folder, files in (("parts", parts), ("pages", pages)):

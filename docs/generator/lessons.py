@@ -68,7 +68,9 @@ def facts(lesson: Lesson, rows: int) -> str:
 
 def sentence(row: Row) -> str:
     """A row of the catalogue, with whose words it is."""
-    return f"> {text.plain(text.spelled(row['statement']))}\n>\n> {rules.origin(row)}\n\n"
+    return (
+        f"> {text.plain(text.spelled(row['statement']))}\n>\n> {rules.origin(row)}\n\n"
+    )
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:

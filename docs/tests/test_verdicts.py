@@ -18,7 +18,7 @@ ROW = {
     "id": "LMEM-01",
     "statement": "Memory is readable.",
     "kind": "MUST",
-    "source": "cuda_runtime_api.h:1-2",
+    "source": "cudaIpcOpenMemHandle",
     "lessons": ["01_legacy_memory", "99_planned"],
 }
 DEVIATION = {
@@ -61,7 +61,7 @@ def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None)
         deviations or [],
         list(runs),
     )
-    return rules.section(ROW, {"MUST": "documented guarantee"}, evidence)
+    return rules.rule_page(ROW, {"MUST": "documented guarantee"}, evidence)
 
 
 def test_a_departure_of_two_tests_is_told_once() -> None:
@@ -74,7 +74,7 @@ def test_a_departure_of_two_tests_is_told_once() -> None:
 def test_a_rule_names_the_rules_that_it_follows_from() -> None:
     evidence = rules.Evidence(set(), {}, [], [], [])
     row = {**ROW, "kind": "DERIVED", "follows_from": ["LMEM-06"]}
-    text = rules.section(row, {"DERIVED": "judged"}, evidence)
+    text = rules.rule_page(row, {"DERIVED": "judged"}, evidence)
     assert '| **Follows from** | @ref rule_LMEM_06 "LMEM-06" |' in text
     assert "Follows from" not in section()
 
@@ -82,13 +82,14 @@ def test_a_rule_names_the_rules_that_it_follows_from() -> None:
 def test_a_rule_shows_all_that_is_known_of_it() -> None:
     text = section(run(("conforms", "")), deviations=[DEVIATION])
     for part in (
-        "@section rule_LMEM_01 LMEM-01",
+        "@page rule_LMEM_01 LMEM-01: Memory is readable",
         "> Memory is readable.",
         "MUST: documented guarantee",
-        "cuda_runtime_api.h:1-2",
+        "cudaIpcOpenMemHandle",
         "`A.B`",
-        "`a-fault`: breaks it",
-        "| **NVIDIA H200, driver 580.1** | conforms |",
+        "| `a-fault` | breaks it |",
+        "| **NVIDIA H200, driver 580.1** |",
+        '<span class="verdict conforms">conforms</span>',
         "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
         "@ref lesson_01 |",
     ):

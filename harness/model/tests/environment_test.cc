@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles, CUDA_VISIBLE_DEVICES, fork, limits, and names that do not exist.
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,6 +142,20 @@ ROLE(few_descriptors) {
 TEST(Environment, NoDescriptorsIsAnErrorCode) {
   Peer peer("few_descriptors");
   EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+TEST(Environment, TheLoaderTakesTheInterpreterForThisProcessor) {
+#if defined __x86_64__ && !defined __SANITIZE_ADDRESS__ && \
+    !defined __SANITIZE_THREAD__
+  Dl_info info;
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(&cuInit), &info), 0);
+  const bool newer =
+      std::strstr(info.dli_fname, "/glibc-hwcaps/x86-64-v3/") != nullptr;
+  EXPECT_EQ(newer, __builtin_cpu_supports("x86-64-v3") != 0)
+      << info.dli_fname << " (a C library before 2.33 does not look there)";
+#else
+  GTEST_SKIP() << "there is one interpreter";
+#endif
 }
 
 // ---- two GPUs

@@ -17,7 +17,9 @@ from rich.console import Console
 from ipclab import (
     __version__,
     backend,
+    catalogue,
     compare,
+    ctest,
     doctor,
     explain,
     faults,
@@ -118,6 +120,14 @@ def _command(options: argparse.Namespace) -> int:
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
+    if options.command == "catalogue":
+        return catalogue.run(
+            terminal.console(),
+            ctest.source_folder(build),
+            options.headers,
+            options.old,
+            options.coverage,
+        )
     if options.command == "compare":
         return compare.run(
             terminal.console(),
@@ -661,7 +671,35 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, whole, one, kill, look, law, seen, guest, mend):
+    documents = commands.add_parser(
+        "catalogue",
+        help="does a toolkit's documentation still say what the rows rest on?",
+        description="Holds conformance/sentences.json to the headers of a CUDA "
+        "toolkit: which sentences stand, are changed, moved, gone or new, and what "
+        "covers each.",
+        epilog="exit code: 0 every sentence stands, 1 something is different, 2 usage, "
+        "3 sentences.json cannot be read",
+    )
+    documents.add_argument(
+        "headers",
+        metavar="INCLUDE",
+        type=Path,
+        help="the toolkit's include folder: /usr/local/cuda/include",
+    )
+    documents.add_argument(
+        "--old",
+        metavar="INCLUDE",
+        type=Path,
+        default=None,
+        help="that of an older toolkit: show the whole of a sentence that was there",
+    )
+    documents.add_argument(
+        "--coverage",
+        action="store_true",
+        help="every sentence, with the rows that judge or observe it or the reason "
+        "why none does",
+    )
+    for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
         command.add_argument(
             "--build",
             metavar="DIR",

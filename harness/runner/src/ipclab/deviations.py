@@ -23,6 +23,7 @@ from ipclab.errors import HarnessError
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 DERIVED = "DERIVED"  # follows from documented sentences: judged like them
+VERSION = re.compile(r"\d+\.\d+")  # of CUDA
 VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
 
 
@@ -41,10 +42,30 @@ def read_requirements(path: Path) -> dict[str, Entry]:
                 f"{path}: {name}: a row of kind {DERIVED}, and no other, names in "
                 "'follows_from' the rows that it follows from"
             )
+        for field in ("since", "until"):
+            if field in row and not VERSION.fullmatch(str(row[field])):
+                raise HarnessError(
+                    f"{path}: {name}: '{field}' is a version of CUDA such as 13.5, "
+                    f"not {row[field]}"
+                )
         for origin in origins:
             if origin not in known or origin == name:
                 raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
     return known
+
+
+def does_not_hold(row: Entry, driver_version: int) -> str | None:
+    """Why a row says nothing of a driver of this version of CUDA (13000: 13.0).
+
+    A row that came with a toolkit, or went with one, has `since` or `until`.
+    """
+    driver = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+    since, until = row.get("since"), row.get("until")
+    if since and _version(driver) < _version(since):
+        return f"documented since CUDA {since}; the driver is of CUDA {driver}"
+    if until and _version(until) < _version(driver):
+        return f"documented until CUDA {until}; the driver is of CUDA {driver}"
+    return None
 
 
 def read_deviations(path: Path) -> list[Entry]:
