@@ -12,27 +12,27 @@
 #include "../common/check.h"
 
 //! [tensor]
-// What PyTorch's reduce_tensor() gives, for a tensor of two dimensions.
+/// What reduce_tensor() gives, for a tensor of two dimensions.
 struct Tensor {
-  int64_t device;
-  char handle[66];  // version, 'c', cudaIpcMemHandle_t
-  int64_t storage_bytes;
-  int64_t storage_offset;  // in the block, in bytes
-  char counter[64];        // the name of a file in shared memory …
-  int64_t counter_index;   // … and the place of the count in it
-  cudaIpcEventHandle_t event;
-  int64_t must_wait;           // is there an event?
-  int64_t offset;              // in the storage, in elements
-  int64_t size[2], stride[2];  // in elements
+  int64_t device;          ///< in the order of the sender
+  char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
+  int64_t storage_bytes;   ///< size of the storage
+  int64_t storage_offset;  ///< its place in the block, in bytes
+  char counter[64];        ///< the name of a file in shared memory …
+  int64_t counter_index;   ///< … and the place of the count in it
+  cudaIpcEventHandle_t event;  ///< what the sender has recorded
+  int64_t must_wait;           ///< is there an event?
+  int64_t offset;              ///< in the storage, in elements
+  int64_t size[2];             ///< rows and columns
+  int64_t stride[2];           ///< from row to row, column to column
 };
-
 static_assert(sizeof(Tensor) == 280, "as in producer.py");
 
-// A count is 1 as long as the other process uses the tensor.
+/// A count is 1 as long as the other process uses the tensor.
 struct Counters {
-  std::atomic<int> users;  // the last one removes the file's name
-  char unused[60];
-  std::atomic<int64_t> count[10000];
+  std::atomic<int> users;  ///< the last one removes the file's name
+  char unused[60];         ///< no meaning
+  std::atomic<int64_t> count[10000];  ///< one for each tensor sent
 };
 //! [tensor]
 
