@@ -17,7 +17,7 @@ import pytest
 
 from ipclab.cli import main
 from ipclab.errors import HarnessError
-from ipclab.learn import exercises, picture
+from ipclab.learn import exercises, paths, picture
 from ipclab.learn.check import Verdict, judge
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Toolbox
@@ -263,3 +263,17 @@ def test_the_picture_shows_who_did_what(
     assert any("cuIpcOpenMemHandle" in line for line in drawn)
     assert any("─ handle ─" in line and ">" in line for line in drawn)
     assert any("<" in line and "─ closed ─" in line for line in drawn)
+
+
+# --- paths --------------------------------------------------------------------
+
+
+def test_paths_take_the_time_that_they_say() -> None:
+    ways = {way.name: way for way in paths.read(TOP, ALL)}
+    assert set(ways) == {"two_hours", "one_day", "two_days", "self_study"}
+    assert ways["two_hours"].minutes == 120
+    alone = [x.name for step in ways["self_study"].steps for x in step.exercises]
+    assert sorted(alone) == sorted(BY_NAME)  # each once
+    for way in ways.values():
+        for step in way.steps:
+            assert step.block.lesson is None or step.block.lesson in LESSONS
