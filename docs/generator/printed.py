@@ -23,7 +23,10 @@ OPENING = """<!DOCTYPE html>
 <title>ipclab: the book</title>
 <link rel="icon" href="icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="ipclab.css">
-<style>@page { size: A4; margin: 16mm 14mm; } section.page { break-before: page; }</style>
+<style>
+@page { size: A4; margin: 16mm 14mm; }
+section.page { break-before: page; }
+</style>
 </head>
 <body class="whole">
 <main>

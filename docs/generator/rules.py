@@ -34,9 +34,10 @@ out.
 
 """
 ABOUT = (
-    "A rule is a sentence of the documentation, or one that follows from it, in our words: short enough to be "
-    "tested. Its source says where to read the original. Rules of the kinds OBSERVE and UNDEF are not promised by "
-    "the documentation; what happens is written down and never judged."
+    "A rule is a sentence of the documentation, or one that follows from it, in our "
+    "words: short enough to be tested. Its source says where to read the original. "
+    "Rules of the kinds OBSERVE and UNDEF are not promised by the documentation; what "
+    "happens is written down and never judged."
 )
 # What stands between the name of a rule and its source.
 ORIGINS = {

@@ -60,7 +60,7 @@ def make(
     template = _environment().get_template("page.html.j2")
     shutil.rmtree(html)
     html.mkdir()
-    for name, page in found.items():
+    for page in found.values():
         page.body = _live(page.body, found)
         text = framed(template, book, page, version)
         (html / page.file).write_text(text)

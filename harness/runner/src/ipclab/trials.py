@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipclab.ctest import Case
+from ipclab.deviations import UNJUDGED_KINDS
 from ipclab.faults import OPERATOR, Catalogue, Fault
 
 KILLED, DENIED, SURVIVED, UNFIRED, UNJUDGED = (
@@ -169,9 +170,9 @@ class Experience:
         """The tests, the most promising first.
 
         Those that noticed the fault before; those that faults.json puts first; those
-        that noticed others of the same function or operator; those of rows that speak
-        of the function. Then from cheap to expensive; tests that want to be alone come
-        last.
+        that noticed others of the same function or operator; those of rows that are
+        judged and speak of the function. Then from cheap to expensive; tests that want
+        to be alone come last.
         """
         return sorted(
             cases,
@@ -181,6 +182,7 @@ class Experience:
                 -self._alike[fault.operator or "", case.name]
                 - self._alike[fault.function, case.name],
                 case.alone,
+                catalogue.get(case.requirement or "", {}).get("kind") in UNJUDGED_KINDS,
                 not speaks_of(
                     catalogue.get(case.requirement or "", {}), fault.function
                 ),
