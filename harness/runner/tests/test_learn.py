@@ -1,6 +1,8 @@
 """Every exercise fails as it is handed out, for the reason that it names; its
 solutions pass; wrong ones fail with a message that helps. And `ipclab learn` itself.
 
+IPCLAB_LEARN_BACKEND=cuda does it on a GPU instead of the reference model.
+
 SPDX-License-Identifier: Apache-2.0
 """
 
@@ -49,7 +51,7 @@ CASES = [(x.name, variant) for x in ALL for variant in variants(x)]
 @functools.cache
 def toolbox() -> Toolbox:
     assert BUILD is not None
-    return Toolbox(BUILD, "model")
+    return Toolbox(BUILD, os.environ.get("IPCLAB_LEARN_BACKEND", "model"))
 
 
 @pytest.fixture(scope="module")
@@ -277,3 +279,12 @@ def test_paths_take_the_time_that_they_say() -> None:
     for way in ways.values():
         for step in way.steps:
             assert step.block.lesson is None or step.block.lesson in LESSONS
+
+
+def test_the_readme_lists_all_exercises() -> None:
+    text = (TOP / "samples/exercises/README.md").read_text()
+    for exercise in ALL:
+        assert (
+            f"| [{exercise.name}]({exercise.name}/{exercises.SOURCE}) | "
+            f"{exercise.title} |"
+        ) in text
