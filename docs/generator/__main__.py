@@ -88,8 +88,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     }
     for lesson in known:
         folder = lesson["lesson"]
-        source = traces.source_of(folder)
-        picture = diagrams.figure(traces.read(folder), source, references)
+        program, common = traces.sources(folder)
+        picture = diagrams.figure(traces.read(folder), program, common, references)
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),

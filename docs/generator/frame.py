@@ -23,7 +23,9 @@ HEADING = re.compile(r"<h([1-6])([^>]*)>(.*?)</h\1>", re.DOTALL)
 FRAGMENT = re.compile(r'<div class="fragment">(.*?)</div><!-- fragment -->', re.DOTALL)
 LINE = re.compile(r'<div class="line">(.*?)</div>\n?')
 TIP = re.compile(r'<div class="ttc".*?</div></div>\n?', re.DOTALL)
-TABLE = re.compile(r'<table class="(?:markdownTable|doxtable)">(.*?)</table>', re.DOTALL)
+TABLE = re.compile(
+    r'<table class="(?:markdownTable|doxtable)">(.*?)</table>', re.DOTALL
+)
 HEAD = re.compile(r'<tr class="markdownTableHead">\s*(.*?)</tr>\s*', re.DOTALL)
 CELL = re.compile(r"<(t[hd])[^>]*>(.*?)\s*(?=<t[hd]|</t[dhr]>|$)", re.DOTALL)
 SHORT_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
@@ -113,7 +115,7 @@ def _table(table: re.Match[str]) -> str:
             for row in re.findall(r"<tr[^>]*>(.*?)</tr>", inner[head.end() :], re.S)
         ]
         told = "".join(
-            f"<tr><th scope=\"row\">{re.sub('</?b>', '', row[0]).strip()}</th>"
+            f'<tr><th scope="row">{re.sub("</?b>", "", row[0]).strip()}</th>'
             f"<td>{row[1].strip()}</td></tr>\n"
             for row in rows
         )

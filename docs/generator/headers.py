@@ -31,7 +31,9 @@ class Headers:
 
     def _at(self, file: str, first: int, last: int) -> list[str]:
         lines = self._lines(file)
-        names = [x[1] for line in lines[first - 1 : last] if (x := DECLARED.match(line))]
+        names = [
+            x[1] for line in lines[first - 1 : last] if (x := DECLARED.match(line))
+        ]
         if names:
             return names
         for line in lines[last:]:  # a comment: what it is about follows it

@@ -36,7 +36,7 @@ SCENES = {
     ),
     "five_early": Scene(
         "The exporter has freed too early: what the importer reads is undefined",
-        "freed, or of another owner",
+        "freed",
         "",
         "pointer 0x7e51…",
         True,
@@ -58,7 +58,8 @@ def figure(scene: Scene) -> str:
         "</title>",
         _space("exporter", LEFT, scene.exporter),
         _space("importer", RIGHT, scene.importer),
-        f'<rect class="{style}" x="{MIDDLE}" y="80" width="{BLOCK}" height="60" rx="5"/>',
+        f'<rect class="{style}" x="{MIDDLE}" y="80" width="{BLOCK}" height="60" '
+        'rx="5"/>',
         _text(MIDDLE + BLOCK // 2, 72, "GPU", "head"),
         _text(MIDDLE + BLOCK // 2, 115, scene.block),
     ]

@@ -55,7 +55,9 @@ class Book:
     def around(self, page: str) -> tuple[str, str]:
         """The page before and the page after; empty at the ends."""
         group = self.under.get(page)
-        order = [x for x, y in self.under.items() if y == group] if group else self.order
+        order = (
+            [x for x, y in self.under.items() if y == group] if group else self.order
+        )
         if page not in order:
             return "", ""
         at = order.index(page)
@@ -86,9 +88,7 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
     results = [x for x in titles if x.startswith("result")]
     parts.append(Part("Results", sorted(results, key=lambda x: (x != "results", x))))
     placed = {page for part in parts for page in part.pages} | set(WORK)
-    under = {
-        page: f"rules_{page.split('_')[1]}" for page in titles if _is_rule(page)
-    }
+    under = {page: f"rules_{page.split('_')[1]}" for page in titles if _is_rule(page)}
     rest = [
         page
         for page in titles

@@ -23,7 +23,10 @@ OPENING = """<!DOCTYPE html>
 <title>ipclab: the book</title>
 <link rel="icon" href="icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="ipclab.css">
-<style>@page { size: A4; margin: 16mm 14mm; } section.page { break-before: page; }</style>
+<style>
+@page { size: A4; margin: 16mm 14mm; }
+section.page { break-before: page; }
+</style>
 </head>
 <body class="whole">
 <main>
@@ -55,9 +58,7 @@ def _section(page: Page, inside: Iterable[str]) -> str:
     body = LINK.sub(lambda link: _led(link, page.name, inside), body)
     body = body.replace("<details>", "<details open>")
     # One level down: the book's own title is the first.
-    body = re.sub(
-        r"<(/?)h([2-5])\b", lambda x: f"<{x[1]}h{int(x[2]) + 1}", body
-    )
+    body = re.sub(r"<(/?)h([2-5])\b", lambda x: f"<{x[1]}h{int(x[2]) + 1}", body)
     return (
         f'<section class="page" id="{page.name}">\n<h2>{escape(page.title)}</h2>\n'
         f"{body}\n</section>\n"

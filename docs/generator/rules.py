@@ -31,9 +31,10 @@ things that the documentation says about sharing are not covered:
 
 """
 ABOUT = (
-    "A rule is a sentence of the documentation, or one that follows from it, in our words: short enough to be "
-    "tested. Its source says where to read the original. Rules of the kinds OBSERVE and UNDEF are not promised by "
-    "the documentation; what happens is written down and never judged."
+    "A rule is a sentence of the documentation, or one that follows from it, in our "
+    "words: short enough to be tested. Its source says where to read the original. "
+    "Rules of the kinds OBSERVE and UNDEF are not promised by the documentation; what "
+    "happens is written down and never judged."
 )
 # What stands between the name of a rule and its source.
 ORIGINS = {
@@ -183,7 +184,9 @@ def rule_page(
         text += f"@section {page}_answers What recorded machines answered\n\n"
         text += facts((run.machine, coloured(run, name)) for run in evidence.runs)
     known = dict.fromkeys(
-        departure(entry) for entry in evidence.deviations if entry["requirement"] == name
+        departure(entry)
+        for entry in evidence.deviations
+        if entry["requirement"] == name
     )
     if known:
         text += f"@section {page}_departure Known departures\n\n"
@@ -194,7 +197,8 @@ def rule_page(
             "Each was put into a driver, and a test of this rule failed.\n\n"
         )
         text += table(
-            ("fault", "what it breaks"), ([f"`{x.name}`", plain(x.what)] for x in faults)
+            ("fault", "what it breaks"),
+            ([f"`{x.name}`", plain(x.what)] for x in faults),
         )
     return text + "*/\n"
 
@@ -216,11 +220,7 @@ def summary(row: Row) -> str:
 
 def verdict(run: Run, row: str) -> str:
     """What a machine's tests of a row said: their verdicts, counted if they differ."""
-    seen = Counter(
-        test.shown
-        for test in run.rows
-        if test.record["requirement"] == row
-    )
+    seen = Counter(test.shown for test in run.rows if test.record["requirement"] == row)
     if len(seen) == 1:
         return next(iter(seen))
     return ", ".join(f"{count} {shown}" for shown, count in seen.items())

@@ -13,9 +13,7 @@ from generator.frame import Page, text_of
 from generator.navigation import Book
 
 HEADING = re.compile(r'<h[2-6] id="([^"]+)">.*?</h[2-6]>', re.DOTALL)
-UNREAD = re.compile(
-    r"<(svg|script|style|button)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL
-)
+UNREAD = re.compile(r"<(svg|script|style|button)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL)
 MOST = 6000  # characters of one section
 # What a reader wants first where two pages have the same words.
 WEIGHT = {
@@ -39,9 +37,7 @@ APART = ("errors", "calls", "runner", "results", "changes")  # pages of many thi
 WHOLE = ("rule", "class", "struct")  # pages about one thing
 
 
-def index(
-    book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]
-) -> str:
+def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:
     """The file, a script because a page of a folder may not read other files.
 
     `keywords` has words by which people look for a page, `page` or `page#section`.

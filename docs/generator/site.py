@@ -55,12 +55,12 @@ def make(
     }
     order = {page_of(x["lesson"]): x for x in lessons}
     for name, lesson in order.items():
-        found[name] = lesson_page.completed(found[name], lesson, generated)
+        found[name] = lesson_page.completed(found[name], lesson)
     book = navigation.book({x: page.title for x, page in found.items()}, lessons)
     template = _environment().get_template("page.html.j2")
     shutil.rmtree(html)
     html.mkdir()
-    for name, page in found.items():
+    for page in found.values():
         page.body = _live(page.body, found)
         text = framed(template, book, page, version)
         (html / page.file).write_text(text)

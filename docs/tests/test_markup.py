@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import itertools
 import re
 from html.parser import HTMLParser
 
@@ -98,7 +99,7 @@ def test_every_table_has_one_head_and_headings_are_in_order(site: Site) -> None:
     for path in site.pages:
         levels = [int(x) for x in re.findall(r"<h([1-6])\b", path.read_text())]
         assert levels.count(1) == 1 and levels[0] == 1, path.name
-        skipped = [b for a, b in zip(levels, levels[1:], strict=False) if b > a + 1]
+        skipped = [b for a, b in itertools.pairwise(levels) if b > a + 1]
         assert not skipped, f"{path.name}: {levels}"
 
 

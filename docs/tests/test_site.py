@@ -37,7 +37,8 @@ return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href
 """
 # A column so narrow that a word has a letter a line.
 CLIPPED = """
-return [...document.querySelectorAll("main td, main th, main p, main li, main h1, main h2")]
+const kinds = "main td, main th, main p, main li, main h1, main h2";
+return [...document.querySelectorAll(kinds)]
   .map((element) => [element, element.getBoundingClientRect()])
   .filter(([element, box]) => box.width > 0 && box.width < 34 && box.height > 60 &&
     element.innerText.split(/\\s+/).some((word) => word.length >= 4))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from generator import chapters, costs, documents, lessons, recorded, rules, verdicts
+from generator.headers import Headers
 from ipclab.faults import Fault
 
 ROW = {
@@ -52,6 +53,16 @@ def run(*found: tuple[str, str]) -> recorded.Run:
     return recorded.Run("h200", about, records)
 
 
+class NoHeaders(Headers):
+    """Headers that document nothing."""
+
+    def documented(self, source: str) -> list[str]:
+        return []
+
+
+HEADERS = NoHeaders(Path())
+
+
 def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None) -> str:
     evidence = rules.Evidence(
         {"01_legacy_memory"},
@@ -60,7 +71,7 @@ def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None)
         deviations or [],
         list(runs),
     )
-    return rules.section(ROW, {"MUST": "documented guarantee"}, evidence)
+    return rules.rule_page(ROW, {"MUST": "documented guarantee"}, evidence, HEADERS)
 
 
 def test_a_departure_of_two_tests_is_told_once() -> None:
@@ -73,7 +84,7 @@ def test_a_departure_of_two_tests_is_told_once() -> None:
 def test_a_rule_names_the_rules_that_it_follows_from() -> None:
     evidence = rules.Evidence(set(), {}, [], [], [])
     row = {**ROW, "kind": "DERIVED", "follows_from": ["LMEM-06"]}
-    text = rules.section(row, {"DERIVED": "judged"}, evidence)
+    text = rules.rule_page(row, {"DERIVED": "judged"}, evidence, HEADERS)
     assert '| **Follows from** | @ref rule_LMEM_06 "LMEM-06" |' in text
     assert "Follows from" not in section()
 
@@ -81,13 +92,14 @@ def test_a_rule_names_the_rules_that_it_follows_from() -> None:
 def test_a_rule_shows_all_that_is_known_of_it() -> None:
     text = section(run(("conforms", "")), deviations=[DEVIATION])
     for part in (
-        "@section rule_LMEM_01 LMEM-01",
+        "@page rule_LMEM_01 LMEM-01: Memory is readable",
         "> Memory is readable.",
         "MUST: documented guarantee",
         "cuda_runtime_api.h:1-2",
         "`A.B`",
-        "`a-fault`: breaks it",
-        "| **NVIDIA H200, driver 580.1** | conforms |",
+        "| `a-fault` | breaks it |",
+        '**NVIDIA H200, driver 580.1** | <span class="verdict conforms">conforms</span>',
+        "our wording of: cuda_runtime_api.h:1-2",
         "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
         "@ref lesson_01 |",
     ):
@@ -173,3 +185,25 @@ def test_the_command_is_told_with_all_options() -> None:
     page = documents.runner()
     assert "@section runner_run ipclab run" in page
     assert "| `--repeat N` |" in page and "| `--backend {auto,cuda,model}` |" in page
+
+
+def test_a_rule_that_is_not_documented_is_not_called_so() -> None:
+    observed = {**ROW, "kind": "OBSERVE"}
+    told = rules.origin(observed)
+    assert "not promised by the documentation" in told and "wording" not in told
+
+
+def test_the_title_of_a_rule_is_short_and_whole() -> None:
+    long = {**ROW, "statement": "A handle (an old one) " + "is opened " * 20 + "; x."}
+    title = rules.summary(long)
+    assert len(title) <= rules.LONGEST_TITLE + 1 and title.endswith("…")
+    assert "(" not in title
+
+
+def test_a_header_says_which_function_a_line_documents(tmp_path: Path) -> None:
+    lines = ["/**", " * about", " */", "extern int cudaFree(void*);", "int x;"]
+    (tmp_path / "cuda_runtime_api.h").write_text("\n".join(lines))
+    headers = Headers(tmp_path)
+    assert headers.documented("RT:1-3") == ["cudaFree"]
+    assert headers.documented("RT:4; PG 4.1") == ["cudaFree"]
+    assert headers.documented("RT:5") == []
