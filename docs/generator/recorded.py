@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipclab import results
+from ipclab import matrix, results
 from ipclab.records import Record, Row, rows
 
 TOP = Path(__file__).resolve().parents[2]
@@ -28,6 +28,7 @@ class Run:
     name: str  # of the folder
     about: dict[str, Any]  # run.json
     records: list[Record]
+    kills: matrix.Document | None = None  # its kill matrix, where it was made
 
     @functools.cached_property
     def rows(self) -> list[Row]:
@@ -57,7 +58,8 @@ def runs(folders: Iterable[Path]) -> list[Run]:
             raise Missing(
                 f"{folder}: {contents.wrong}; record it again with ipclab run"
             )
-        found.append(Run(folder.name, contents.run, contents.records))
+        kills = matrix.read(folder)
+        found.append(Run(folder.name, contents.run, contents.records, kills))
     return sorted(found, key=lambda run: not run.real)
 
 

@@ -60,6 +60,7 @@ GROUPS = {
     "IMPL": "Imported pools",
     "LIFE": "Lifetime",
     "PLAT": "Platform",
+    "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 

@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,22 @@ def test_a_header_says_which_function_a_line_documents(tmp_path: Path) -> None:
     assert headers.documented("RT:1-3") == ["cudaFree"]
     assert headers.documented("RT:4; PG 4.1") == ["cudaFree"]
     assert headers.documented("RT:5") == []
+
+
+def test_a_recorded_machine_shows_its_kill_matrix() -> None:
+    fault = {"name": "cudaFree.noop", "what": "does nothing", "wrong": False}
+    kills = {
+        "made": "2026-11-22T10:00:00+00:00",
+        "unproved": ["LMEM-01"],
+        "faults": [
+            {**fault, "result": "killed"},
+            {**fault, "name": "cudaFree.late", "result": "survived", "wrong": True},
+        ],
+    }
+    told = verdicts.page([replace(run(("conforms", "")), kills=kills)])
+    assert "2 faults were put in front of this driver" in told
+    assert "| killed | 1 | a test failed: the fault was noticed |" in told
+    assert "| `cudaFree.late` | does nothing | survived |" in told
+    assert "`cudaFree.noop`" not in told
+    assert 'No fault made these rules fail here: @ref rule_LMEM_01 "LMEM-01"' in told
+    assert "in front of this driver" not in verdicts.page([run(("conforms", ""))])

@@ -2,9 +2,8 @@
 // be wrong that its arguments allow.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -422,7 +421,8 @@ int leaks_descriptors(Call& call) {
   static std::atomic<int> times{0};
   const int code = call.proceed();
   if (code != kSuccess || ++times > 4096) return code;
-  if (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) call.fired();
+  // Of a kind that drivers open for themselves.
+  if (eventfd(0, EFD_CLOEXEC) >= 0) call.fired();
   return code;
 }
 
@@ -537,6 +537,9 @@ constexpr Names kTools = {"cudaMallocPitch",
                           "cudaSetDevice",
                           "cuPointerSetAttribute",
                           "cudaPeekAtLastError",
+                          "cuGetErrorName",
+                          "cuStreamWaitValue32",
+                          "cuStreamWriteValue32",
                           "cuMemGetHandleForAddressRange",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};
@@ -548,6 +551,8 @@ constexpr Names kBetweenGpus = {"cudaMemcpyPeerAsync",
 constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
                                   "cudaMemPoolGetAccess",
                                   "cudaMemPoolSetAccess"};
+// What gives a GPU the access that it has already, if there is no other.
+constexpr Names kGivesAccess = {"cudaMemPoolSetAccess"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Objects that are made: a second one besides is a leak.
@@ -644,8 +649,11 @@ constexpr Operator kOperators[] = {
      }},
     {"accepts", "says success where it refuses", accepts,
      [](const Function& f) { return is_one_of(f, kRefuses); }},
+    // No code is documented for a launch with an interprocess event.
     {"other-code", "refuses with cudaErrorUnknown", other_code,
-     [](const Function& f) { return is_one_of(f, kRefuses); }},
+     [](const Function& f) {
+       return is_one_of(f, kRefuses) && !is_one_of(f, {"cudaLaunchKernelExC"});
+     }},
     {"refuses-second", "refuses from the second call of a process on",
      refuses_second, [](const Function& f) { return !is_one_of(f, kErrors); }},
     {"refuses-other-thread", "refuses other threads than the first",
@@ -689,8 +697,13 @@ constexpr Operator kOperators[] = {
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
       is_one_of(function, kOneForEachGpu) &&
-      (one.fault == result_of_first || one.fault == first_object<kPool>);
-  const bool two = answers_differ || is_one_of(function, kBetweenGpus);
+      (one.fault == result_of_first || one.fault == ignore_pool ||
+       one.fault == first_object<kPool>);
+  const bool gives_access =
+      is_one_of(function, kGivesAccess) &&
+      (one.fault == noop_second || one.fault == refuses_second);
+  const bool two =
+      answers_differ || gives_access || is_one_of(function, kBetweenGpus);
   return two ? 2 : one.gpus;
 }
 

@@ -36,6 +36,7 @@ struct File {
 std::atomic<File*> current{nullptr};
 std::atomic<bool> stopped{false};
 bool forked = false;  // in a child of fork that has not called exec
+uint64_t forked_at = 0;
 std::mutex opening_or_growing;
 
 // The program's arguments as a list of JSON.
@@ -100,7 +101,7 @@ File* open_file() {
   const char* folder = std::getenv("IPCLAB_TRACE");
   auto* file = new File;
   file->process = getpid();
-  file->began = now();
+  file->began = forked ? forked_at : now();
   char path[4096];
   std::snprintf(path, sizeof path, "%s/%d-%llu.trace", folder, file->process,
                 static_cast<unsigned long long>(file->began));
@@ -164,6 +165,7 @@ File* file() {
 void after_fork_in_child() {
   current.store(nullptr);
   forked = true;
+  forked_at = now();
   opening_or_growing.unlock();
 }
 

@@ -289,7 +289,7 @@ class Build:
             ],
             "equivalent": [],
             "expected_unfired": [],
-            "open": [],
+            "first": {},
             "lessons": {},
             **decided,
         }

@@ -176,9 +176,19 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
 
 def test_common_headers_stay_small() -> None:
     headers = sorted((TOP / "samples/common").iterdir())
-    names = ["channel", "check", "data", "gate", "pool", "require", "roles", "vmm"]
+    names = [
+        "channel",
+        "check",
+        "data",
+        "gate",
+        "named_socket",
+        "pool",
+        "require",
+        "roles",
+        "vmm",
+    ]
     assert [h.name for h in headers] == [f"{name}.h" for name in names]
-    assert sum(len(h.read_text().splitlines()) for h in headers) <= 750
+    assert sum(len(h.read_text().splitlines()) for h in headers) <= 910
 
 
 def test_every_test_judges_a_row() -> None:

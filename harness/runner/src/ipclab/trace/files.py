@@ -165,8 +165,8 @@ def read(folder: Path) -> Trace:
                 entries += own
     processes.sort(key=lambda process: process.began)
     _ends(processes, entries, _tracer(folder))
-    _names(processes)
     entries.sort(key=when)
+    _names(processes, entries)
     return Trace(processes, entries)
 
 
@@ -290,18 +290,39 @@ def _ends(
             before[-1].ended = max(before[-1].ended, at)
 
 
-def _names(processes: list[Process]) -> None:
+EXPORTS = frozenset(
+    (
+        "cuIpcGetEventHandle",
+        "cuIpcGetMemHandle",
+        "cuMemExportToShareableHandle",
+        "cuMemPoolExportToShareableHandle",
+    )
+)
+
+
+def _names(processes: list[Process], entries: list[Entry]) -> None:
     """A name for each: its program, with a number where there are several.
 
-    The two roles of our own programs are called as their sources call them.
+    The two roles of our own programs are called as their sources call them: of a
+    program and its second starts, the exporter is the one that exports first.
     """
     bases = {process: _program(process) for process in processes}
-    for process in processes:
-        if ROLE in process.command:
-            bases[process] = "importer"
-            for parent in processes:
-                if parent.number == process.parent and ROLE not in parent.command:
-                    bases[parent] = "exporter"
+    exported = [
+        entry.process
+        for entry in entries
+        if isinstance(entry, Call) and entry.name in EXPORTS
+    ]
+    for parent in processes:
+        family = [
+            process
+            for process in processes
+            if process.parent == parent.number and ROLE in process.command
+        ]
+        if not family or ROLE in parent.command:
+            continue
+        family.append(parent)
+        bases.update(dict.fromkeys(family, "importer"))
+        bases[next((x for x in exported if x in family), parent)] = "exporter"
     used: dict[str, int] = {}
     for process, base in bases.items():
         used[base] = used.get(base, 0) + 1
