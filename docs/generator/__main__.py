@@ -25,6 +25,7 @@ from generator import (
     documents,
     lessons,
     links,
+    machines,
     memory,
     recorded,
     rules,
@@ -100,6 +101,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         **rules.pages(catalogue, evidence, headers),
         **documents.pages(TOP / "docs"),
     }
+    (output / "files").mkdir(parents=True, exist_ok=True)
+    machines.write(evidence.runs, output / "files")
     for folder, files in (("parts", parts), ("pages", pages)):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

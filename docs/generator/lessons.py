@@ -113,7 +113,7 @@ def changes(top: Path, lesson: str) -> str:
         lines += [f"<ins>+ {html.escape(line)}</ins>" for line in new]
         told += (
             f"**{i}.** {text.commands(change['change'])}\n\n"
-            '@htmlonly<pre class="change" tabindex="0" role="region" '
+            '@htmlonly<pre class="change" tabindex="0" role="group" '
             f'aria-label="Change {i}">' + "\n".join(lines) + "</pre>"
             "<details><summary>What should happen</summary>@endhtmlonly\n\n"
             f"{text.commands(change['happens'])}\n\n@htmlonly</details>@endhtmlonly\n\n"

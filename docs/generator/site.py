@@ -69,8 +69,7 @@ def make(
     (html / "index.js").write_text(search.index(book, found, keywords))
     for asset in ASSETS:
         shutil.copy(THEME / asset, html)
-    for path in sorted((generated / "files").glob("*")):
-        shutil.copy(path, html)
+    shutil.copytree(generated / "files", html, dirs_exist_ok=True)
 
 
 def framed(

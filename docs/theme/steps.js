@@ -35,7 +35,7 @@
     const number = Number(line);
     const shown = program.filter((x) => Math.abs(Number(x.dataset.line) - number) <= AROUND);
     const box = element("div", {}, element("b", {}, role));
-    const pre = element("pre", { tabindex: "0", role: "region", "aria-label": `Code of the ${role}` });
+    const pre = element("pre", { tabindex: "0", role: "group", "aria-label": `Code of the ${role}` });
     if (!shown.some((x) => Number(x.dataset.line) === number))
       return element("div", {}, element("b", {}, role), element("p", { class: "soft" }, `line ${number} of the source`));
     for (const one of shown) {

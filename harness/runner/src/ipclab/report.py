@@ -239,7 +239,9 @@ def _counts(table: list[Row]) -> dict[str, int]:
 
 def _quiet(rows: list[Row]) -> bool:
     """Is there nothing in these rows that a reader must know of?"""
-    return all(row.verdict in ("conforms", "observed", "not applicable") for row in rows)
+    return all(
+        row.verdict in ("conforms", "observed", "not applicable") for row in rows
+    )
 
 
 def _plain(text: str) -> Markup:

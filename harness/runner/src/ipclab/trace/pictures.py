@@ -45,7 +45,8 @@ def sequence(
     height = y[-1] + ROW * (left_out > 0) + 4
     width = lane * max(len(lanes), 1)
     told = "; ".join(step.sentence for step in drawn[:60])
-    parts = [_svg("sequence", width, height, title, told)]
+    role = "group" if links else "img"  # an image has no links inside
+    parts = [_svg("sequence", width, height, title, told, role)]
     for name in lanes:
         middle = x[name]
         parts += [
@@ -237,10 +238,12 @@ def _references(bars: list[_Bar]) -> list[tuple[int, int]]:
     return counts
 
 
-def _svg(style: str, width: int, height: int, title: str, told: str) -> str:
+def _svg(
+    style: str, width: int, height: int, title: str, told: str, role: str = "img"
+) -> str:
     return (
         f'<svg class="{style}" xmlns="http://www.w3.org/2000/svg" width="{width}" '
-        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f'height="{height}" viewBox="0 0 {width} {height}" role="{role}">'
         f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
     )
 
