@@ -30,7 +30,8 @@ def page(runs: list[Run]) -> str:
     )
     if not runs:
         return text + (
-            "No machine is recorded yet. @ref contributing says how to record one.\n*/\n"
+            "No machine is recorded yet. @ref contributing says how to record one.\n"
+            "*/\n"
         )
     return text + _side_by_side(runs) + "".join(map(section, runs)) + "*/\n"
 

@@ -65,7 +65,7 @@ def headline(table: Sequence[Row], run: State) -> str:
 
 
 def told(table: Sequence[Row]) -> str:
-    """Lessons and tests, counted apart: `3 tests: 2 conform, 1 hung. 1 lesson: works.`"""
+    """Counted apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
     said = []
     if found := tests(table):
         counts = ", ".join(f"{n} {WORDS[x]}" for x, n in records.counts(found).items())
