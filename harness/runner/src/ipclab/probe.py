@@ -77,7 +77,7 @@ def first_line(probe: Probe) -> str:
 
 
 def cuda(probe: Probe) -> str | None:
-    """The version of CUDA that the driver is of, such as 13.0; None if it is unknown."""
+    """The version of CUDA that the driver is of, such as 13.0; None: unknown."""
     version = int(probe.get("driver_version") or 0)
     return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
