@@ -21,9 +21,9 @@ cudaMemPool_t default_pool(int device = 0) {
 }
 
 cudaMemPool_t current_pool(int device = 0) {
-  cudaMemPool_t pool = nullptr;
-  CALL(cudaDeviceGetMemPool(&pool, device));
-  return pool;
+  Sentinel<cudaMemPool_t> pool;
+  CALL(cudaDeviceGetMemPool(pool.out(), device));
+  return pool.result();
 }
 
 int device_count() {

@@ -3,8 +3,7 @@
     python -m generator --lessons lessons.json --cuda INCLUDE
                         [--results FOLDER]... OUTPUT
 
-OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages. OUTPUT has
-Doxygen's own header.html already; the theme's scripts are added to it.
+OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,6 +16,7 @@ import sys
 from pathlib import Path
 
 from generator import (
+    calls,
     chapters,
     costs,
     coverage,
@@ -26,9 +26,11 @@ from generator import (
     documents,
     lessons,
     links,
+    memory,
     recorded,
     rules,
-    theme,
+    symptoms,
+    traces,
     verdicts,
 )
 from generator.chapters import page_of
@@ -50,7 +52,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         write(args.lessons, args.cuda, args.results, args.output)
-    except (recorded.Missing, HarnessError, UsageError) as error:
+    except (recorded.Missing, traces.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
     return 0
@@ -67,8 +69,6 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
-    traces = [trace for run in runs for trace in run.traces()]
-    traces += recorded.kept(TOP / "docs/traces.jsonl")
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
@@ -83,19 +83,23 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
         "trace_rules.md": documents.trace_rules(),
+        **symptoms.parts(evidence.lessons),
+        **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
         ),
     }
     for lesson in known:
-        trace = recorded.trace(traces, lesson["lesson"], lesson["drawn_from"])
-        name = f"{page_of(lesson['lesson'])}.svg"
-        parts[name] = diagrams.figure(trace, references)
+        folder = lesson["lesson"]
+        source = traces.source_of(folder)
+        picture = diagrams.figure(traces.read(folder), source, references)
+        parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
+        "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
         **coverage.pages(ledger, kinds),
@@ -105,8 +109,6 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (output / folder / name).write_text(text)
-    header = output / "header.html"
-    header.write_text(theme.header(header.read_text()))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,13 @@ def plain(text: str) -> str:
     for character, entity in SPECIAL.items():
         text = text.replace(character, entity)
     text = text.replace("*/", "*&zwnj;/")  # pages are comments of C
+    text = commands(text)
     return " ".join(text.split())
+
+
+def commands(text: str) -> str:
+    """Markdown whose options of commands stay what they are: no dash for `--`."""
+    return text.replace("--", "\\--")
 
 
 def lines(texts: Iterable[str]) -> str:

@@ -11,7 +11,8 @@ from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
 from generator.rules import departure, link_to
 from generator.text import lines, plain, table
-from ipclab import records
+from ipclab import matrix, records
+from ipclab.trials import MEANING
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
 LONGEST = 240  # characters of a reason; the record has the rest
@@ -73,6 +74,34 @@ def section(run: Run) -> str:
         + "Where the answer is not the documented one, or a limit is gone:\n\n"
         + table(["row", "verdict", "what was seen"], told)
         + (f"What this machine cannot show:\n\n{missing}" if unjudged else "")
+        + (_kill_matrix(run.kills) if run.kills else "")
+    )
+
+
+def _kill_matrix(kills: matrix.Document) -> str:
+    """Which faults the suite noticed here, and by name those that it did not."""
+    missed = [
+        [f"`{fault['name']}`", plain(fault["what"]), fault["result"]]
+        for fault in kills["faults"]
+        if fault["wrong"]
+    ]
+    never = ", ".join(link_to(row) for row in kills["unproved"])
+    return (
+        f"Is the suite able to fail here? {len(kills['faults'])} faults were put in "
+        f"front of this driver, one at a time, on {kills['made'][:10]}:\n\n"
+        + table(
+            ["result", "faults", "what that means"],
+            (
+                [result, str(number), MEANING[result]]
+                for result, number in matrix.counts(kills).items()
+            ),
+        )
+        + (
+            "Not noticed:\n\n" + table(["fault", "what it does", "result"], missed)
+            if missed
+            else ""
+        )
+        + (f"No fault made these rules fail here: {never}.\n\n" if never else "")
     )
 
 

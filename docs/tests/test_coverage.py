@@ -45,5 +45,5 @@ def test_each_sentence_of_the_subject_is_shown() -> None:
 def test_a_rule_leads_to_its_sentences() -> None:
     evidence = rules.Evidence(set(), {}, [], [], [], {"LMEM-01": [JUDGED]})
     row = {"id": "LMEM-01", "statement": "It is.", "kind": "MUST", "source": ""}
-    text = rules.section({**row, "lessons": []}, {"MUST": "documented"}, evidence)
+    text = rules.rule_page({**row, "lessons": []}, {"MUST": "documented"}, evidence)
     assert '| **Documented** | @ref coverage_cudaFree "cudaFree" |' in text

@@ -27,6 +27,8 @@ constexpr Profile kProfiles[] = {
      "two GPUs that reach each other"},
     {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "four GPUs that all reach each other"},
+    {"eight-gpus",   8, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
+     "eight GPUs that all reach each other"},
     {"no-peer",      2, false, 8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,
      "two GPUs that cannot reach each other"},
     {"few-peers",    4, true,  2, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda13, 16,

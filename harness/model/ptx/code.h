@@ -81,6 +81,12 @@ struct Instruction {
   uint8_t count = 1;           ///< elements of a vector
   uint8_t register_bytes = 0;  ///< of d (or the vector's elements)
   uint8_t address_bytes = 8;   ///< of the address register
+  /// Writes d and nothing else, from operands and what never changes while a
+  /// warp runs: it cannot fault and may run earlier than it stands.
+  bool pure = false;
+  /// So many instructions from here on run one after another, whatever happens:
+  /// unguarded, no place where lanes may meet, pure but for the last.
+  uint32_t straight = 0;
 };
 
 /// A value filled into a register before the function runs.
@@ -102,6 +108,7 @@ struct Function {
   std::string name;
   int unit = 0;
   uint32_t index = 0;
+  std::vector<Instruction> once;  ///< run when the registers are made
   std::vector<Instruction> code;
   std::vector<Constant> constants;
   std::vector<uint32_t> lists;

@@ -40,6 +40,7 @@ Frame* take_frame(Warp& warp, Arena& arena, const Function& function) {
                        constant.value);
     }
   }
+  for (const Instruction& i : function.once) i.run(warp, i, kAllLanes);
   warp.registers = running;
   return frame;
 }
@@ -190,6 +191,15 @@ class WarpRun {
     uint32_t mask = mask_;
     int pc = pc_;
     do {
+      if (const uint32_t straight = code[pc].straight; straight != 0) {
+        const Instruction* const end = code + pc + straight;
+        for (const Instruction* i = code + pc; i != end; ++i)
+          i->run(warp_, *i, mask);
+        done += straight;
+        pc += static_cast<int>(straight);
+        if (grid_.stopped()) break;
+        continue;
+      }
       const Instruction& i = code[pc];
       uint32_t active = mask;
       if (i.guard != kNone) {

@@ -38,7 +38,7 @@ CUresult retain_primary(int device, CUcontext* context) {
 }  // namespace
 
 cudaError_t remember(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
 }
 

@@ -308,7 +308,7 @@ class Build:
             ],
             "equivalent": [],
             "expected_unfired": [],
-            "open": [],
+            "first": {},
             "lessons": {},
             **decided,
         }

@@ -25,6 +25,7 @@ from ipclab import (
     faults,
     fleet_cli,
     matrix,
+    model,
     mutants,
     packed,
     report,
@@ -35,6 +36,8 @@ from ipclab import (
     verify,
 )
 from ipclab.errors import HarnessError, UsageError
+from ipclab.learn import command as learn
+from ipclab.learn import progress
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
 from ipclab.trace import command as trace
@@ -72,7 +75,9 @@ def _command(options: argparse.Namespace) -> int:
     if options.command == "verify":
         return verify.run(terminal.console(), options.results, options.held_to)
     if options.command == "sample":
-        return sample.run(build, options.lesson, options.backend, options.profile)
+        return sample.run(
+            build, options.lesson, options.backend, options.profile, options.role
+        )
     if options.command == "mutants":
         return _mutants(options)
     if options.command == "doctor":
@@ -90,10 +95,27 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command in fleet_cli.COMMANDS:
         return fleet_cli.run(terminal.console(), options)
+    if options.command == "model":
+        model.become(build, _program(options), options.profile)
     if options.command == "trace" and options.variables:
         return trace.print_variables(_trace(options))
     if options.command == "trace":
         return trace.run(terminal.console(), _trace(options))
+    if options.command == "learn":
+        return learn.run(
+            terminal.console(),
+            learn.Request(
+                build=build,
+                folder=options.folder,
+                action=options.action,
+                exercise=options.exercise,
+                backend=options.backend,
+                once=options.once,
+                show=options.show,
+                verify=options.verify,
+                report=options.report,
+            ),
+        )
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
@@ -118,8 +140,13 @@ def _command(options: argparse.Namespace) -> int:
     return _report(options.results)
 
 
+def _program(options: argparse.Namespace) -> list[str]:
+    words: list[str] = options.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _trace(options: argparse.Namespace) -> trace.Request:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = _program(options)
     if sum(map(bool, (program, options.read, options.variables))) != 1:
         raise UsageError(
             "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
@@ -161,6 +188,7 @@ def _mutants(options: argparse.Namespace) -> int:
             lessons=options.lessons,
             seconds=options.limit,
             baseline=options.baseline,
+            like=options.like,
         ),
     )
     if folder and (folder / "run.json").exists():
@@ -362,6 +390,61 @@ def _parser() -> argparse.ArgumentParser:
         )
     one = commands.add_parser("sample", help="one lesson, narrated")
     one.add_argument("lesson", help="01, 1, 01_legacy_memory or legacy_memory")
+    one.add_argument(
+        "--role",
+        nargs=2,
+        metavar=("exporter|importer", "PATH"),
+        default=None,
+        help="one role only; a second terminal starts the other at the same path, "
+        "which must be a free name for a socket; the exporter comes first",
+    )
+    mend = commands.add_parser(
+        "learn",
+        help="exercises: mend broken IPC programs, with hints and a check",
+        description="Hands out the next exercise in a folder of yours, builds and "
+        "checks it at each save, and says what was expected and what was seen.",
+        epilog="ACTION is one of: "
+        + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
+        + ". Exit code: 0; 1 if what was checked does not pass; 2 usage; 3 the "
+        "harness is broken",
+    )
+    mend.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=learn.ACTIONS, default="next"
+    )
+    mend.add_argument(
+        "exercise",
+        metavar="EXERCISE",
+        nargs="?",
+        help="03, 3, its name (default: the first that has not passed)",
+    )
+    mend.add_argument(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        default=progress.DEFAULT,
+        help=f"your folder (default: {progress.DEFAULT})",
+    )
+    mend.add_argument("--once", action="store_true", help="check once, do not watch")
+    mend.add_argument(
+        "--show", action="store_true", help="the solution before it passed"
+    )
+    mend.add_argument(
+        "--verify", action="store_true", help="run all that has passed anew"
+    )
+    mend.add_argument(
+        "--report",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="for a teacher: how far a class is, from the folders below DIR",
+    )
+    mend.add_argument(
+        "--backend",
+        choices=backend.CHOICES,
+        default="auto",
+        help="a GPU or the reference model; auto: a GPU if there is one, and the "
+        "model for what that cannot run",
+    )
     look = commands.add_parser(
         "doctor",
         help="what this machine can share, and what stands in the way",
@@ -437,6 +520,16 @@ def _parser() -> argparse.ArgumentParser:
         help="findings that do not count: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
     )
     seen.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
+    guest = commands.add_parser(
+        "model",
+        help="any program on the reference model, on a simulated machine of its own",
+        description="Becomes PROGRAM, which finds the reference model in the place "
+        "of the driver and the CUDA runtime; so do its children, also of a shell. It "
+        "must use the shared CUDA runtime and have PTX in it; where it does not, the "
+        "model says in one line what to do.",
+        epilog="exit code: that of PROGRAM; 2 usage",
+    )
+    guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
     # A doctor that nobody asked for the model speaks of this machine alone.
     for command, default in (
         (run, "auto"),
@@ -452,6 +545,7 @@ def _parser() -> argparse.ArgumentParser:
             help="a GPU or the reference model; auto: a GPU if there is one "
             f"(default: {default})",
         )
+    for command in (run, seen, whole, one, look, guest):
         command.add_argument(
             "--profile",
             metavar="NAME",
@@ -504,8 +598,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     kill.add_argument(
         "--lessons",
-        action="store_true",
-        help="which faults does each lesson notice by its own check?",
+        nargs="?",
+        choices=(mutants.CENTRAL, mutants.EVERY),
+        const=mutants.CENTRAL,
+        default=None,
+        help="ask the lessons: does each notice by its own check what breaks its "
+        "central statement? all: which faults of all does each notice?",
     )
     kill.add_argument(
         "-j",
@@ -536,6 +634,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="go on with what lies there, with the same build",
+    )
+    kill.add_argument(
+        "--like",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="an earlier matrix: a fault meets first the tests that noticed it there",
     )
     kill.add_argument(
         "--baseline",
@@ -594,7 +699,7 @@ def _parser() -> argparse.ArgumentParser:
         help="every sentence, with the rows that judge or observe it or the reason "
         "why none does",
     )
-    for command in (run, whole, one, kill, look, law, seen, documents):
+    for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
         command.add_argument(
             "--build",
             metavar="DIR",

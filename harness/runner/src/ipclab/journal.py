@@ -40,9 +40,10 @@ SCHEMAS: dict[str, schema.Schema] = {
         "type": "object",
         "properties": {
             "line": {"const": "begin"},
-            "version": {"const": 1},
+            "version": {"const": 2},
             "made": _TEXT,
             "suite": {"enum": ["conformance", "sample"]},
+            "lessons": {"enum": ["central", "all", None]},
             "backend": {"enum": ["cuda", "model"]},
             "machine": _TEXT,
             "digest": _TEXT,
@@ -54,6 +55,7 @@ SCHEMAS: dict[str, schema.Schema] = {
             "version",
             "made",
             "suite",
+            "lessons",
             "backend",
             "machine",
             "digest",
@@ -95,7 +97,7 @@ class Journal:
                 "it, --results names another folder"
             )
         journal = cls(path)
-        journal.head = {"line": "begin", "version": 1, **head}
+        journal.head = {"line": "begin", "version": 2, **head}
         results.append(path, journal.head)
         return journal
 

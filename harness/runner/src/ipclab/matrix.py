@@ -86,6 +86,11 @@ def counts(document: Document) -> dict[str, int]:
     return {result: found[result] for result in MEANING if found[result]}
 
 
+def left(document: Document) -> int:
+    """How many faults have still to be run; not those that this machine cannot."""
+    return sum(x["result"] == NOT_RUN and not x["note"] for x in document["faults"])
+
+
 def failed(document: Document) -> bool:
     """Whether something fails the command: a fault, a row, a test, a list."""
     return bool(
@@ -111,12 +116,6 @@ def told(document: Document) -> list[tuple[str, str]]:
             (f"{result}: {x['name']}: {x['what']}{_bracketed(x['note'])}", "red")
             for x in some
         ]
-    open_points = [
-        x["name"] for x in document["faults"] if x["note"].startswith("open: ")
-    ]
-    if open_points:
-        names = ", ".join(open_points)
-        lines.append((f"{len(open_points)} open (faults.json): {names}", "yellow"))
     if document["unproved"]:
         rows = ", ".join(document["unproved"])
         lines.append((f"no fault is noticed by {rows}: never seen to fail", "red"))

@@ -20,6 +20,7 @@ from ipclab import (
     deviations,
     expect,
     fingerprint,
+    hold,
     manifest,
     probe,
     records,
@@ -90,7 +91,15 @@ class Run:
         self.probe = chosen.probe
         self._environment = chosen.environment
         self.findings = expect.findings(expected, self.probe) if expected else []
-        self.fingerprint = fingerprint.of_machine(self.probe)
+        probes = [case for case in everything if case.suite == "probe"]
+        self._holder = (
+            hold.Holder(probes[0], self._environment)
+            if self.probe["backend"] == "cuda"
+            else None
+        )
+        self.start_ms = self._holder.start_ms() if self._holder else None
+        held = self._holder is not None and self._holder.holds
+        self.fingerprint = fingerprint.of_machine(self.probe, held_open=held)
         self.deviations = deviations.Deviations(
             deviations.read_deviations(entries),
             self.probe["backend"],
@@ -103,10 +112,7 @@ class Run:
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not go on
         self._exchanged: list[str] = []  # files that are others than at the start
-        self._programs = [
-            *self.cases,
-            *(case for case in everything if case.suite == "probe"),
-        ]
+        self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
         self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-")
@@ -116,8 +122,13 @@ class Run:
             self.results = Results(settings.results) if settings.results else None
             self.save()
         except BaseException:
-            self._temporary.cleanup()
+            self._release()
             raise
+
+    def _release(self) -> None:
+        self._temporary.cleanup()
+        if self._holder:
+            self._holder.close()
 
     def execute(
         self,
@@ -259,7 +270,7 @@ class Run:
     def close(self, state: str) -> None:
         """The run is over, as `finished`, `interrupted` or `broken`."""
         self.state = "broken" if self.error else state
-        self._temporary.cleanup()
+        self._release()
         try:
             if self.results:
                 self._compare_inputs()

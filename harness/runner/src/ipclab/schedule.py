@@ -33,10 +33,12 @@ class Allocator:
 
     With no more jobs than GPUs each test has its GPUs to itself and waits for
     them; with more jobs it gets those with the least load, and only a test
-    that wants to be alone waits.
+    that wants to be alone waits. Where each test has a simulated machine of its
+    own (`apart`) it is alone there.
     """
 
-    def __init__(self, uuids: list[str], jobs: int) -> None:
+    def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
+        self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
         self._running = 0
         self._held = False  # by a test that wants to be alone
@@ -45,6 +47,7 @@ class Allocator:
 
     def take(self, wanted: int, alone: bool = False) -> list[str] | None:
         """GPUs for a test, at most as many as there are; None: not now."""
+        alone = alone and not self._apart
         if self._held or (alone and self._running):
             return None
         count = min(wanted, len(self._load))

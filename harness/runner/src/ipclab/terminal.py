@@ -195,6 +195,16 @@ def final(out: Console, run: Run) -> None:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
     if len(order) > MANY:
         _slowest(out, [attempt for row in order for attempt in row.attempts])
+    if run.start_ms is not None:
+        roles = sum(len(record.get("roles") or []) for record in run.records)
+        lessons = sum(record["suite"] == "sample" for record in run.records)
+        out.print(
+            Text(
+                f"processes: {roles} roles and {lessons} lessons; to start one took "
+                f"{run.start_ms:.0f} ms, one at a time"
+            ),
+            soft_wrap=True,
+        )
     found = records.counts(order)
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
     out.print(Text(told or "no test was run"), soft_wrap=True)

@@ -23,7 +23,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import ctest, deviations, fingerprint, manifest, records, results, schema
+from ipclab import (
+    ctest,
+    deviations,
+    fingerprint,
+    manifest,
+    matrix,
+    records,
+    results,
+    schema,
+)
 from ipclab.records import Record
 
 REPEAT = 3
@@ -51,8 +60,10 @@ def run(out: Console, folder: Path, build: Path | None) -> int:
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
-    if build is not None and not _wrong_document(document):
-        wrongs += _against_build(document, build)
+    if not _wrong_document(document):
+        wrongs += _kill_matrix(document, matrix.read(folder))
+        if build is not None:
+            wrongs += _against_build(document, build)
     for problem in wrongs:
         out.print(Text(f"not verified: {problem}"), soft_wrap=True)
     if not wrongs:
@@ -197,6 +208,20 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
             yield f"{row.ctest}: {row.shown}: {row.reason.partition(chr(10))[0]}"
     if document["counts"] != (counts := records.counts(table)):
         yield f"run.json: counts {document['counts']}, the records give {counts}"
+
+
+def _kill_matrix(document: Document, kills: matrix.Document | None) -> Iterator[str]:
+    """It is shown beside the verdicts, so it has to be of the same machine."""
+    if kills is None:
+        return
+    for name in ("backend", "machine"):
+        if kills[name] != document[name]:
+            yield f"{matrix.NAME}: made on {kills[name]}, the run on {document[name]}"
+    part = kills["partial"] or ""
+    if left := matrix.left(kills):
+        part = f"{left} faults not run"
+    if part:
+        yield f"{matrix.NAME}: not whole: {part}"
 
 
 def _against_build(document: Document, build: Path) -> Iterator[str]:
