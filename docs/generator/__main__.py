@@ -32,6 +32,7 @@ from generator import (
     symptoms,
     traces,
     verdicts,
+    workshop,
 )
 from generator.chapters import page_of
 from ipclab import catalogue as documented
@@ -84,6 +85,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         ),
         "trace_rules.md": documents.trace_rules(),
         **symptoms.parts(evidence.lessons),
+        **workshop.parts(TOP),
         **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
@@ -104,10 +106,12 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         **rules.pages(catalogue, evidence),
         **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
+        **workshop.pages(TOP),
     }
-    for folder, files in (("parts", parts), ("pages", pages)):
+    files = workshop.slides(TOP, parts)
+    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, text in made.items():
             (output / folder / name).write_text(text)
 
 

@@ -17,6 +17,13 @@ from generator.rules import GROUPS
 # Part of the book -> its pages, where they do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
+WORKSHOP = (
+    "workshop",
+    "path_two_hours",
+    "path_one_day",
+    "path_two_days",
+    "path_self_study",
+)
 WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
 # Doxygen's own name of a page -> the name that it has in the lists above.
 ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
@@ -82,6 +89,7 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
         number = members[0]["lesson"][0]
         pages = [page_of(x["lesson"]) for x in members]
         parts.append(Part(title, _there(pages, known), number))
+    parts.append(Part("Workshop", _there(WORKSHOP, known)))
     parts.append(Part("Tools", _there(TOOLS, known)))
     groups = [f"rules_{group}" for group in GROUPS]
     parts.append(Part("Rules", _there(["rules", *groups], known)))

@@ -95,7 +95,7 @@ def read_deviations(path: Path) -> list[Entry]:
 def excuses(entry: Entry, line: dict[str, Any]) -> bool:
     """Whether an entry knows every failure of a test's line.
 
-    An entry of a record of version 1 speaks of its whole row.
+    An entry of a record of version 1 is for its whole row.
     """
     if "failures" not in entry:
         return True

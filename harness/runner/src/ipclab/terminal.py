@@ -145,7 +145,7 @@ class Counted:
             self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
 
     def dropped(self) -> None:
-        """One need not be done any more."""
+        """One does not have to be done any more."""
         self._dropped += 1
         self._bar.update(self._task, advance=1)
 
@@ -162,7 +162,7 @@ def first_line(out: Console, run: Run) -> None:
 
 
 def final(out: Console, run: Run) -> None:
-    """The table, what fails the run besides it, and the counts."""
+    """The table, what else fails the run, and the counts."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lesson", "row", "test", "verdict", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("row", "verdict"))
