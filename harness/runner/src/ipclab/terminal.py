@@ -191,7 +191,7 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
     )
     line = summary.headline(order, state)
     style = "bold green" if line.startswith("PASSES") else "bold red"
-    out.print(Text(line, style=style))
+    out.print(Text(line, style=style), soft_wrap=True)
 
 
 def _by_chapter(out: Console, order: list[Row]) -> None:
