@@ -324,16 +324,19 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
     AsyncBuffer buffer(kLarge);
     CALL(cudaDeviceSynchronize());
     EXPECT_LT(free_memory(), before - kLarge / 2);
-    void* plain = nullptr;  // what a reset does free
-    CALL(cudaMalloc(&plain, kBytes));
-
-    EXPECT_SUCCESS(cudaDeviceReset());
     void* const memory = std::exchange(buffer.data, nullptr);
-    EXPECT_TRUE(context_is_usable());
-    Sentinel<cudaPointerAttributes> attributes;
-    EXPECT_SUCCESS(cudaPointerGetAttributes(attributes.out(), plain));
-    EXPECT_EQ(attributes.result().type, cudaMemoryTypeUnregistered)
-        << "memory of cudaMalloc outlives the reset";
+
+    for (const char* which : {"first", "second"}) {
+      SCOPED_TRACE(std::string("the ") + which + " reset");
+      void* plain = nullptr;  // what a reset does free
+      CALL(cudaMalloc(&plain, kBytes));
+      EXPECT_SUCCESS(cudaDeviceReset());
+      EXPECT_TRUE(context_is_usable());
+      Sentinel<cudaPointerAttributes> attributes;
+      EXPECT_SUCCESS(cudaPointerGetAttributes(attributes.out(), plain));
+      EXPECT_EQ(attributes.result().type, cudaMemoryTypeUnregistered)
+          << "memory of cudaMalloc outlives the reset";
+    }
     if (free_memory() > before - kLarge / 2) {
       me.lifted("cudaDeviceReset frees memory of cudaMallocAsync");
     } else {

@@ -19,6 +19,7 @@ from generator import (
     calls,
     chapters,
     costs,
+    coverage,
     cuda_tags,
     diagrams,
     dictionary,
@@ -32,9 +33,10 @@ from generator import (
     symptoms,
     traces,
     verdicts,
+    workshop,
 )
 from generator.chapters import page_of
-from generator.headers import Headers
+from ipclab import catalogue as documented
 from ipclab import faults
 from ipclab.errors import HarnessError, UsageError
 
@@ -61,18 +63,21 @@ def main() -> int:
 def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> None:
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    by_id = {row["id"]: row for row in catalogue["rows"]}
+    kinds = {name: row["kind"] for name, row in by_id.items()}
+    ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
-    headers = Headers(cuda)
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
         [x for x in faults.known(lesson_list.parent) if not x.allowed],
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
+        documented.cited(ledger),
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
@@ -81,6 +86,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         ),
         "trace_rules.md": documents.trace_rules(),
         **symptoms.parts(evidence.lessons),
+        **workshop.parts(TOP),
         **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
@@ -96,16 +102,19 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
-        "calls.dox": calls.page(TOP, known, catalogue["rows"], headers, references),
+        "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
-        **rules.pages(catalogue, evidence, headers),
+        **rules.pages(catalogue, evidence),
+        **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
+        **workshop.pages(TOP),
     }
     (output / "files").mkdir(parents=True, exist_ok=True)
     machines.write(evidence.runs, output / "files")
-    for folder, files in (("parts", parts), ("pages", pages)):
+    files = workshop.slides(TOP, parts)
+    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, text in made.items():
             (output / folder / name).write_text(text)
 
 

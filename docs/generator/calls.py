@@ -11,7 +11,6 @@ from typing import Any
 
 from generator import links
 from generator.chapters import page_of
-from generator.headers import Headers
 from generator.rules import link_to
 from generator.text import facts
 
@@ -22,7 +21,6 @@ def page(
     top: Path,
     lessons: list[dict[str, Any]],
     rows: list[dict[str, Any]],
-    headers: Headers,
     references: Mapping[str, str],
 ) -> str:
     """A section for each call that a rule is about.
@@ -38,7 +36,7 @@ def page(
     ruled: dict[str, list[str]] = {}
     for row in rows:
         named = links.NAME.findall(row["statement"])
-        for name in dict.fromkeys([*headers.documented(row["source"]), *named]):
+        for name in dict.fromkeys([*links.NAME.findall(row["source"]), *named]):
             ruled.setdefault(name, []).append(row["id"])
     text = (
         "/**\n@page calls Calls of CUDA\n"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from generator.chapters import page_of
-from generator.headers import Headers
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
+from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 
 Row = dict[str, Any]
@@ -25,9 +25,12 @@ the GPUs, a program that uses one wrongly can put their GPUs out of service. So 
 things that the documentation says about sharing are not covered:
 
 - a multicast object may be exported and imported as other handles are, by its handle
-  types (cuda.h:4362-4366, see cuMulticastCreate);
+  types (CUmulticastObjectProp, see cuMulticastCreate);
 - one that can be shared, and an imported one, takes only memory that can be shared
-  (cuda.h:13919-13920, see cuMulticastBindMem and cuMulticastBindAddr).
+  (cuMulticastBindMem and cuMulticastBindAddr).
+
+@subpage coverage shows what covers each documented sentence, and why others are left
+out.
 
 """
 ABOUT = (
@@ -60,6 +63,7 @@ GROUPS = {
     "IMPL": "Imported pools",
     "LIFE": "Lifetime",
     "PLAT": "Platform",
+    "TENS": "Tensors of PyTorch",
     "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
@@ -74,6 +78,7 @@ class Evidence:
     faults: list[Fault]  # what may make a row fail
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
+    sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -100,9 +105,7 @@ def link_to(name: str) -> str:
     return f'@ref rule_{name.replace("-", "_")} "{name}"'
 
 
-def pages(
-    catalogue: dict[str, Any], evidence: Evidence, headers: Headers
-) -> dict[str, str]:
+def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
     """File name -> page: all groups, a page a group, a page a row."""
     by_group: dict[str, list[Row]] = {}
     for row in catalogue["rows"]:
@@ -129,7 +132,7 @@ def pages(
         made[f"rules_{group}.dox"] = group_page(group, rows, evidence)
         for row in rows:
             name = f"{label(row)}.dox"
-            made[name] = rule_page(row, catalogue["kinds"], evidence, headers)
+            made[name] = rule_page(row, catalogue["kinds"], evidence)
     return made
 
 
@@ -152,9 +155,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
     )
 
 
-def rule_page(
-    row: Row, kinds: dict[str, str], evidence: Evidence, headers: Headers
-) -> str:
+def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     """One row with all that is known of it."""
     name = row["id"]
     lessons = [x for x in row["lessons"] if x in evidence.lessons]
@@ -163,7 +164,9 @@ def rule_page(
         [
             ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
             ("Source", plain(spelled(row["source"]))),
-            ("Reference", ", ".join(headers.documented(row["source"]))),
+            ("Documented", _documented(evidence.sentences.get(name, []))),
+            ("Since", f"CUDA {row['since']}" if "since" in row else ""),
+            ("Until", f"CUDA {row['until']}" if "until" in row else ""),
             ("Follows from", ", ".join(map(link_to, row.get("follows_from", [])))),
             ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
         ]
@@ -217,6 +220,12 @@ def summary(row: Row) -> str:
     if len(first) > LONGEST_TITLE:
         first = first[:LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
     return plain(first)
+
+
+def _documented(sentences: list[Entry]) -> str:
+    """The functions and types whose sentences a row rests on, with those sentences."""
+    topics = dict.fromkeys(x.topic for x in sentences)
+    return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 
 
 def verdict(run: Run, row: str) -> str:

@@ -16,9 +16,6 @@ COMMANDS = "\\@#%"
 SHORT = {
     r"\bE\b": "the exporter",
     r"\bI\b": "the importer",
-    r"\bRT\b(?=[: ])": "cuda_runtime_api.h",
-    r"\bDRV\b(?=[: ])": "cuda.h",
-    r"\bTY\b(?=[: ])": "driver_types.h",
     r"\bPG\b": "Programming Guide",
     r"\bPG11\b": "Programming Guide 11",
 }

@@ -21,14 +21,13 @@ from generator import (
     rules,
     verdicts,
 )
-from generator.headers import Headers
 from ipclab.faults import Fault
 
 ROW = {
     "id": "LMEM-01",
     "statement": "Memory is readable.",
     "kind": "MUST",
-    "source": "cuda_runtime_api.h:1-2",
+    "source": "cudaIpcOpenMemHandle",
     "lessons": ["01_legacy_memory", "99_planned"],
 }
 DEVIATION = {
@@ -64,16 +63,6 @@ def run(*found: tuple[str, str]) -> recorded.Run:
     return recorded.Run("h200", about, records)
 
 
-class NoHeaders(Headers):
-    """Headers that document nothing."""
-
-    def documented(self, source: str) -> list[str]:
-        return []
-
-
-HEADERS = NoHeaders(Path())
-
-
 def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None) -> str:
     evidence = rules.Evidence(
         {"01_legacy_memory"},
@@ -82,7 +71,7 @@ def section(*runs: recorded.Run, deviations: list[dict[str, Any]] | None = None)
         deviations or [],
         list(runs),
     )
-    return rules.rule_page(ROW, {"MUST": "documented guarantee"}, evidence, HEADERS)
+    return rules.rule_page(ROW, {"MUST": "documented guarantee"}, evidence)
 
 
 def test_a_departure_of_two_tests_is_told_once() -> None:
@@ -95,7 +84,7 @@ def test_a_departure_of_two_tests_is_told_once() -> None:
 def test_a_rule_names_the_rules_that_it_follows_from() -> None:
     evidence = rules.Evidence(set(), {}, [], [], [])
     row = {**ROW, "kind": "DERIVED", "follows_from": ["LMEM-06"]}
-    text = rules.rule_page(row, {"DERIVED": "judged"}, evidence, HEADERS)
+    text = rules.rule_page(row, {"DERIVED": "judged"}, evidence)
     assert '| **Follows from** | @ref rule_LMEM_06 "LMEM-06" |' in text
     assert "Follows from" not in section()
 
@@ -106,11 +95,12 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "@page rule_LMEM_01 LMEM-01: Memory is readable",
         "> Memory is readable.",
         "MUST: documented guarantee",
-        "cuda_runtime_api.h:1-2",
+        "cudaIpcOpenMemHandle",
         "`A.B`",
         "| `a-fault` | breaks it |",
-        '**NVIDIA H200, driver 580.1** | <span class="verdict conforms">',
-        "our wording of: cuda_runtime_api.h:1-2",
+        "| **NVIDIA H200, driver 580.1** |",
+        '<span class="verdict conforms">',
+        "our wording of: cudaIpcOpenMemHandle",
         "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
         "@ref lesson_01 |",
     ):
@@ -210,15 +200,6 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
     title = rules.summary(long)
     assert len(title) <= rules.LONGEST_TITLE + 1 and title.endswith("…")
     assert "(" not in title
-
-
-def test_a_header_says_which_function_a_line_documents(tmp_path: Path) -> None:
-    lines = ["/**", " * about", " */", "extern int cudaFree(void*);", "int x;"]
-    (tmp_path / "cuda_runtime_api.h").write_text("\n".join(lines))
-    headers = Headers(tmp_path)
-    assert headers.documented("RT:1-3") == ["cudaFree"]
-    assert headers.documented("RT:4; PG 4.1") == ["cudaFree"]
-    assert headers.documented("RT:5") == []
 
 
 def test_a_recorded_machine_shows_its_kill_matrix() -> None:

@@ -55,7 +55,7 @@ function(ipc_add_sample)
   endif()
   foreach(before IN LISTS arg_BUILDS_ON)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../${before} OR NOT "${before}" STRLESS "${folder}")
-      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is no earlier lesson")
+      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is not an earlier lesson")
     endif()
   endforeach()
 
@@ -129,12 +129,13 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): a .cu without a kernel is plain C++; the C++
-# compiler takes a quarter of nvcc's time, which parses it three times over.
+# ipc_straight_to_cxx(file...): a .cu without a kernel, of its own or of a
+# lesson's header, is plain C++; the C++ compiler takes a quarter of nvcc's time,
+# which parses it three times over.
 function(ipc_straight_to_cxx)
   foreach(file IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-    file(STRINGS ${file} kernels REGEX "__(global|device|constant|managed)__|<<<" LIMIT_COUNT 1)
+    file(STRINGS ${file} kernels REGEX "__(global|device|constant|managed)__|<<<|^#include \"samples/[0-9]" LIMIT_COUNT 1)
     if(NOT kernels)
       set_source_files_properties(${file} PROPERTIES LANGUAGE CXX)
     endif()

@@ -1,8 +1,9 @@
 // The program behind CTest's `probe`: prints what this machine can share.
 //
 //   probe           prints it
-//   probe --hold    opens the GPUs, says "held", keeps them until its input ends
-//   probe --start   does what every role begins with: a context, nothing else
+//   probe --hold    opens the GPUs, says "held", keeps them until its input
+//   ends probe --start   does what every role begins with: a context, nothing
+//   else
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

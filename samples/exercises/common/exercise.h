@@ -69,6 +69,10 @@ inline unsigned value_at(const void* data) {
   return value;
 }
 
+/// Queues a kernel that adds `count` values to others. Does not wait.
+void add_values(void* to, const void* values, int count,
+                cudaStream_t stream = nullptr);
+
 /// Does the stream still wait after 0.2 s? By then all that nothing
 /// holds has been done.
 inline bool is_held(cudaStream_t stream) {

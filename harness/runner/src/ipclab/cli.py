@@ -17,7 +17,9 @@ from rich.console import Console
 from ipclab import (
     __version__,
     backend,
+    catalogue,
     compare,
+    ctest,
     doctor,
     explain,
     faults,
@@ -118,6 +120,14 @@ def _command(options: argparse.Namespace) -> int:
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
+    if options.command == "catalogue":
+        return catalogue.run(
+            terminal.console(),
+            ctest.source_folder(build),
+            options.headers,
+            options.old,
+            options.coverage,
+        )
     if options.command == "compare":
         return compare.run(
             terminal.console(),
@@ -160,7 +170,7 @@ def _mutants(options: argparse.Namespace) -> int:
     ]
     if options.resume and asked:
         raise UsageError(
-            f"--resume goes on with what was asked for then: leave out --{asked[0]}"
+            f"--resume keeps the options of the first call: leave out --{asked[0]}"
         )
     folder = options.resume or options.results
     code = mutants.run(
@@ -223,7 +233,7 @@ def _qualify(options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run it, show it and keep it; `latest`: results/latest shall lead there."""
+    """Run it, show it and keep it; with `latest`, results/latest points to it."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -244,7 +254,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it; not 0 only where the run itself does not know why."""
+    """Let pytest run it; not 0 only for a failure that the run does not know."""
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -486,7 +496,7 @@ def _parser() -> argparse.ArgumentParser:
         "trace",
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, writes down what it and its children do with CUDA "
-        "IPC, draws it and holds it to the rules. On a driver through CUPTI.",
+        "IPC, draws it and checks the rules. On a driver through CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
         "usage, 3 the trace could not be written",
     )
@@ -532,7 +542,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of PROGRAM; 2 usage",
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
-    # A doctor that nobody asked for the model speaks of this machine alone.
+    # Without --backend model the doctor is about this machine only.
     for command, default in (
         (run, "auto"),
         (seen, "auto"),
@@ -560,7 +570,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A library in front of the driver, the reference model's or "
         "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
         "then each fault meets the tests that it concerns. What was found is kept "
-        "test by test: a command that was stopped goes on with --resume.",
+        "test by test: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
         "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
         "the command was stopped before its end",
@@ -635,7 +645,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="go on with what lies there, with the same build",
+        help="continue with the results in this folder, with the same build",
     )
     kill.add_argument(
         "--like",
@@ -673,7 +683,35 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, whole, one, kill, look, law, seen, guest, mend):
+    documents = commands.add_parser(
+        "catalogue",
+        help="does a toolkit's documentation still say what the rows rest on?",
+        description="Holds conformance/sentences.json to the headers of a CUDA "
+        "toolkit: which sentences stand, are changed, moved, gone or new, and what "
+        "covers each.",
+        epilog="exit code: 0 every sentence stands, 1 something is different, 2 usage, "
+        "3 sentences.json cannot be read",
+    )
+    documents.add_argument(
+        "headers",
+        metavar="INCLUDE",
+        type=Path,
+        help="the toolkit's include folder: /usr/local/cuda/include",
+    )
+    documents.add_argument(
+        "--old",
+        metavar="INCLUDE",
+        type=Path,
+        default=None,
+        help="that of an older toolkit: show the whole of a sentence that was there",
+    )
+    documents.add_argument(
+        "--coverage",
+        action="store_true",
+        help="every sentence, with the rows that judge or observe it or the reason "
+        "why none does",
+    )
+    for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
         command.add_argument(
             "--build",
             metavar="DIR",

@@ -47,7 +47,7 @@ MEANING = {  # in the order in which they are shown
     NEW: "was not there",
     EXPLAINED: "one of the two is a deviation that deviations.json knows",
     SLOWER: "same verdict, another duration",
-    UNEXPLAINED: "two answers, and nobody says why",
+    UNEXPLAINED: "two answers, and nothing explains why",
     NOT_HERE: "one of the two machines lacks what the row needs",
     RECENT: "not in the driver's run, or with another sentence",
 }
@@ -74,7 +74,7 @@ UNIMPORTANT = ("id", "namespaces")
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
 MOST_SLOWER = 5  # that a terminal tells one by one
-MOST_ANSWERS = 3  # told of one side of one test; the records have the rest
+MOST_ANSWERS = 3  # printed of one side of one test; the records have the rest
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for besides the terminal."""
+    """What a person asked for in addition to the terminal."""
 
     json: Path | None = None
     html: Path | None = None
@@ -120,8 +120,8 @@ class Request:
 def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
-    With `request.fidelity` 1 if the model differs and nobody says why. UsageError where
-    a comparison would mislead: a run that has not finished, one of a part of
+    With `request.fidelity` 1 if the model differs and nothing explains it. UsageError
+    if a comparison would mislead: a run that has not finished, one of a part of
     the suite, records that are not whole, rows whose sentence has changed
     (unless `request.any_catalogue`).
     """
@@ -167,7 +167,7 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
 
 
 def _counts(found: Difference) -> dict[str, int]:
-    """How many tests each word tells of, without those of none."""
+    """The number of tests for each word, without words that have none."""
     number = Counter(change.what for change in found.changes)
     return {what: number[what] for what in MEANING if number[what]}
 
@@ -276,8 +276,8 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
     if name not in run["requirements"]:
         return RECENT, "its row has left the catalogue"
     if name in tests.values():
-        return RECENT, "other tests speak of its row now"
-    return DISAPPEARED, "no test speaks of its row any more"
+        return RECENT, "other tests judge its row now"
+    return DISAPPEARED, "no test judges its row any more"
 
 
 def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
@@ -395,7 +395,7 @@ def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
     if other:
         raise UsageError(
             f"the catalogues differ: {', '.join(other)} say something else; "
-            "--any-catalogue compares all the same"
+            "--any-catalogue compares nevertheless"
         )
 
 

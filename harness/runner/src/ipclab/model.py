@@ -107,4 +107,4 @@ def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
         return False
     names = "|".join(re.escape(name) for name in (RUNTIME, DRIVER))
     found = re.findall(rf"(?:{names}) => (\S+)", listed)
-    return bool(found) and all(Path(x).resolve().parent == libraries for x in found)
+    return bool(found) and all(libraries in Path(x).resolve().parents for x in found)

@@ -145,7 +145,7 @@ def _anchors(table: list[Row]) -> dict[str, str]:
 def tables(record: Record) -> dict[str, dict[str, Any]]:
     """The record's tables by name: counts by outcome, lines.
 
-    A run of lines with the same outcome and code is one line, told by the first
+    A run of lines with the same outcome and code is one line that names the first
     and the last input.
     """
     by_name: dict[str, list[dict[str, str]]] = {}

@@ -146,7 +146,7 @@ class Counted:
             self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
 
     def dropped(self) -> None:
-        """One need not be done any more."""
+        """One does not have to be done any more."""
         self._dropped += 1
         self._bar.update(self._task, advance=1)
 
@@ -178,6 +178,8 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
     _worth_knowing(out, order, run.settings.strict)
     for problem in run.problems:
         out.print(Text(problem, style="bold red"), soft_wrap=True)
+    if run.start_ms is not None:
+        _processes(out, run.records, run.start_ms)
     if run.results:
         out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
         out.print(Text(f"page: {run.results.folder / 'report.html'}"), soft_wrap=True)
@@ -192,6 +194,14 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
     line = summary.headline(order, state)
     style = "bold green" if line.startswith("PASSES") else "bold red"
     out.print(Text(line, style=style), soft_wrap=True)
+
+
+def _processes(out: Console, made: list[Record], start_ms: float) -> None:
+    """How many processes met CUDA, and what it costs here to start one."""
+    roles = sum(len(record.get("roles") or []) for record in made)
+    lessons = sum(record["suite"] == "sample" for record in made)
+    told = f"processes: {roles} roles, {lessons} lessons; one takes {start_ms:.0f} ms"
+    out.print(Text(f"{told} to start on this machine"), soft_wrap=True)
 
 
 def _by_chapter(out: Console, order: list[Row]) -> None:

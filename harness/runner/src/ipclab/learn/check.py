@@ -97,17 +97,20 @@ def _of_end(ran: Ran) -> Complaint | None:
         failed = [
             f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b.startswith("  -> ")
         ]
-        dead = _first_to_die(ran.story) if ran.story and not failed else ""
-        said += f"; {dead or (failed or ['its last line: ' + last])[0]}"
+        first = _first_to_end(ran.story) if ran.story and not failed else ""
+        said += f"; {first or (failed or ['its last line: ' + last])[0]}"
     return Complaint("exit", expected, said)
 
 
-def _first_to_die(story: Story) -> str:
-    """The role whose end came before all others and without an exit; or empty."""
+def _first_to_end(story: Story) -> str:
+    """Of several roles: which one ended first, and badly; or empty."""
     processes = [x for x in story.trace.processes if x.recorder]
     first = min(processes, key=lambda x: x.ended, default=None)
-    if first is None or not first.died or len(processes) == 1:
+    if first is None or len(processes) == 1:
         return ""
+    if not first.died:
+        code = first.exit_code
+        return f"{first.name} ended first, with exit code {code}" if code else ""
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
     return f"{first.name} crashed or was killed; its last call that ended: {call}"

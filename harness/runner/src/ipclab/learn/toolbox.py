@@ -56,14 +56,19 @@ class Toolbox:
         self._fall_back = backend == "auto"
         self._libraries = self._build / "trace"
         path = self._build / "exercises/build.json"
-        needed = [path, path.with_name("libexercise.a")]
+        needed = [
+            path,
+            path.with_name("libexercise.a"),
+            self._build / faults.LIBRARY,
+            self._libraries / "libipclab_trace_model.so",
+        ]
         if self._on_model:
             needed.append(self._build / "model/libcuda.so.1")
         for file in needed:
             if not file.is_file():
                 raise UsageError(
-                    f"{file} is missing: build it with ci/conformance, or with: "
-                    f"cmake --build {build}"
+                    f"{file} is missing; this builds it: cmake --build {build} "
+                    "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         self._compile: list[str] = commands["compile"]
@@ -148,8 +153,7 @@ class Toolbox:
         self, program: Path, profile: str | None, trace: bool, on_model: bool
     ) -> Ran:
         environment = self._environment(on_model, profile)
-        name = "libipclab_trace_model.so" if on_model else "libipclab_trace.so"
-        if not trace or not (self._libraries / name).is_file():
+        if not trace:
             return Ran(self._start(program, environment), on_model)
         with TemporaryDirectory(prefix="ipclab-learn-") as folder:
             request = recording.Request(
