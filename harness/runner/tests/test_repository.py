@@ -22,6 +22,7 @@ OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
     "70_handle_cache": ["handle_cache.h"],
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
+    "74_pipeline": ["ring.h", "ways.h"],
 }
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
