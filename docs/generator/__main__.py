@@ -27,6 +27,7 @@ from generator import (
     links,
     recorded,
     rules,
+    sharing,
     theme,
     verdicts,
 )
@@ -76,6 +77,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "costs.md": costs.part(
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
+        "sharing.md": sharing.part(TOP / "docs/results"),
         "trace_rules.md": documents.trace_rules(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(

@@ -21,6 +21,7 @@ ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
 OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
+    "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
 }
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
