@@ -57,7 +57,7 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
         for row in entry.rows
     }
     for name, row in ROWS.items():
-        if SILENT.search(row["source"]):
+        if SILENT.search(row["source"]) or row["kind"] == deviations.DERIVED:
             continue
         told = re.sub(r"\(.*?\)", "", row["source"])  # without remarks
         for topic in re.findall(r"\bcu(?:da)?[A-Z]\w+", told):
