@@ -55,7 +55,7 @@ function(ipc_add_sample)
   endif()
   foreach(before IN LISTS arg_BUILDS_ON)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../${before} OR NOT "${before}" STRLESS "${folder}")
-      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is no earlier lesson")
+      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is not an earlier lesson")
     endif()
   endforeach()
 
@@ -104,21 +104,18 @@ function(ipc_two_ranks command)
   set(${command} ${start} PARENT_SCOPE)
 endfunction()
 
-# ipc_add_conformance([TIMEOUT seconds] [DRAWN_FROM Suite.Name])
+# ipc_add_conformance([TIMEOUT seconds])
 #
 # The mirror of the lesson of the same folder: target topic_test from
 # topic_test.cu, one CTest conformance.NN_topic.Suite.Name for each TEST.
-#   TIMEOUT     seconds after which CTest ends a TEST (120); the referee has
-#               shorter deadlines of its own
-#   DRAWN_FROM  the TEST whose recorded run is the diagram of the lesson's page
-#               (the first that passed with two roles)
+#   TIMEOUT  seconds after which CTest ends a TEST (120); the referee has
+#            shorter deadlines of its own
 function(ipc_add_conformance)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TIMEOUT;DRAWN_FROM" "")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TIMEOUT" "")
   ipc_lesson(folder topic)
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "${folder}: ipc_add_conformance([TIMEOUT seconds] [DRAWN_FROM Suite.Name])")
+    message(FATAL_ERROR "${folder}: ipc_add_conformance([TIMEOUT seconds])")
   endif()
-  set_property(GLOBAL PROPERTY IPCLAB_DRAWN_FROM_${folder} "${arg_DRAWN_FROM}")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -132,12 +129,13 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): a .cu without a kernel is plain C++; the C++
-# compiler takes a quarter of nvcc's time, which parses it three times over.
+# ipc_straight_to_cxx(file...): a .cu without a kernel, of its own or of a
+# lesson's header, is plain C++; the C++ compiler takes a quarter of nvcc's time,
+# which parses it three times over.
 function(ipc_straight_to_cxx)
   foreach(file IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-    file(STRINGS ${file} kernels REGEX "__(global|device|constant|managed)__|<<<" LIMIT_COUNT 1)
+    file(STRINGS ${file} kernels REGEX "__(global|device|constant|managed)__|<<<|^#include \"samples/[0-9]" LIMIT_COUNT 1)
     if(NOT kernels)
       set_source_files_properties(${file} PROPERTIES LANGUAGE CXX)
     endif()
@@ -169,14 +167,7 @@ endfunction()
 # has every kernel of theirs read by the model's interpreter.
 function(ipc_finish)
   get_property(known GLOBAL PROPERTY IPCLAB_LESSONS)
-  set(lessons "")
-  foreach(lesson IN LISTS known)
-    string(JSON folder GET "${lesson}" lesson)
-    get_property(test GLOBAL PROPERTY IPCLAB_DRAWN_FROM_${folder})
-    string(JSON lesson SET "${lesson}" drawn_from "\"${test}\"")
-    list(APPEND lessons "${lesson}")
-  endforeach()
-  list(JOIN lessons ",\n" lessons)
+  list(JOIN known ",\n" lessons)
   file(WRITE ${CMAKE_BINARY_DIR}/lessons.json "[\n${lessons}\n]\n")
 
   get_property(programs GLOBAL PROPERTY IPCLAB_PROGRAMS)

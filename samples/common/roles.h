@@ -1,6 +1,7 @@
 // The two roles of a lesson: the exporter is the program as it was
 // started, the importer is the same program started once more. It is
-// started by exec, because CUDA does not survive a fork.
+// started by exec, because CUDA does not survive a fork. With --role
+// and a path, two terminals start one role each.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +12,9 @@
 
 #include <csignal>
 #include <string>
+#include <vector>
 
-#include "channel.h"
+#include "named_socket.h"
 #include "require.h"
 
 using namespace std::chrono_literals;
@@ -21,14 +23,25 @@ using namespace std::chrono_literals;
 /// of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
-/// Is this the second start of the program?
+/// Was this role started by hand, as `--role importer PATH`?
+inline bool by_hand(int argc, char** argv) {
+  return argc == 4 && std::strcmp(argv[1], "--role") == 0 &&
+         (std::strcmp(argv[2], "exporter") == 0 ||
+          std::strcmp(argv[2], "importer") == 0);
+}
+
+/// Is this the importer? The exporter goes on in main.
 inline bool is_child(int argc, char** argv) {
+  const bool hand = by_hand(argc, argv);
   const bool child =
-      argc == 3 && std::strcmp(argv[1], kImporterFlag) == 0;
+      (argc == 3 && std::strcmp(argv[1], kImporterFlag) == 0) ||
+      (hand && std::strcmp(argv[2], "importer") == 0);
   role_name() = child ? "importer" : "exporter";
-  if (argc > 1 && !child) {
-    std::fprintf(stderr, "%s takes no arguments, but got '%s'\n",
-                 argv[0], argv[1]);
+  if (argc > 1 && !child && !hand) {
+    std::fprintf(stderr,
+                 "usage: %s [--role exporter PATH | --role importer "
+                 "PATH]\n",
+                 argv[0]);
     std::exit(2);
   }
   return child;
@@ -36,17 +49,21 @@ inline bool is_child(int argc, char** argv) {
 
 /// The importer's end of the channel; `argv` is main's.
 inline Channel channel_from_parent(char** argv) {
-  return Channel(std::atoi(argv[2]));
+  if (std::strcmp(argv[1], kImporterFlag) == 0)
+    return Channel(std::atoi(argv[2]));
+  return Channel(connect_to(argv[3]));
 }
 
 /// The importer, as the exporter sees it.
 struct Child {
-  Channel channel;  ///< to the importer
-  pid_t pid;        ///< its process id
+  Channel channel;   ///< to the importer
+  pid_t pid;         ///< its process id
+  bool ours = true;  ///< false: started by hand, in another terminal
 
   /// The importer's exit code; 1, with a line that says why, if it was
   /// ended by a signal or did not end before the deadline.
   int wait(std::chrono::milliseconds deadline) {
+    if (!ours) return EXIT_SUCCESS;  // its own terminal shows its end
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
@@ -75,25 +92,52 @@ struct Child {
   }
 };
 
-/// Starts the program again as the importer; `argv` is main's.
-inline Child start_again(char** argv) {
-  int ends[2];
-  SYS_CHECK(
-      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+/// Waits up to 120 s for an importer that is started by hand.
+inline Child meet_importer(const char* path) {
+  const int listener = listen_at(path);
+  if (!wait_for(listener, POLLIN, 120s))
+    bad_path(path, "no importer has come within 120 s");
+  const int connection = accept_from(listener);
+  if (connection == -1)
+    bad_path(path, "the importer is another user's");
+  SYS_CHECK(close(listener));
+  SYS_CHECK(unlink(path));
+  return {Channel(connection), peer_of(connection).pid, false};
+}
+
+/// Starts the program again with these arguments, the other end of
+/// `channel` among them. It dies if this process does.
+inline Child start(char** argv, std::vector<std::string> arguments,
+                   Channel channel = Channel(-1)) {
+  arguments.insert(arguments.begin(), argv[0]);
+  std::vector<char*> words;
+  for (std::string& word : arguments) words.push_back(word.data());
+  words.push_back(nullptr);
+
   std::fflush(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   SYS_CHECK(pid);
   if (pid == 0) {
-    // An exporter that dies takes its importer with it.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(EXIT_FAILURE);
-    const int socket = dup(ends[1]);  // dup: this one survives exec
-    const std::string number = std::to_string(socket);
-    execl("/proc/self/exe", argv[0], kImporterFlag, number.c_str(),
-          nullptr);
+    if (getppid() == parent) execv("/proc/self/exe", words.data());
     _exit(EXIT_FAILURE);
   }
-  close(ends[1]);
-  return {Channel(ends[0]), pid};
+  return {std::move(channel), pid};
+}
+
+/// Starts the program again as the importer, or waits for the importer
+/// that is started by hand; `argv` is main's.
+inline Child start_again(char** argv) {
+  if (argv[1] != nullptr) return meet_importer(argv[3]);
+  int ends[2];
+  SYS_CHECK(
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
+  const int theirs = dup(ends[1]);  // dup: this one survives exec
+  SYS_CHECK(theirs);
+  Child child = start(argv, {kImporterFlag, std::to_string(theirs)},
+                      Channel(ends[0]));
+  SYS_CHECK(close(theirs));
+  SYS_CHECK(close(ends[1]));
+  return child;
 }

@@ -10,7 +10,9 @@
 using Memory = CUmemGenericAllocationHandle;
 
 /// What cuMemCreate needs for memory that can be exported as `type`.
-inline CUmemAllocationProp shareable(CUmemAllocationHandleType type) {
+inline CUmemAllocationProp shareable(
+    CUmemAllocationHandleType type =
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -55,14 +57,20 @@ inline CUresult import_memory(Memory* memory, int descriptor) {
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-/// Exports memory of `bytes` and sends it. The other role calls
-/// receive_memory().
-template <class Channel>
-void send_memory(Channel& channel, Memory memory, size_t bytes) {
+/// A new descriptor of the memory; the caller closes it.
+inline int export_memory(Memory memory) {
   int descriptor = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
       &descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
       0));
+  return descriptor;
+}
+
+/// Exports memory of `bytes` and sends it. The other role calls
+/// receive_memory().
+template <class Channel>
+void send_memory(Channel& channel, Memory memory, size_t bytes) {
+  const int descriptor = export_memory(memory);
   channel.send("bytes", bytes);
   channel.send_descriptor("memory", descriptor);
   SYS_CHECK(close(descriptor));

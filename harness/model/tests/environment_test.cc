@@ -62,9 +62,9 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
   constexpr int kNone = cudaErrorNotSupported;
   for (const Row& row :
        {Row{"one-gpu", 1, 0, 1, 0, 0}, Row{"two-gpus", 2, 1, 1, 0, 0},
-        Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"few-peers", 4, 1, 1, 0, 0},
-        Row{"no-peer", 2, 0, 1, 0, 0}, Row{"tegra", 1, 0, 1, kNone, 0},
-        Row{"no-ipc", 1, 0, 0, kNone, 0}}) {
+        Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"eight-gpus", 8, 1, 1, 0, 0},
+        Row{"few-peers", 4, 1, 1, 0, 0}, Row{"no-peer", 2, 0, 1, 0, 0},
+        Row{"tegra", 1, 0, 1, kNone, 0}, Row{"no-ipc", 1, 0, 0, kNone, 0}}) {
     SCOPED_TRACE(row.name);
     const Description seen = describe({{"IPCLAB_PROFILE", row.name}});
     EXPECT_EQ(seen.start, cudaSuccess);

@@ -18,7 +18,12 @@ TOP = Path(__file__).resolve().parents[3]
 LESSONS = sorted(p.name for p in (TOP / "samples").glob("[0-9][0-9]_*"))
 REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
 ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
-OWN_HEADERS = {"35_fabric_handle": ["roles.h"]}  # roles that are ranks of MPI
+OWN_FILES = {
+    "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
+    "70_handle_cache": ["handle_cache.h"],
+    "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
+    "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
+}
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
 
@@ -66,7 +71,7 @@ def test_there_are_lessons() -> None:
 def test_a_lesson_is_its_files_and_no_more(lesson: str) -> None:
     name = topic(lesson)
     files = sorted(p.name for p in (TOP / "samples" / lesson).iterdir())
-    own = OWN_HEADERS.get(lesson, [])
+    own = OWN_FILES.get(lesson, [])
     assert files == sorted(
         [
             "CMakeLists.txt",
@@ -176,9 +181,19 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
 
 def test_common_headers_stay_small() -> None:
     headers = sorted((TOP / "samples/common").iterdir())
-    names = ["channel", "check", "data", "gate", "pool", "require", "roles", "vmm"]
+    names = [
+        "channel",
+        "check",
+        "data",
+        "gate",
+        "named_socket",
+        "pool",
+        "require",
+        "roles",
+        "vmm",
+    ]
     assert [h.name for h in headers] == [f"{name}.h" for name in names]
-    assert sum(len(h.read_text().splitlines()) for h in headers) <= 750
+    assert sum(len(h.read_text().splitlines()) for h in headers) <= 910
 
 
 def test_every_test_judges_a_row() -> None:

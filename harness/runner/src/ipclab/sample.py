@@ -7,16 +7,28 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from ipclab import backend, ctest, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
+# What two terminals share on the model: the simulated machine of that name.
+BY_HAND = "by hand"
 
-def run(build: Path, wanted: str, choice: str, profile: str | None) -> int:
+
+def run(
+    build: Path,
+    wanted: str,
+    choice: str,
+    profile: str | None,
+    role: tuple[str, str] | None = None,
+) -> int:
     """Tell what the lesson is, run it, say what its exit code means; return it.
 
-    `choice` and `profile` are those of backend.choose().
+    `choice` and `profile` are those of backend.choose(). With `role`, a role and
+    the path of a socket, this process becomes that role: somebody starts the
+    other one in a second terminal, so there is nothing to supervise.
     """
     cases = ctest.read(build)
     case = find(cases, wanted)
@@ -26,6 +38,8 @@ def run(build: Path, wanted: str, choice: str, profile: str | None) -> int:
     print(f"{case.lesson}\n\n{first_comment(source)}\n", flush=True)
     chosen = backend.choose(build, cases, choice, profile)
     print(f"on: {probe.first_line(chosen.probe)}\n", flush=True)
+    if role is not None:
+        become(case, role, chosen.environment)
     try:
         ended = supervise.run(
             case.command,
@@ -42,6 +56,20 @@ def run(build: Path, wanted: str, choice: str, profile: str | None) -> int:
     if ended.timed_out or ended.survivors:
         return 1
     return ended.code if ended.code >= 0 else 128 - ended.code
+
+
+def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> NoReturn:
+    """Replace this process by one role of the lesson."""
+    try:
+        os.execve(
+            case.command[0],
+            [*case.command, "--role", *role],
+            {"IPCLAB_MODEL_MACHINE": BY_HAND, **os.environ, **environment},
+        )
+    except (OSError, IndexError) as error:
+        raise HarnessError(
+            f"{case.name}: cannot be started; build it ({error})"
+        ) from None
 
 
 def find(cases: list[Case], wanted: str) -> Case:

@@ -1,0 +1,220 @@
+// Processes that share nothing but the path of a socket lend each other
+// memory and events; a server outlives clients that leave or are killed.
+// Mirror of samples/75_unrelated_processes.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+#include "samples/common/named_socket.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr int kClients = 6;
+constexpr size_t kBytes = 2 << 20;
+constexpr size_t kLarge = 256 << 20;  // far above what else changes
+
+struct Offer {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+  size_t bytes;  // of the chunk whose descriptor comes along
+};
+
+std::string path_of_this_process() {
+  return "/tmp/ipclab." + std::to_string(getpid());
+}
+
+Descriptor connection_of(int listener, Role& me) {
+  const bool comes = ::wait_for(listener, POLLIN, 20s);
+  const int end = comes ? accept_from(listener) : -1;
+  if (end == -1) me.broken("nobody of this user connects to the named socket");
+  return Descriptor(end);
+}
+
+void send_offer(const Descriptor& connection, const Offer& offer,
+                const Descriptor& chunk, Role& me) {
+  if (send_packet(connection.get(), &offer, sizeof offer, chunk.get()) !=
+      sizeof offer)
+    me.broken("the named socket takes no packet");
+}
+
+Offer receive_offer(const Descriptor& connection, Descriptor* chunk, Role& me) {
+  Offer offer{};
+  int number = -1;
+  if (!::wait_for(connection.get(), POLLIN, 20s) ||
+      receive_packet(connection.get(), &offer, sizeof offer, &number) !=
+          sizeof offer ||
+      number == -1)
+    me.broken("no handles came over the named socket");
+  *chunk = Descriptor(number);
+  return offer;
+}
+
+// True once the process at the other end has closed, or has been killed.
+bool hangs_up(const Descriptor& connection) {
+  char byte = 0;
+  return ::wait_for(connection.get(), POLLIN, 20s) &&
+         recv(connection.get(), &byte, 1, MSG_DONTWAIT) <= 0;
+}
+
+}  // namespace
+
+TEST(UnrelatedProcesses, APathIsEnough) {
+  covers("SERV-01");
+  needs(gpus(1), legacy_memory, legacy_events, vmm_fd);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer memory(kBytes);
+    const SharedEvent event;
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter's chunk"));
+    memory.fill(pattern("old"));
+
+    const std::string path = path_of_this_process();
+    const Descriptor listener(listen_at(path.c_str()));
+    me.send_bytes("path", path);
+    const Descriptor connection = connection_of(listener.get(), me);
+
+    Latch latch;
+    const Stream stream;
+    latch.hold(stream);
+    memory.queue_fill(pattern("exporter's memory"), stream);
+    CALL(cudaEventRecord(event, stream));
+    send_offer(connection, {memory.legacy_handle(), event.handle(), bytes},
+               chunk.descriptor(), me);
+    me.wait("importer waits");
+    latch.release();
+
+    EXPECT_TRUE(hangs_up(connection));
+    EXPECT_TRUE(kernel_reads(memory, pattern("importer's memory")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer's chunk")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
+    CALL(cudaFree(nullptr));
+    Descriptor exported;
+    const Offer offer = receive_offer(connection, &exported, me);
+    LegacyMapping memory(offer.memory, kBytes);
+    SharedEvent event(offer.event);
+    const Chunk chunk = Chunk::import(exported);
+    const Mapping mapping(chunk, offer.bytes);
+    const DeviceBuffer own(kBytes);
+    WrongWords wrong;
+    own.fill(pattern("own"));
+    const Stream stream;
+    CALL(cudaStreamWaitEvent(stream, event, 0));
+    wrong.queue_count(memory, pattern("exporter's memory"), stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("importer waits");
+
+    EXPECT_TRUE(passes(stream));
+    EXPECT_EQ(wrong.so_far(), 0u);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's chunk")));
+    memory.fill(pattern("importer's memory"));
+    mapping.fill(pattern("importer's chunk"));
+    event.destroy();
+    memory.close();
+  });
+
+  scenario.run(30s);
+}
+
+TEST(UnrelatedProcesses, AServerOutlivesItsClients) {
+  covers("SERV-02");
+  needs(gpus(1), legacy_memory, vmm_fd, alone);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    DeviceBuffer input(kBytes);
+    input.fill(pattern("input"));
+    const std::string path = path_of_this_process();
+    const Descriptor listener(listen_at(path.c_str()));
+    for (int i = 0; i < kClients; ++i) me.send_bytes("path", path);
+
+    struct Client {
+      Descriptor connection;
+      Chunk chunk;
+      std::unique_ptr<Mapping> answer;
+    };
+    std::vector<Client> clients;
+    for (int i = 0; i < kClients; ++i) {
+      Client client{connection_of(listener.get(), me), Chunk::create(kLarge),
+                    nullptr};
+      client.answer = std::make_unique<Mapping>(client.chunk, kLarge);
+      client.answer->fill(pattern("poison"));
+      send_offer(client.connection, {input.legacy_handle(), {}, kLarge},
+                 client.chunk.descriptor(), me);
+      clients.push_back(std::move(client));
+    }
+    me.wait("answered", kClients);
+    const size_t free = free_memory();
+    me.signal("die or leave");
+
+    for (Client& client : clients) {
+      EXPECT_TRUE(hangs_up(client.connection));
+      EXPECT_TRUE(
+          copy_reads(Words(client.answer->data, kBytes), pattern("answer")));
+      EXPECT_TRUE(kernel_reads(input, pattern("input")));
+      client.answer->unmap();
+      client.chunk.release();
+    }
+    for (int i = 0; i < kClients; ++i)
+      me.wait_for_end("client " + std::to_string(i));
+    EXPECT_TRUE(returned(free, kClients * kLarge));
+
+    me.send_bytes("path again", path);
+    const Descriptor connection = connection_of(listener.get(), me);
+    const Chunk chunk = Chunk::create(kLarge);
+    send_offer(connection, {input.legacy_handle(), {}, kLarge},
+               chunk.descriptor(), me);
+    EXPECT_TRUE(hangs_up(connection));
+    EXPECT_TRUE(kernel_reads(input, pattern("late")));
+    EXPECT_SUCCESS(cudaFree(std::exchange(input.data, nullptr)));
+    EXPECT_TRUE(context_is_usable());
+  });
+
+  for (int i = 0; i < kClients; ++i) {
+    const bool dies = i % 2 == 1;
+    auto& client = scenario.role("client " + std::to_string(i), [dies](
+                                                                    Role& me) {
+      const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
+      CALL(cudaFree(nullptr));
+      Descriptor exported;
+      const Offer offer = receive_offer(connection, &exported, me);
+      LegacyMapping input(offer.memory, kBytes);
+      const Chunk chunk = Chunk::import(exported);
+      Mapping mapping(chunk, offer.bytes);
+      EXPECT_TRUE(kernel_reads(input, pattern("input")));
+      Words(mapping.data, kBytes).fill(pattern("answer"));
+      me.signal("answered");
+      me.wait("die or leave");
+      if (dies) me.die(SIGKILL);
+      mapping.unmap();
+      input.close();
+    });
+    if (dies) client.may_end_by(SIGKILL);
+  }
+
+  scenario.role("latecomer", [](Role& me) {
+    const std::string path = me.receive_bytes("path again");
+    const Descriptor connection(connect_to(path.c_str()));
+    CALL(cudaFree(nullptr));
+    Descriptor exported;
+    const Offer offer = receive_offer(connection, &exported, me);
+    LegacyMapping input(offer.memory, kBytes);
+    EXPECT_TRUE(kernel_reads(input, pattern("input")));
+    input.fill(pattern("late"));
+    input.close();
+  });
+
+  scenario.run(60s);
+}

@@ -1,0 +1,270 @@
+"""Lessons that two terminals run by hand, and a server whose clients are killed.
+
+IPCLAB_CLIENT_SECONDS is how long clients come and go (5); 60 when a machine is
+qualified.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from test_repository import topic
+
+CLIENTS = 32
+SECONDS = float(os.environ.get("IPCLAB_CLIENT_SECONDS", "5"))
+BY_HAND = ["01_legacy_memory", "10_event_handle", "30_vmm_fd", "50_pool_ipc"]
+SERVER = "75_unrelated_processes"
+SLACK = 32 << 20  # bytes; one client has 2 MiB of its own
+
+pytestmark = pytest.mark.skipif(
+    "IPCLAB_MODEL" not in os.environ, reason="started by hand, without a build"
+)
+
+
+def program(lesson: str) -> str:
+    build = Path(os.environ["IPCLAB_MODEL"]).parent
+    return str(build / "samples" / lesson / topic(lesson))
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """The machine's GPU, or the model if it has none that can share."""
+    alone = subprocess.run([program(SERVER)], capture_output=True, timeout=60)
+    if alone.returncode != 77:
+        return dict(os.environ)
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.environ["IPCLAB_MODEL"],
+        "IPCLAB_PROFILE": "one-gpu",
+        "IPCLAB_MODEL_MACHINE": f"test_unrelated {os.getpid()}",
+    }
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    """Ends what a failed test leaves running."""
+    STARTED.clear()
+    yield
+    for process in STARTED:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """A free name for a socket, which nobody leaves there."""
+    yield tmp_path / "socket"
+    assert not (tmp_path / "socket").exists()
+
+
+def start(
+    lesson: str, role: str, path: Path, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [program(lesson), "--role", role, str(path)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    STARTED.append(process)
+    return process
+
+
+def start_exporter(
+    lesson: str, path: Path, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    """Returns when it listens."""
+    exporter = start(lesson, "exporter", path, environment)
+    assert exporter.stdout is not None
+    assert exporter.stdout.readline() == f"exporter  listens at [{path}]\n"
+    return exporter
+
+
+@pytest.mark.parametrize("lesson", BY_HAND)
+def test_two_terminals_run_a_lesson(
+    lesson: str, path: Path, environment: dict[str, str]
+) -> None:
+    exporter = start_exporter(lesson, path, environment)
+    importer = start(lesson, "importer", path, environment)
+    theirs, _ = importer.communicate(timeout=30)
+    ours, _ = exporter.communicate(timeout=30)
+    assert (exporter.returncode, importer.returncode) == (0, 0), ours + theirs
+    assert "exporter  " in ours and "importer  " not in ours
+    assert "0 wrong" in theirs
+
+
+@pytest.mark.parametrize("lesson", [*BY_HAND, SERVER])
+def test_an_importer_says_that_its_exporter_is_missing(
+    lesson: str, path: Path, environment: dict[str, str]
+) -> None:
+    importer = start(lesson, "importer", path, environment)
+    said, _ = importer.communicate(timeout=30)
+    assert importer.returncode == 2
+    assert said == f"{path}: no exporter of this user listens; start it first\n"
+
+
+def test_a_file_is_never_replaced(path: Path, environment: dict[str, str]) -> None:
+    path.write_text("precious")
+    exporter = start("01_legacy_memory", "exporter", path, environment)
+    said, _ = exporter.communicate(timeout=30)
+    assert exporter.returncode == 2
+    assert said == f"{path}: in use; choose another path\n"
+    assert path.read_text() == "precious"
+    path.unlink()
+
+
+def test_the_socket_of_a_killed_exporter_is_replaced(
+    path: Path, environment: dict[str, str]
+) -> None:
+    killed = start_exporter("01_legacy_memory", path, environment)
+    second = start("01_legacy_memory", "exporter", path, environment)
+    said, _ = second.communicate(timeout=30)
+    assert (second.returncode, said) == (2, f"{path}: in use; choose another path\n")
+    killed.kill()
+    killed.communicate(timeout=30)
+    assert path.exists()
+    third = start_exporter("01_legacy_memory", path, environment)
+    third.send_signal(signal.SIGKILL)
+    third.communicate(timeout=30)
+    path.unlink()
+
+
+def test_nobody_else_may_connect(path: Path, environment: dict[str, str]) -> None:
+    exporter = start_exporter("01_legacy_memory", path, environment)
+    assert path.stat().st_mode & 0o777 == 0o600
+    exporter.kill()
+    exporter.communicate(timeout=30)
+    path.unlink()
+
+
+@dataclass
+class Visits:
+    """What became of the clients."""
+
+    left: int = 0
+    killed: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    def stay(
+        self, path: Path, environment: dict[str, str], until: float, seed: int
+    ) -> None:
+        """One client after another, every second one killed at a random moment."""
+        chance = random.Random(seed)
+        life = 1.0  # how long the last one took
+        while time.monotonic() < until:
+            began = time.monotonic()
+            client = start(SERVER, "importer", path, environment)
+            try:
+                limit = chance.uniform(0, life) if chance.random() < 0.5 else 60
+                said, _ = client.communicate(timeout=limit)
+                life = time.monotonic() - began
+            except subprocess.TimeoutExpired:
+                client.kill()
+                said, _ = client.communicate(timeout=30)
+            if client.returncode == 0:
+                self.left += 1
+            elif client.returncode == -signal.SIGKILL and limit < 60:
+                self.killed += 1
+            else:
+                self.failed.append(f"exit {client.returncode}: {said}")
+
+
+def visit(path: Path, environment: dict[str, str], seconds: float, seed: int) -> Visits:
+    """All clients at once for that long."""
+    visits = Visits()
+    until = time.monotonic() + seconds
+    threads = [
+        threading.Thread(target=visits.stay, args=(path, environment, until, seed + i))
+        for i in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return visits
+
+
+def held_by(pid: int, environment: dict[str, str]) -> tuple[int, int, int, int]:
+    """Descriptors, mappings and bytes of addresses of a process, and the bytes
+    of device memory that nobody has."""
+    there = Path(f"/proc/{pid}")
+    pages = int((there / "statm").read_text().split()[0])
+    asked = subprocess.run(
+        [sys.executable, __file__],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return (
+        len(list((there / "fd").iterdir())),
+        len((there / "maps").read_text().splitlines()),
+        pages * os.sysconf("SC_PAGE_SIZE"),
+        int(asked.stdout),
+    )
+
+
+def test_a_server_outlives_clients_that_are_killed(
+    path: Path, environment: dict[str, str]
+) -> None:
+    """What the server holds afterwards is what it held at its start."""
+    server = start_exporter(SERVER, path, environment)
+    assert server.stdout is not None
+    lines: list[str] = []
+    reader = threading.Thread(target=lines.extend, args=(server.stdout,))
+    reader.start()
+    try:
+        assert not visit(path, environment, 1, seed=1).failed  # all is loaded
+        before = held_by(server.pid, environment)
+        visits = visit(path, environment, SECONDS, seed=1000)
+        last = start(SERVER, "importer", path, environment)  # is served after all
+        said, _ = last.communicate(timeout=60)
+        assert last.returncode == 0, said
+        after = held_by(server.pid, environment)
+    finally:
+        server.send_signal(signal.SIGINT)
+        code = server.wait(timeout=60)
+        reader.join()
+    print(f"{visits.left} clients left, {visits.killed} were killed")
+    assert code == 0 and lines[-1] == "exporter  stops\n"
+    assert not visits.failed
+    assert visits.left > 0 and visits.killed > 0
+    said = "".join(lines)
+    assert said.count("meets a client") == said.count("sees a client go")
+    assert after[0] == before[0], "descriptors"
+    assert after[1] <= before[1] + CLIENTS, "mappings"
+    assert after[2] <= before[2] + SLACK, "addresses"
+    assert after[3] >= before[3] - SLACK, "device memory"
+
+
+def free_memory() -> int:
+    """Bytes of device 0 that nobody has."""
+    runtime = ctypes.CDLL("libcudart.so.13")
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    code = runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    if code != 0:
+        raise SystemExit(f"cudaMemGetInfo: {code}")
+    return free.value
+
+
+if __name__ == "__main__":
+    print(free_memory())

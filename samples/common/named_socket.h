@@ -1,0 +1,110 @@
+// A socket with a name in the file system: two processes that do not
+// know each other meet there. Each packet keeps its limits, and the end
+// of either process ends the connection.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "channel.h"
+
+/// Prints what is wrong with `path`; ends the process with 2.
+[[noreturn]] inline void bad_path(const char* path, const char* what) {
+  std::fprintf(stderr, "%s: %s\n", path, what);
+  std::exit(2);
+}
+
+/// The address of a path of at most 107 bytes.
+inline sockaddr_un socket_address(const char* path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (std::strlen(path) >= sizeof address.sun_path)
+    bad_path(path, "too long for a socket, at most 107 bytes");
+  std::strcpy(address.sun_path, path);
+  return address;
+}
+
+//! [peer]
+/// Who is at the other end: process, user and group, as the system
+/// knows them. The other process cannot lie about it.
+inline ucred peer_of(int connection) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  SYS_CHECK(
+      getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size));
+  return peer;
+}
+
+/// Closes a connection with another user's process and returns -1.
+inline int own_user_only(int connection) {
+  if (connection == -1 || peer_of(connection).uid == getuid())
+    return connection;
+  SYS_CHECK(close(connection));
+  return -1;
+}
+//! [peer]
+
+//! [connect]
+/// Connects to the process that listens at `path`; ends this process
+/// with 2 if no process of this user does. Each call on the socket
+/// waits for at most 10 s.
+inline int connect_to(const char* path) {
+  const sockaddr_un address = socket_address(path);
+  const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  SYS_CHECK(end);
+  const timeval limit{10, 0};
+  for (const int which : {SO_SNDTIMEO, SO_RCVTIMEO})
+    SYS_CHECK(setsockopt(end, SOL_SOCKET, which, &limit, sizeof limit));
+  if (connect(end, reinterpret_cast<const sockaddr*>(&address),
+              sizeof address) == -1 ||
+      own_user_only(end) == -1)
+    bad_path(path, "no exporter of this user listens; start it first");
+  return end;
+}
+//! [connect]
+
+/// Does a process listen there? Does not disturb it: no socket of this
+/// type can connect, and the error says whether there is another one.
+inline bool in_use(const sockaddr_un& address) {
+  const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  SYS_CHECK(end);
+  const int code = connect(
+      end, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const bool used = code == 0 || errno != ECONNREFUSED;
+  SYS_CHECK(close(end));
+  return used;
+}
+
+//! [listen]
+/// Makes `path` and listens there, for processes of this user only;
+/// says so. The path goes when the process exits. What a killed process
+/// has left at the path is replaced, anything else there is an error.
+inline int listen_at(const char* path) {
+  const sockaddr_un address = socket_address(path);
+  struct stat found;
+  if (lstat(path, &found) == 0) {
+    if (!S_ISSOCK(found.st_mode) || in_use(address))
+      bad_path(path, "in use; choose another path");
+    SYS_CHECK(unlink(path));
+  }
+  const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  SYS_CHECK(end);
+  const mode_t mask = umask(0177);  // the socket gets the mode 0600
+  SYS_CHECK(bind(end, reinterpret_cast<const sockaddr*>(&address),
+                 sizeof address));
+  umask(mask);
+  SYS_CHECK(listen(end, 64));
+  static const std::string made = path;
+  std::atexit([] { unlink(made.c_str()); });
+  say("listens at [%s]", path);
+  return end;
+}
+
+/// The next connection of this user; -1 if that one is another user's.
+inline int accept_from(int listener) {
+  const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  SYS_CHECK(end);
+  return own_user_only(end);
+}
+//! [listen]
