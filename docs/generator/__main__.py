@@ -26,6 +26,7 @@ from generator import (
     documents,
     lessons,
     links,
+    machines,
     memory,
     recorded,
     rules,
@@ -94,8 +95,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     }
     for lesson in known:
         folder = lesson["lesson"]
-        source = traces.source_of(folder)
-        picture = diagrams.figure(traces.read(folder), source, references)
+        program, common = traces.sources(folder)
+        picture = diagrams.figure(traces.read(folder), program, common, references)
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
@@ -108,6 +109,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         **documents.pages(TOP / "docs"),
         **workshop.pages(TOP),
     }
+    (output / "files").mkdir(parents=True, exist_ok=True)
+    machines.write(evidence.runs, output / "files")
     files = workshop.slides(TOP, parts)
     for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)

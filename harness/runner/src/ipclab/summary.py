@@ -1,0 +1,96 @@
+"""How a run stands, in one sentence and in counts: the same for terminal and page."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ipclab import pages, records
+from ipclab.records import Row
+
+# Plural of what happened, after a number.
+WORDS = {
+    "conforms": "conform",
+    "violates": "violate their rule",
+    "deviates": "deviate as is known of this driver",
+    "lifted": "show a limit that is gone",
+    "observed": "are observed only",
+    "not applicable": "do not apply here",
+    "crashed": "crashed",
+    "hung": "hung",
+    "flaky": "are flaky",
+    "broken": "could not be judged",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """What a run is, besides its rows."""
+
+    state: str  # of run.json: running, finished, interrupted, broken
+    selected: int  # tests and lessons that were to run
+    problems: Sequence[str]
+    strict: bool
+    on_model: bool
+    filtered: bool
+
+
+def tests(table: Iterable[Row]) -> list[Row]:
+    """The rows that judge a rule."""
+    return [row for row in table if row.record["suite"] != "sample"]
+
+
+def lessons(table: Iterable[Row]) -> list[Row]:
+    """The rows that are lessons: they work or do not, and judge nothing."""
+    return [row for row in table if row.record["suite"] == "sample"]
+
+
+def headline(table: Sequence[Row], run: State) -> str:
+    """The sentence that says how a run stands, and why."""
+    counted = told(table)
+    where = " On the reference model: this says nothing about a driver."
+    end = (where if run.on_model else "") + (
+        " A part of the suite only." if run.filtered else ""
+    )
+    if run.state != "finished":
+        missing = run.selected - len(table)
+        return f"NOT FINISHED: {missing} of {run.selected} have no verdict. {counted}"
+    failing = [row for row in table if records.fails(row.verdict, run.strict)]
+    if failing:
+        return f"FAILS: {len(failing)} of {len(table)}. {counted}{end}"
+    if run.problems:
+        return f"FAILS: {run.problems[0]}. {counted}{end}"
+    return f"PASSES: nothing fails. {counted}{end}"
+
+
+def told(table: Sequence[Row]) -> str:
+    """Counted apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
+    said = []
+    if found := tests(table):
+        counts = ", ".join(f"{n} {WORDS[x]}" for x, n in records.counts(found).items())
+        said.append(f"{_number(len(found), 'test')}: {counts}.")
+    if found := lessons(table):
+        counts = ", ".join(
+            f"{n} {'work' if x == 'conforms' else WORDS[x]}"
+            for x, n in records.counts(found).items()
+        )
+        said.append(f"{_number(len(found), 'lesson')}: {counts}.")
+    return " ".join(said) or "No test was run."
+
+
+def chapters(table: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows by the title of their chapter."""
+    return pages.grouped((pages.chapter(x.record["lesson"]), x) for x in table)
+
+
+def next_step(row: Row) -> str:
+    """What to type to learn more of a row that did not pass."""
+    test = row.record["test"]
+    again = f"ci/ipclab run -v -k {test.partition('.')[2] or test}"
+    rule = row.record["requirement"]
+    return f"ci/ipclab rules {rule}; {again}" if rule else again
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
