@@ -30,6 +30,7 @@ from generator import (
     memory,
     recorded,
     rules,
+    sharing,
     symptoms,
     traces,
     verdicts,
@@ -84,6 +85,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "costs.md": costs.part(
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
+        "sharing.md": sharing.part(TOP / "docs/results"),
         "trace_rules.md": documents.trace_rules(),
         **symptoms.parts(evidence.lessons),
         **workshop.parts(TOP),

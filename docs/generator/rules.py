@@ -64,6 +64,7 @@ GROUPS = {
     "LIFE": "Lifetime",
     "PLAT": "Platform",
     "TENS": "Tensors of PyTorch",
+    "COST": "What sharing takes",
     "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)

@@ -23,6 +23,7 @@ OWN_FILES = {
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
+    "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
     "74_pipeline": ["ring.h", "ways.h"],
 }
 COVERS = re.compile(r'covers\("([^"]+)"\)')
