@@ -5,12 +5,14 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import TOP
 from generator import (
     chapters,
     costs,
@@ -246,3 +248,9 @@ def test_a_machine_can_be_taken_along_as_a_table() -> None:
     lines = machines.rows_csv(run(("conforms", "a\nb"))).splitlines()
     assert lines[0] == "test,rule,kind,lesson,verdict,reason"
     assert lines[1].startswith("A.B0,LMEM-01,") and lines[1].endswith("conforms,a b")
+
+
+def test_every_group_of_rules_has_a_title() -> None:
+    """One without is shown by its short name, and this says so."""
+    rows = json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
+    assert {row["id"].split("-")[0] for row in rows} <= set(rules.GROUPS)
