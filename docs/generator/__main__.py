@@ -100,7 +100,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         program, common = traces.sources(folder)
         try:
             picture = diagrams.figure(traces.read(folder), program, common, references)
-        except traces.Missing as error:  # a test fails for it; the other pages are whole
+        except (
+            traces.Missing
+        ) as error:  # a test fails for it; the other pages are whole
             print(f"generator: {error}", file=sys.stderr)
             picture = "<p>No trace of this lesson is recorded yet.</p>\n"
         parts[f"{page_of(folder)}.svg"] = picture
