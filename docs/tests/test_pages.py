@@ -57,7 +57,7 @@ def typed_code(page: str) -> list[str]:
 
 def is_shell(lines: list[str]) -> bool:
     """Are they commands of ours, for two terminals for example?"""
-    return all(line.strip().startswith("ci/") for line in lines)
+    return all(line.strip().startswith(("ci/", "python3 ")) for line in lines)
 
 
 def is_list(lines: list[str]) -> bool:
