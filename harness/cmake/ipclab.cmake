@@ -55,7 +55,7 @@ function(ipc_add_sample)
   endif()
   foreach(before IN LISTS arg_BUILDS_ON)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../${before} OR NOT "${before}" STRLESS "${folder}")
-      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is no earlier lesson")
+      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is not an earlier lesson")
     endif()
   endforeach()
 

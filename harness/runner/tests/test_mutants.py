@@ -692,7 +692,7 @@ def test_a_signal_loses_nothing(model: Build, number: int) -> None:
     os.kill(process.pid, number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 3, said
-    assert "faults are left; go on with: ipclab mutants --resume kills" in said
+    assert "faults are left; continue with: ipclab mutants --resume kills" in said
     assert mutants(model, "--resume", "kills").returncode == 0
     assert set(results(model).values()) == {"killed"}
 
@@ -702,7 +702,7 @@ def test_a_folder_has_one_matrix(model: Build) -> None:
     assert mutants(model).returncode == 0
     done = mutants(model)
     assert done.returncode == 2
-    assert "holds a matrix already; --resume kills goes on with it" in done.stdout
+    assert "holds a matrix already; --resume kills continues it" in done.stdout
 
 
 # --- lessons -------------------------------------------------------------------------
@@ -763,7 +763,9 @@ def test_a_lesson_without_the_fault_that_it_must_notice(model: Build) -> None:
         lessons={"99_gone": ["gone"], "01_legacy_memory": ["skipped"]},
     )
     model.sample(FREE + "print('SKIP: one GPU'); sys.exit(77)")
+    model.sample("print('idle')", "02_idle")
     done = mutants(model, "--lessons")
+    assert "no central fault in faults.json for 02_idle" in done.stdout
     assert done.returncode == 1
     assert "gone: is wrong (must be noticed by 99_gone (no test))" in done.stdout
     assert results(model, "kills/lessons.json")["skipped"] == "not run"

@@ -509,7 +509,7 @@ def test_a_violation_is_a_result(build: Build) -> None:
     assert code == 1
     last = said.splitlines()[-1]
     assert last.startswith("verified: 1 tests, 3 records, ")
-    assert last.endswith(": 1 violates; the run failed all the same")
+    assert last.endswith(": 1 violates; the run failed nevertheless")
     assert verify(build) == (0, [])
 
 

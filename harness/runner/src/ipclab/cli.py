@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(options: argparse.Namespace) -> int:
     build = options.build if "build" in options else BUILD
     if options.command == "run":
-        return _run(_settings(options), latest=options.results is None)
+        return _run(_settings(options), options.results is None, options.verbose)
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
@@ -170,7 +170,7 @@ def _mutants(options: argparse.Namespace) -> int:
     ]
     if options.resume and asked:
         raise UsageError(
-            f"--resume goes on with what was asked for then: leave out --{asked[0]}"
+            f"--resume keeps the options of the first call: leave out --{asked[0]}"
         )
     folder = options.resume or options.results
     code = mutants.run(
@@ -227,13 +227,13 @@ def _qualify(options: argparse.Namespace) -> int:
         **verify.FIXED,
     )
     assert settings.results is not None
-    code = _run(settings, latest=options.results is None)
+    code = _run(settings, options.results is None, options.verbose)
     verified = verify.run(terminal.console(), settings.results, options.build)
     return code or verified
 
 
-def _run(settings: Settings, latest: bool) -> int:
-    """Run it, show it and keep it; `latest`: results/latest shall lead there."""
+def _run(settings: Settings, latest: bool, verbose: bool) -> int:
+    """Run it, show it and keep it; with `latest`, results/latest points to it."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -249,12 +249,12 @@ def _run(settings: Settings, latest: bool) -> int:
         run.results.write("report.html", _page(run.results.folder))
     except HarnessError as error:
         run.error = run.error or str(error)
-    terminal.final(out, run)
+    terminal.final(out, run, verbose)
     return code or run.exit_code
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it; not 0 only where the run itself does not know why."""
+    """Let pytest run it; not 0 only for a failure that the run does not know."""
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -337,7 +337,13 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="run each test N times; disagreement is flaky",
     )
-    run.add_argument("--seed", metavar="N", type=_natural, default=1)
+    run.add_argument(
+        "--seed",
+        metavar="N",
+        type=_natural,
+        default=1,
+        help="patterns and orders follow from it (default: 1)",
+    )
     run.add_argument(
         "--strict", action="store_true", help="deviations fail the run too"
     )
@@ -365,6 +371,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
     )
     for command in (run, whole):
+        command.add_argument(
+            "-v",
+            dest="verbose",
+            action="store_true",
+            help="show every row with its reason, and the slowest tests",
+        )
         command.add_argument(
             "-j",
             dest="jobs",
@@ -484,7 +496,7 @@ def _parser() -> argparse.ArgumentParser:
         "trace",
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, writes down what it and its children do with CUDA "
-        "IPC, draws it and holds it to the rules. On a driver through CUPTI.",
+        "IPC, draws it and checks the rules. On a driver through CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
         "usage, 3 the trace could not be written",
     )
@@ -530,7 +542,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of PROGRAM; 2 usage",
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
-    # A doctor that nobody asked for the model speaks of this machine alone.
+    # Without --backend model the doctor is about this machine only.
     for command, default in (
         (run, "auto"),
         (seen, "auto"),
@@ -558,7 +570,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A library in front of the driver, the reference model's or "
         "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
         "then each fault meets the tests that it concerns. What was found is kept "
-        "test by test: a command that was stopped goes on with --resume.",
+        "test by test: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
         "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
         "the command was stopped before its end",
@@ -633,7 +645,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="go on with what lies there, with the same build",
+        help="continue with the results in this folder, with the same build",
     )
     kill.add_argument(
         "--like",
@@ -713,8 +725,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
         "2 usage, 3 the harness is broken",
     )
-    two.add_argument("old", metavar="OLD", type=Path)
-    two.add_argument("new", metavar="NEW", type=Path)
+    two.add_argument(
+        "old", metavar="OLD", type=Path, help="results folder of the earlier run"
+    )
+    two.add_argument(
+        "new", metavar="NEW", type=Path, help="results folder of the later run"
+    )
     two.add_argument(
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
     )

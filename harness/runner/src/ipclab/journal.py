@@ -1,6 +1,6 @@
 """What `ipclab mutants` has found so far: one line for each test, on disk at once.
 
-A command that was stopped, or killed, goes on from here (`--resume`).
+A command that was stopped, or killed, continues from here (`--resume`).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -93,7 +93,7 @@ class Journal:
         """A new file; UsageError if there is one."""
         if path.exists():
             raise UsageError(
-                f"{path}: holds a matrix already; --resume {path.parent} goes on with "
+                f"{path}: holds a matrix already; --resume {path.parent} continues "
                 "it, --results names another folder"
             )
         journal = cls(path)

@@ -134,7 +134,7 @@ def told(document: Document) -> list[tuple[str, str]]:
 
 
 def _of_lessons(document: Document) -> list[str]:
-    """One line a lesson: what it notices of what took effect in it."""
+    """One line for each lesson: which faults took effect, and which it noticed."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for fault in document["faults"]:
         if not fault["name"].startswith("ok-"):

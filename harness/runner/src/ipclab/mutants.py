@@ -44,9 +44,9 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
-# A lesson meets the faults that faults.json lists for it, or all that it reaches.
+# A lesson is tried with the faults that faults.json lists for it, or all it reaches.
 CENTRAL, EVERY = "central", "all"
-# A row that no fault of its own has killed meets so many further operators.
+# A row that no fault of its own has killed is tried with so many more operators.
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
@@ -61,7 +61,7 @@ class Request:
     backend: str = "model"
     jobs: int = 1
     results: Path | None = None  # None: a new folder under results/
-    resume: bool = False  # go on in `results`
+    resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these
     kind: str | None = None  # only NAMED or OPERATOR
@@ -84,8 +84,8 @@ class Job:
 def run(out: Console, request: Request) -> int:
     """Run the faults, keep and show the matrix.
 
-    0 if each was told from the sound driver, 1 if not, 3 if it was stopped before
-    its end: then `--resume` goes on. UsageError and HarnessError.
+    0 if each was noticed, 1 if not, 3 if it was stopped before its end: then `--resume`
+    continues. UsageError and HarnessError.
     """
     began = time.monotonic()
     campaign = Campaign(out, request)
@@ -105,8 +105,8 @@ def run(out: Console, request: Request) -> int:
         lessons = f"--lessons {request.lessons} " if request.lessons else ""
         out.print(
             Text(
-                f"stopped: {left} of {len(document['faults'])} faults are left; go on "
-                f"with: ipclab mutants {lessons}--resume {campaign.folder}",
+                f"stopped: {left} of {len(document['faults'])} faults are left; "
+                f"continue with: ipclab mutants {lessons}--resume {campaign.folder}",
                 style="yellow",
             ),
             soft_wrap=True,
@@ -233,7 +233,7 @@ class Campaign:
             self._note(by_name[trial.fault], trial)
 
     def _same(self, now: dict[str, str]) -> None:
-        """UsageError unless what was begun can be gone on with here."""
+        """UsageError unless the work that was begun can continue here."""
         head = self._journal.head
         if head["digest"] != now["digest"]:
             raise UsageError(
@@ -430,6 +430,10 @@ class Campaign:
         self._say(
             f"{len(self.chosen)} faults; {len(sound)} tests without a fault first"
         )
+        if self._request.lessons == CENTRAL:
+            named = {case.lesson for case in self.cases(None)}
+            if idle := sorted(str(x) for x in named - self.catalogue.lessons.keys()):
+                self._say(f"no central fault in faults.json for {', '.join(idle)}")
         if not self._run(sound, lambda _job: True, deadline):
             return False
         for known_bad in self._unsound():
@@ -461,7 +465,7 @@ class Campaign:
         return self._run(proofs, still_unproved, deadline, proved)
 
     def _without_baseline(self) -> list[Job]:
-        """The tests of which nobody knows yet what they say without a fault."""
+        """The tests whose result without a fault is not known yet."""
         known = {(x.profile, x.ctest) for x in self._journal.baseline}
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 

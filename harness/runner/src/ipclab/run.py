@@ -54,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Planted:
-    """What a test gets besides the sound driver: a fault, or somebody who counts."""
+    """What is loaded in front of the driver for a test: a fault, or the census."""
 
     environment: Mapping[str, str]
     seconds: float | None = None  # it may run so long; None: CTest's time limit
@@ -110,7 +110,7 @@ class Run:
         self.state = "running"
         self.records: list[Record] = []
         self.selected = len(self.cases)
-        self.error: str | None = None  # why the harness could not go on
+        self.error: str | None = None  # why the harness could not continue
         self._exchanged: list[str] = []  # files that are others than at the start
         self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
@@ -143,7 +143,7 @@ class Run:
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
         """
         row = self.catalogue.get(case.requirement or "", {})
-        if why := deviations.does_not_hold(row, self.probe["driver_version"]):
+        if why := deviations.does_not_hold(row, probe.cuda(self.probe)):
             line = records.not_judged(case, why, self.settings.seed)
             return self.judge(case, attempt, line)
         folder = tempfile.mkdtemp(dir=self._temporary.name)
@@ -226,7 +226,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What fails the run besides the verdicts of its tests."""
+        """What fails the run in addition to the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
@@ -361,7 +361,7 @@ def _data_files(settings: Settings) -> tuple[Path, Path]:
 
 
 def _read_required(path: Path | None, known: set[str]) -> list[str]:
-    """Ids, one a line, `#` begins a comment: rows that must be judged here."""
+    """Ids, one on each line, `#` begins a comment: rows that must be judged here."""
     if path is None:
         return []
     try:

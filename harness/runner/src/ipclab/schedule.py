@@ -1,4 +1,4 @@
-"""Run tests side by side and give each the GPUs it wants."""
+"""Run tests side by side and give each the GPUs that it needs."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def run(
     """Run the jobs in their order, at most `parallel` at once.
 
     False if a signal, or time.monotonic() at `deadline`, ended that: what runs
-    then is ended and not told to `finished`. `execute` gets the job, its
+    then is ended, and `finished` is not called for it. `execute` gets the job, its
     CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called in a
     thread of its own; the others are called here, in the caller's thread. A job
     that is not `wanted` any more when its turn comes is left out. If anything
-    raises, what runs is ended and the exception goes on.
+    raises, what runs is ended and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)
@@ -102,7 +102,7 @@ def run(
             visible = allocator.visible(uuids)
             exclusive = allocator.exclusive or job.case.alone
             done.put((job, execute(job, visible, exclusive), None))
-        except BaseException as error:  # goes on in the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             done.put((job, None, error))
 
     def start_what_fits() -> None:

@@ -1,4 +1,4 @@
-"""From what tests did under faults to what became of each fault: no I/O here."""
+"""Makes each fault's result of what tests did under it: no I/O here."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
 )
 # Of one row under a named fault only.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # by a lesson, which teaches and need not judge
+UNNOTICED = "not noticed"  # by a lesson, which teaches and does not have to judge
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that the sound driver passes said 'not applicable'",
@@ -108,7 +108,7 @@ def limit(case: Case, seconds: float) -> float:
 
 
 def subject(case: Case) -> str:
-    """What a test speaks for: its row, or its lesson if it is a sample."""
+    """What a test stands for: its row, or its lesson if it is a sample."""
     return str(case.requirement or case.lesson)
 
 
@@ -211,12 +211,13 @@ def outcome(
     written_down: Container[str] = (),
     every_row: bool = False,
 ) -> dict[str, Any]:
-    """What became of one fault, as mutants.json tells it.
+    """The result of one fault, as mutants.json has it.
 
-    `planned` are the tests that it has to meet, `trials` those that it has met, by
+    `planned` are the tests to try it with, `trials` those that were tried, by
     name. `rows` are the cells of rows without a usable test: OPEN or ELSEWHERE.
-    `written_down` are the rows that are never judged. With `every_row` a fault meets
-    all tests and all are told; else of an operator only the rows that noticed.
+    `written_down` are the rows that are never judged. With `every_row` a fault is
+    tried with all tests and all are listed; else of an operator only the rows that
+    noticed it.
     """
     met = [(case, trials[case.name]) for case in planned if case.name in trials]
     effects = [trial.effect for _, trial in met]

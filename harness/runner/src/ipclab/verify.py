@@ -1,10 +1,10 @@
-"""`ipclab verify RESULTS`: is a run that was handed in whole, fixed and unedited?
+"""`ipclab verify RESULTS`: is a submitted run complete, fixed and unedited?
 
 What the digests can show: a record or a setting that was edited, lost or added
 after the run, a file that was damaged on its way, and, with a build, a program
 or a catalogue other than the one that ran. What they cannot show: who made the
-run. There is no signature; whoever edits records and computes all digests
-again, or plays back the records of another day, is not found out. It shows
+run. There is no signature: if somebody edits records and computes all digests
+again, or submits the records of another day, nothing shows it. Digests show
 accidents and careless edits, not a forger.
 
 A verified run may well have failed: that a driver violates a row is a result.
@@ -76,8 +76,8 @@ def problems(
 ) -> list[str]:
     """What is wrong with run.json and the records, one line each.
 
-    `seal` is what records.jsonl is, `found` are the good records in it. A prefix, or a
-    run.json that cannot be believed, is told as that and no further.
+    `seal` is what records.jsonl is, `found` are the good records in it. For a
+    prefix, or a run.json that cannot be trusted, this is the only line.
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
@@ -246,7 +246,7 @@ def _against_build(document: Document, build: Path) -> Iterator[str]:
 
 def _told(document: Document, found: list[Record]) -> str:
     counts = ", ".join(f"{n} {verdict}" for verdict, n in document["counts"].items())
-    failed = "" if document["exit_code"] == 0 else "; the run failed all the same"
+    failed = "" if document["exit_code"] == 0 else "; the run failed nevertheless"
     return (
         f"{len(document['manifest']['tests'])} tests, {len(found)} records, "
         f"{document['machine']}: {counts}{failed}"

@@ -35,7 +35,7 @@ def run(out: Console, request: Request) -> int:
     """Record, judge and draw; the exit code of `ipclab trace`.
 
     That of the program; with --check 1 if something was found. Raises UsageError
-    or HarnessError where no trace came about.
+    or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or Path("traces") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"

@@ -462,8 +462,8 @@ class _Replay:
             self.found(
                 "shared-with-neighbours",
                 call,
-                f"{item.name} is no multiple of 2 MiB: who opens it can read and "
-                "write what else lies in its block",
+                f"{item.name} is not a multiple of 2 MiB: its importer can read and "
+                "write everything else in its block",
                 once=(item,),
             )
 
