@@ -1,8 +1,7 @@
 // Lesson 10: share an event, so that GPU work waits for GPU work.
 //
 //   exporter                            importer
-//   hold its stream
-//   queue a kernel that writes
+//   hold its stream, queue a write
 //   record the event
 //   cudaIpcGetEventHandle - event -->   cudaIpcOpenEventHandle
 //                                       query: not ready
