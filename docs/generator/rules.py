@@ -45,6 +45,7 @@ GROUPS = {
     "PLAT": "Platform",
     "TENS": "Tensors of PyTorch",
     "COST": "What sharing takes",
+    "RANK": "Ranks of one node",
     "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)

@@ -39,7 +39,6 @@ int exporter(Channel& channel) {
   hold(nullptr, gate);
   write_values(data, kCount, kNewValue);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
-
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
   say("holds its stream; in it wait a kernel and the event");

@@ -22,6 +22,7 @@ OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
+    "76_mpi_ranks": ["ranks.h"],  # of MPI, or two processes that play them
 }
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
