@@ -27,7 +27,7 @@ enum Api { kRuntime, kDriver };
 constexpr Api kApis[] = {kRuntime, kDriver};
 constexpr const char* kOpen[] = {"cudaIpcOpenMemHandle", "cuIpcOpenMemHandle"};
 
-// The documented refusals of the two (RT:851-858, DRV:9391-9397).
+// The documented refusals of the two.
 const std::vector<cudaError_t> kRuntimeRefusals = {
     cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,

@@ -246,6 +246,24 @@ TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
   scenario.run(20s);
 }
 
+TEST(LegacyTwoGpus, WhereTheOpenWorksTheGpusAreSaidToBePeers) {
+  covers("LMEM-31");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", on_device(1, [](Role& me) {
+                  Sentinel<int> can;
+                  CALL(cudaDeviceCanAccessPeer(can.out(), 1, 0));
+                  EXPECT_EQ(can.result(), 1);
+                  LegacyMapping mapping(
+                      me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+                  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                  mapping.close();
+                  me.signal("closed");
+                }));
+  scenario.run(20s);
+}
+
 // One GPU borrows from all the others until it has no room left.
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");

@@ -672,20 +672,18 @@ TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
-    CUmemAllocationProp found{};
-    std::memset(static_cast<void*>(&found), 0x5a, sizeof found);
-    EXPECT_SUCCESS(
-        DRIVER(cuMemGetAllocationPropertiesFromHandle)(&found, chunk.handle()));
+    const CUmemAllocationProp found = chunk.properties();
     EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
     EXPECT_EQ(found.location.id, 0);
     // A handle of this process has what it was created with.
     for (const auto types :
-         {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_NONE})
-      EXPECT_EQ(Chunk::create(granule(), chunk_of(0, types))
-                    .properties()
-                    .requestedHandleTypes,
-                types);
+         {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_NONE}) {
+      const CUmemAllocationProp own =
+          Chunk::create(granule(), chunk_of(0, types)).properties();
+      EXPECT_EQ(own.requestedHandleTypes, types);
+      EXPECT_EQ(own.allocFlags.compressionType, CU_MEM_ALLOCATION_COMP_NONE);
+    }
     me.observe("requestedHandleTypes of an import: " +
                std::to_string(found.requestedHandleTypes));
     me.signal("done");
@@ -738,16 +736,19 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
     range.map(2 * bytes, bytes, other);
     allow(range.at(0), bytes);
 
-    CUmemGenericAllocationHandle kept = 0;
-    EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
-        &kept, pointer_to(range.at(2 * bytes))));
-    EXPECT_EQ(kept, other.handle());
-    for (const size_t offset : {size_t{0}, bytes / 2, bytes - 1}) {
+    const auto retained = [&](size_t offset) {
       SCOPED_TRACE("offset " + std::to_string(offset));
-      if (kept != 0) CALL(DRIVER(cuMemRelease)(kept));
-      EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
-          &kept, pointer_to(range.at(offset))));
-      EXPECT_EQ(kept, chunk.handle());
+      Sentinel<CUmemGenericAllocationHandle> found;
+      CALL(DRIVER(cuMemRetainAllocationHandle)(found.out(),
+                                               pointer_to(range.at(offset))));
+      EXPECT_EQ(found.result(),
+                offset < bytes ? chunk.handle() : other.handle());
+      return found.result();
+    };
+    CUmemGenericAllocationHandle kept = retained(2 * bytes);
+    for (const size_t offset : {size_t{0}, bytes / 2, bytes - 1}) {
+      CALL(DRIVER(cuMemRelease)(kept));
+      kept = retained(offset);
     }
     Sentinel<CUmemGenericAllocationHandle> none;
     EXPECT_REFUSED(DRIVER(cuMemRetainAllocationHandle)(

@@ -285,10 +285,10 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
   Scenario scenario;
   // Each names what has just been given up.
   static constexpr const char* kHeld[] = {
-      "the exporter's mapping", "the exporter's handle",
+      "the exporter's mapping",    "the exporter's handle",
       "the exporter's descriptor", "the importer's descriptor",
-      "the importer's handle"};
-  static constexpr char kLast[] = "the importer's mapping";
+      "the importer's handle",     "the importer's mapping"};
+  static constexpr char kLast[] = "the importer's retained handle";
   const auto say = [](Role& me, const std::string& step) {
     me.signal(step);
     me.wait("seen: " + step);
@@ -320,11 +320,15 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     descriptor.close();
     say(me, kHeld[3]);
     Mapping mapping(chunk, kWatched);
+    Sentinel<CUmemGenericAllocationHandle> retained;
+    CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), mapping.data));
     chunk.release();
     say(me, kHeld[4]);
     EXPECT_TRUE(
         kernel_reads(Words(mapping.data, granule()), pattern("exporter")));
     mapping.unmap();
+    say(me, kHeld[5]);
+    Chunk(retained.result()).release();
     say(me, kLast);
     me.signal("done");
   });

@@ -27,13 +27,12 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr unsigned long long kReserved[] = {1, 1ull << 63};
 
 // The refusals that cuMemExportToShareableHandle and
-// cuMemImportFromShareableHandle document (DRV:13158-13165, 13189-13196).
+// cuMemImportFromShareableHandle document.
 const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// Those of cudaMemPoolImportFromShareableHandle and its driver call
-// (DRV:13733-13737).
+// Those of cudaMemPoolImportFromShareableHandle and its driver call.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};

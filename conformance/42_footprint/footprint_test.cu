@@ -140,6 +140,20 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
   scenario.run(20s);
 }
 
+TEST(Footprint, ATrimToTheLargestNumberKeepsAll) {
+  covers("SOMA-17");
+  needs(gpus(1), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool pool;
+    fill_and_empty(pool);
+    const uint64_t full = reserved(pool);
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, UINT64_MAX));
+    EXPECT_EQ(reserved(pool), full) << "there was less than that";
+  });
+  scenario.run(20s);
+}
+
 TEST(Footprint, TrimLeavesWhatIsInUse) {
   covers("SOMA-18");
   needs(gpus(1), pools);
@@ -253,7 +267,7 @@ TEST(Footprint, EachPoolIsByItself) {
       fill_and_empty(pool);
     const uint64_t kept = reserved(first);
     // Each call has been made of another pool before.
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(first, UINT64_MAX));
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(first, 2 * kept));
     const uint64_t still_kept = reserved(first);
     EXPECT_GE(still_kept, kept) << "trimmed although it may keep all";
     Pool().destroy();
@@ -310,16 +324,19 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
     AsyncBuffer buffer(kLarge);
     CALL(cudaDeviceSynchronize());
     EXPECT_LT(free_memory(), before - kLarge / 2);
-    void* plain = nullptr;  // what a reset does free
-    CALL(cudaMalloc(&plain, kBytes));
-
-    EXPECT_SUCCESS(cudaDeviceReset());
     void* const memory = std::exchange(buffer.data, nullptr);
-    EXPECT_TRUE(context_is_usable());
-    Sentinel<cudaPointerAttributes> attributes;
-    EXPECT_SUCCESS(cudaPointerGetAttributes(attributes.out(), plain));
-    EXPECT_EQ(attributes.result().type, cudaMemoryTypeUnregistered)
-        << "memory of cudaMalloc outlives the reset";
+
+    for (const char* which : {"first", "second"}) {
+      SCOPED_TRACE(std::string("the ") + which + " reset");
+      void* plain = nullptr;  // what a reset does free
+      CALL(cudaMalloc(&plain, kBytes));
+      EXPECT_SUCCESS(cudaDeviceReset());
+      EXPECT_TRUE(context_is_usable());
+      Sentinel<cudaPointerAttributes> attributes;
+      EXPECT_SUCCESS(cudaPointerGetAttributes(attributes.out(), plain));
+      EXPECT_EQ(attributes.result().type, cudaMemoryTypeUnregistered)
+          << "memory of cudaMalloc outlives the reset";
+    }
     if (free_memory() > before - kLarge / 2) {
       me.lifted("cudaDeviceReset frees memory of cudaMallocAsync");
     } else {

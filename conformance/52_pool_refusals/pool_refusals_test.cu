@@ -33,12 +33,11 @@ using PointerData = cudaMemPoolPtrExportData;
 // Room for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
-// What the two exports and the import of a pool document as refusals
-// (RT:8204-8210, 8257-8261, 8229-8237).
+// What the two exports and the import of a pool document as refusals.
 const std::vector<cudaError_t> kRefusals = {cudaErrorInvalidValue,
                                             cudaErrorMemoryAllocation};
-// cudaMemPoolImportPointer lists driver codes (RT:8285-8289); these are the
-// runtime's of the same meaning.
+// cudaMemPoolImportPointer lists driver codes; these are the runtime's of the
+// same meaning.
 const std::vector<cudaError_t> kPointerRefusals = {cudaErrorInvalidValue,
                                                    cudaErrorInitializationError,
                                                    cudaErrorMemoryAllocation};
@@ -95,7 +94,7 @@ Outcome import_pool(Role& me, const char* table, const std::string& input,
                     unsigned flags = 0) {
   me.signal(input);
   std::vector<cudaError_t> documented = kRefusals;
-  if (type == cudaMemHandleTypeFabric)  // without an IMEX channel (DRV:13721)
+  if (type == cudaMemHandleTypeFabric)  // without an IMEX channel
     documented.push_back(cudaErrorNotPermitted);
   Sentinel<cudaMemPool_t> pool;
   const Outcome outcome = outcome_of(NOTED(cudaMemPoolImportFromShareableHandle(

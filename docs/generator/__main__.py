@@ -3,8 +3,7 @@
     python -m generator --lessons lessons.json --cuda INCLUDE
                         [--results FOLDER]... OUTPUT
 
-OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages. OUTPUT has
-Doxygen's own header.html already; the theme's scripts are added to it.
+OUTPUT/parts has pieces that pages include, OUTPUT/pages whole pages.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,21 +16,28 @@ import sys
 from pathlib import Path
 
 from generator import (
+    calls,
     chapters,
     costs,
+    coverage,
     cuda_tags,
     diagrams,
     dictionary,
     documents,
     lessons,
     links,
+    machines,
+    memory,
     recorded,
     rules,
     sharing,
-    theme,
+    symptoms,
+    traces,
     verdicts,
+    workshop,
 )
 from generator.chapters import page_of
+from ipclab import catalogue as documented
 from ipclab import faults
 from ipclab.errors import HarnessError, UsageError
 
@@ -49,7 +55,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         write(args.lessons, args.cuda, args.results, args.output)
-    except (recorded.Missing, HarnessError, UsageError) as error:
+    except (recorded.Missing, traces.Missing, HarnessError, UsageError) as error:
         print(f"generator: {error}", file=sys.stderr)
         return 1
     return 0
@@ -58,19 +64,21 @@ def main() -> int:
 def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> None:
     """Make all parts and pages from the build, the headers and the records."""
     catalogue = json.loads((TOP / "conformance/requirements.json").read_text())
+    by_id = {row["id"]: row for row in catalogue["rows"]}
+    kinds = {name: row["kind"] for name, row in by_id.items()}
+    ledger = documented.read(TOP / "conformance/sentences.json", by_id)
     known = json.loads(lesson_list.read_text())
     runs = recorded.runs(folders)
     tag_file = output / "cuda.tag"
     tag_file.write_text(cuda_tags.tag_file(cuda))
     references = links.references(tag_file)
-    traces = [trace for run in runs for trace in run.traces()]
-    traces += recorded.kept(TOP / "docs/traces.jsonl")
     evidence = rules.Evidence(
         {lesson["lesson"] for lesson in known},
         rules.tests(TOP / "conformance"),
         [x for x in faults.known(lesson_list.parent) if not x.allowed],
         json.loads((TOP / "conformance/deviations.json").read_text())["deviations"],
         [run for run in runs if run.real],
+        documented.cited(ledger),
     )
     parts = {
         **lessons.parts(TOP, known, catalogue, evidence.tests),
@@ -79,29 +87,37 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         ),
         "sharing.md": sharing.part(TOP / "docs/results"),
         "trace_rules.md": documents.trace_rules(),
+        **symptoms.parts(evidence.lessons),
+        **workshop.parts(TOP),
+        **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
             (TOP / "docs/pages/choose.dot").read_text(), "choose", "Which way to share"
         ),
     }
     for lesson in known:
-        trace = recorded.trace(traces, lesson["lesson"], lesson["drawn_from"])
-        name = f"{page_of(lesson['lesson'])}.svg"
-        parts[name] = diagrams.figure(trace, references)
+        folder = lesson["lesson"]
+        program, common = traces.sources(folder)
+        picture = diagrams.figure(traces.read(folder), program, common, references)
+        parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
         "results.dox": verdicts.page(evidence.runs),
         "errors.dox": dictionary.page(),
+        "calls.dox": calls.page(TOP, known, catalogue["rows"], references),
         "runner.dox": documents.runner(),
         **rules.pages(catalogue, evidence),
+        **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
+        **workshop.pages(TOP),
     }
-    for folder, files in (("parts", parts), ("pages", pages)):
+    (output / "files").mkdir(parents=True, exist_ok=True)
+    machines.write(evidence.runs, output / "files")
+    files = workshop.slides(TOP, parts)
+    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, text in made.items():
             (output / folder / name).write_text(text)
-    header = output / "header.html"
-    header.write_text(theme.header(header.read_text()))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import re
+
 from generator.chapters import page_of
 from generator.rules import link_to
-from generator.text import facts, lines, plain
+from generator.text import facts, lines, plain, table
 from ipclab import explain
 
 
@@ -17,6 +19,19 @@ def page() -> str:
         "/**\n@page errors Error dictionary\n"
         "@brief What an error code means where processes share memory or events.\n\n"
         "On the command line: `ci/ipclab explain 201`.\n\n"
+        "@section errors_index All codes\n\n"
+    )
+    text += table(
+        ("number", "runtime API", "driver API", "what it mostly means here"),
+        (
+            [
+                str(entry.number),
+                f'@ref error_{entry.code} "{entry.code}"',
+                f"`{entry.driver}`" if entry.driver else "",
+                plain(re.split(r"(?<=[.;:]) ", entry.cause)[0].rstrip(".;:")),
+            ]
+            for entry in sorted(explain.read(), key=lambda x: x.number)
+        ),
     )
     return text + "".join(map(section, explain.read())) + "*/\n"
 

@@ -1,4 +1,4 @@
-"""What a lesson's page takes from data: facts, neighbours, sentences, changes.
+"""What a lesson's page takes from data: facts, sentences, changes.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from generator import rules, text
 from generator.chapters import page_of
+from generator.lesson_page import MINUTES
 from generator.recorded import Missing
 
 Lesson = dict[str, Any]
@@ -30,29 +32,16 @@ def parts(
     `tests` names those of each row.
     """
     made = {f"rule_{row['id']}.md": sentence(row) for row in catalogue["rows"]}
-    for i, lesson in enumerate(lessons):
-        before = lessons[i - 1] if i else None
-        after = lessons[i + 1] if i + 1 < len(lessons) else None
-        around = neighbours(before, after)
+    for lesson in lessons:
         page = page_of(lesson["lesson"])
         rows = [r for r in catalogue["rows"] if lesson["lesson"] in r["lessons"]]
-        made[f"{page}_head.md"] = around + facts(lesson, len(rows))
-        made[f"{page}_foot.md"] = proof(rows, tests) + around
+        made[f"{page}_head.md"] = facts(top, lesson, len(rows))
+        made[f"{page}_foot.md"] = proof(rows, tests)
         made[f"{page}_try.md"] = changes(top, lesson["lesson"])
     return made
 
 
-def neighbours(before: Lesson | None, after: Lesson | None) -> str:
-    """Previous, all, next."""
-    links = ['@ref lessons "All lessons"']
-    if before:
-        links.insert(0, f"@ref {page_of(before['lesson'])}")
-    if after:
-        links.append(f"@ref {page_of(after['lesson'])}")
-    return "\n\n" + " · ".join(links) + "\n\n"
-
-
-def facts(lesson: Lesson, rows: int) -> str:
+def facts(top: Path, lesson: Lesson, rows: int) -> str:
     """The table at the top of a page."""
     need = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
     if lesson["needs"]:
@@ -68,7 +57,10 @@ def facts(lesson: Lesson, rows: int) -> str:
     return text.facts(
         [
             ("You need", f"{need}; or the reference model"),
+            ("Time", f"about {MINUTES} minutes with the exercises"),
             ("You run", run),
+            ("Source", f"`samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu`"),
+            ("Build alone", f"`{build_line(top, lesson['lesson'])}`"),
             (
                 "Builds on",
                 ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])
@@ -79,10 +71,20 @@ def facts(lesson: Lesson, rows: int) -> str:
     )
 
 
+def build_line(top: Path, lesson: str) -> str:
+    """The command in the header of a lesson, which a test runs."""
+    program = (top / "samples" / lesson / f"{lesson[3:]}.cu").read_text()
+    found = re.search(r"^// (nvcc .*)$", program, re.MULTILINE)
+    if found is None:
+        raise Missing(f"{lesson}: no line `// nvcc …` in its header")
+    return found[1]
+
+
 def sentence(row: Row) -> str:
-    """A row of the catalogue as a quotation."""
-    statement, source = text.spelled(row["statement"]), text.spelled(row["source"])
-    return f"> {statement}\n>\n> {rules.link(row)} · {source}\n\n"
+    """A row of the catalogue, with whose words it is."""
+    return (
+        f"> {text.plain(text.spelled(row['statement']))}\n>\n> {rules.origin(row)}\n\n"
+    )
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
@@ -90,7 +92,8 @@ def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
     lines = []
     for row in rows:
         names = ", ".join(f"`{name}`" for name in tests.get(row["id"], []))
-        lines.append(f"- {rules.link(row)}: {text.spelled(row['statement'])} {names}")
+        told = text.plain(text.spelled(row["statement"]))
+        lines.append(f"- {rules.link(row)}: {told} {names}")
     return "\n".join(lines) + "\n\n"
 
 
@@ -102,17 +105,33 @@ def changes(top: Path, lesson: str) -> str:
     file = top / "samples" / lesson / f"{lesson[3:]}.try.json"
     if not file.exists():
         raise Missing(f"{file.relative_to(top)}: no changes to try; write two or three")
+    program = file.with_suffix("").with_suffix(".cu").read_text()
     told = ""
     for i, change in enumerate(json.loads(file.read_text()), 1):
-        old = html.escape(change["replace"]).splitlines()
-        new = html.escape(change["by"]).splitlines()
-        lines = [f"<del>- {line}</del>" for line in old]
-        lines += [f"<ins>+ {line}</ins>" for line in new]
+        old, new = whole_lines(program, change["replace"], change["by"])
+        lines = [f"<del>- {html.escape(line)}</del>" for line in old]
+        lines += [f"<ins>+ {html.escape(line)}</ins>" for line in new]
         told += (
-            f"**{i}.** {change['change']}\n\n"
-            '@htmlonly[block]<pre class="change">' + "\n".join(lines) + "</pre>"
-            "<details><summary>What should happen</summary>@endhtmlonly\n"
-            f"{change['happens']}\n"
-            "@htmlonly[block]</details>@endhtmlonly\n\n"
+            f"**{i}.** {text.commands(change['change'])}\n\n"
+            '@htmlonly<pre class="change" tabindex="0" role="group" '
+            f'aria-label="Change {i}">' + "\n".join(lines) + "</pre>"
+            "<details><summary>What should happen</summary>@endhtmlonly\n\n"
+            f"{text.commands(change['happens'])}\n\n@htmlonly</details>@endhtmlonly\n\n"
         )
     return told
+
+
+def whole_lines(program: str, old: str, new: str) -> tuple[list[str], list[str]]:
+    """The lines that a change touches, before and after; it may begin inside one.
+
+    >>> whole_lines("int a;\\nint b = 1;\\n", "1;", "2;")
+    (['int b = 1;'], ['int b = 2;'])
+    """
+    start = program.index(old)
+    begin = program.rfind("\n", 0, start) + 1
+    end = start + len(old)
+    if not old.endswith("\n"):
+        end = program.find("\n", end) + 1 or len(program)
+    touched = program[begin:end]
+    changed = program[begin:start] + new + program[start + len(old) : end]
+    return touched.splitlines(), changed.splitlines()

@@ -1,7 +1,5 @@
 """Links every CUDA call that a page names to NVIDIA's reference.
 
-    python -m generator.links cuda.tag HTML
-
 Doxygen links by the tag file only what it takes for a call, `name(`; prose says
 `cudaMalloc`, and lessons call the driver API as `DRIVER(cuMemMap)(…)`. So the
 pages are gone through once more, with the same file.
@@ -12,7 +10,6 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import re
-import sys
 import xml.etree.ElementTree
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,18 +54,3 @@ def linked(page: str, known: Mapping[str, str]) -> str:
 
 def _link(name: str, known: Mapping[str, str]) -> str:
     return f'<a class="el" href="{known[name]}">{name}</a>' if name in known else name
-
-
-def main() -> None:
-    """Rewrite all pages of a folder."""
-    tag_file, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    known = references(tag_file)
-    for page in folder.glob("*.html"):
-        text = page.read_text()
-        changed = linked(text, known)
-        if changed != text:
-            page.write_text(changed)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The rules: a page a group, a section a row of the catalogue.
+"""The rules: a page a group, and a page a row of the catalogue.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from generator.chapters import page_of
 from generator.recorded import Run
-from generator.text import facts, lines, plain, spelled
-from ipclab import records
+from generator.text import facts, lines, plain, spelled, table
+from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 
 Row = dict[str, Any]
@@ -25,11 +25,31 @@ the GPUs, a program that uses one wrongly can put their GPUs out of service. So 
 things that the documentation says about sharing are not covered:
 
 - a multicast object may be exported and imported as other handles are, by its handle
-  types (cuda.h:4362-4366, see cuMulticastCreate);
+  types (CUmulticastObjectProp, see cuMulticastCreate);
 - one that can be shared, and an imported one, takes only memory that can be shared
-  (cuda.h:13919-13920, see cuMulticastBindMem and cuMulticastBindAddr).
+  (cuMulticastBindMem and cuMulticastBindAddr).
+
+@subpage coverage shows what covers each documented sentence, and why others are left
+out.
 
 """
+ABOUT = (
+    "A rule is a sentence of the documentation, or one that follows from it, in our "
+    "words: short enough to be tested. Its source says where to read the original. "
+    "Rules of the kinds OBSERVE and UNDEF are not promised by the documentation; what "
+    "happens is written down and never judged."
+)
+# What stands between the name of a rule and its source.
+ORIGINS = {
+    "MUST": "our wording of",
+    "ERROR": "our wording of",
+    "LIMIT": "our wording of",
+    "ADVICE": "our wording of",
+    "DERIVED": "our conclusion from",
+    "OBSERVE": "not promised by the documentation; see",
+    "UNDEF": "documented as undefined, our wording of",
+}
+LONGEST_TITLE = 70
 GROUPS = {
     "LMEM": "Legacy memory handles",
     "LEVT": "Legacy event handles",
@@ -60,6 +80,7 @@ class Evidence:
     faults: list[Fault]  # what may make a row fail
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
+    sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
 
 
 def tests(conformance: Path) -> dict[str, list[str]]:
@@ -87,70 +108,143 @@ def link_to(name: str) -> str:
 
 
 def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
-    """File name -> page."""
+    """File name -> page: all groups, a page a group, a page a row."""
     by_group: dict[str, list[Row]] = {}
     for row in catalogue["rows"]:
         by_group.setdefault(row["id"].split("-")[0], []).append(row)
     listed = "\n".join(
-        f"- @subpage rules_{group}, {len(rows)} rows"
+        f"- @subpage rules_{group}, {len(rows)} rules"
         for group, rows in by_group.items()
+    )
+    kinds = Counter(row["kind"] for row in catalogue["rows"])
+    kind_table = table(
+        ("kind", "what it is", "rules"),
+        ([x, plain(told), str(kinds[x])] for x, told in catalogue["kinds"].items()),
     )
     sources = facts((name, plain(text)) for name, text in catalogue["sources"].items())
     made = {
         "rules.dox": "/**\n@page rules Rules\n"
-        "@brief Each documented sentence, its source, its tests and what they saw.\n\n"
-        f"{listed}\n\nWhere a sentence stands:\n\n{sources}"
+        "@brief What the documentation says about sharing, rule by rule: its source, "
+        "its tests and what they saw.\n\n"
+        f"{ABOUT}\n\n{listed}\n\n@section rules_kinds Kinds of rules\n\n{kind_table}"
+        f"@section rules_sources Where a rule stands\n\n{sources}"
         f"{plain(catalogue['notation'])}\n\n{NOT_COVERED}*/\n"
     }
     for group, rows in by_group.items():
-        text = f"/**\n@page rules_{group} {GROUPS[group]}: rules\n\n"
+        made[f"rules_{group}.dox"] = group_page(group, rows, evidence)
         for row in rows:
-            text += section(row, catalogue["kinds"], evidence)
-        made[f"rules_{group}.dox"] = text + "*/\n"
+            name = f"{label(row)}.dox"
+            made[name] = rule_page(row, catalogue["kinds"], evidence)
     return made
 
 
-def section(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
+def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
+    """All rows of a group with what each machine answered."""
+    lines_of = [
+        [
+            f"**{link(row)}**",
+            plain(spelled(row["statement"])),
+            row["kind"],
+            *(coloured(run, row["id"]) for run in evidence.runs),
+        ]
+        for row in rows
+    ]
+    head = ["rule", "what it says", "kind", *(run.machine for run in evidence.runs)]
+    return (
+        f"/**\n@page rules_{group} {GROUPS[group]}: rules\n"
+        f"@brief {len(rows)} rules; @ref rules says what the kinds mean\n\n"
+        f"{table(head, lines_of)}*/\n"
+    )
+
+
+def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     """One row with all that is known of it."""
     name = row["id"]
     lessons = [x for x in row["lessons"] if x in evidence.lessons]
     faults = [x for x in evidence.faults if name in x.rows]
-    rows = [
-        ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
-        ("Source", plain(spelled(row["source"]))),
-        ("Follows from", ", ".join(link_to(x) for x in row.get("follows_from", []))),
-        ("Scenario", plain(row.get("scenario", ""))),
-        ("Check", plain(row.get("check", ""))),
-        ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
-        ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
-        (
-            "Seen to fail by",
-            lines(f"`{x.name}`: {plain(x.what)}" for x in faults),
-        ),
-        *((run.machine, verdict(run, name)) for run in evidence.runs),
-        *(
-            ("Known departure", text)
-            for text in dict.fromkeys(
-                departure(entry)
-                for entry in evidence.deviations
-                if entry["requirement"] == name
-            )
-        ),
-    ]
-    sentence = plain(spelled(row["statement"]))
-    return f"@section {label(row)} {name}\n\n> {sentence}\n\n{facts(rows)}"
+    told = facts(
+        [
+            ("Kind", f"{row['kind']}: {plain(kinds[row['kind']])}"),
+            ("Source", plain(spelled(row["source"]))),
+            ("Documented", _documented(evidence.sentences.get(name, []))),
+            ("Since", f"CUDA {row['since']}" if "since" in row else ""),
+            ("Until", f"CUDA {row['until']}" if "until" in row else ""),
+            ("Follows from", ", ".join(map(link_to, row.get("follows_from", [])))),
+            ("Lessons", ", ".join(f"@ref {page_of(x)}" for x in lessons)),
+        ]
+    )
+    page = label(row)
+    text = (
+        f"/**\n@page {page} {name}: {summary(row)}\n\n"
+        f"> {plain(spelled(row['statement']))}\n>\n> {origin(row)}\n\n{told}"
+        f"@section {page}_test How it is tested\n\n"
+    )
+    text += facts(
+        [
+            ("Scenario", plain(spelled(row.get("scenario", "")))),
+            ("Check", plain(spelled(row.get("check", "")))),
+            ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
+        ]
+    )
+    if evidence.runs:
+        text += f"@section {page}_answers What recorded machines answered\n\n"
+        text += facts((run.machine, coloured(run, name)) for run in evidence.runs)
+    known = dict.fromkeys(
+        departure(entry)
+        for entry in evidence.deviations
+        if entry["requirement"] == name
+    )
+    if known:
+        text += f"@section {page}_departure Known departures\n\n"
+        text += "\n".join(f"- {entry}" for entry in known) + "\n\n"
+    if faults:
+        text += (
+            f"@section {page}_faults Faults that it notices\n\n"
+            "Each was put into a driver, and a test of this rule failed.\n\n"
+        )
+        text += table(
+            ("fault", "what it breaks"),
+            ([f"`{x.name}`", plain(x.what)] for x in faults),
+        )
+    return text + "*/\n"
+
+
+def origin(row: Row) -> str:
+    """Whose words a rule is: ours, and of what."""
+    source = plain(spelled(row["source"]))
+    return f"{link(row)}, {ORIGINS[row['kind']]}: {source}"
+
+
+def summary(row: Row) -> str:
+    """The beginning of a statement, as a title."""
+    words = re.sub(r" \([^)]*\)", "", spelled(row["statement"]))
+    first = re.split(r"[:;,.](?: |$)", words)[0]
+    if len(first) > LONGEST_TITLE:
+        first = first[:LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
+    return plain(first)
+
+
+def _documented(sentences: list[Entry]) -> str:
+    """The functions and types whose sentences a row rests on, with those sentences."""
+    topics = dict.fromkeys(x.topic for x in sentences)
+    return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 
 
 def verdict(run: Run, row: str) -> str:
     """What a machine's tests of a row said: their verdicts, counted if they differ."""
-    seen = Counter(
-        test.shown
-        for test in records.rows(run.records)
-        if test.record["requirement"] == row
-    )
+    seen = Counter(test.shown for test in run.rows if test.record["requirement"] == row)
     if len(seen) == 1:
         return next(iter(seen))
     return ", ".join(f"{count} {shown}" for shown, count in seen.items())
+
+
+def coloured(run: Run, row: str) -> str:
+    """The same in the colour of the verdict; a dash where there is no test."""
+    shown = verdict(run, row)
+    if not shown:
+        return "–"  # noqa: RUF001
+    style = re.sub(r"^\d+ ", "", shown.split(",")[0]).split(" (")[0].replace(" ", "-")
+    return f'<span class="verdict {style}">{shown}</span>'
 
 
 def departure(entry: Row) -> str:

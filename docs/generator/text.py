@@ -16,9 +16,6 @@ COMMANDS = "\\@#%"
 SHORT = {
     r"\bE\b": "the exporter",
     r"\bI\b": "the importer",
-    r"\bRT\b(?=[: ])": "cuda_runtime_api.h",
-    r"\bDRV\b(?=[: ])": "cuda.h",
-    r"\bTY\b(?=[: ])": "driver_types.h",
     r"\bPG\b": "Programming Guide",
     r"\bPG11\b": "Programming Guide 11",
 }
@@ -42,7 +39,13 @@ def plain(text: str) -> str:
     for character, entity in SPECIAL.items():
         text = text.replace(character, entity)
     text = text.replace("*/", "*&zwnj;/")  # pages are comments of C
+    text = commands(text)
     return " ".join(text.split())
+
+
+def commands(text: str) -> str:
+    """Markdown whose options of commands stay what they are: no dash for `--`."""
+    return text.replace("--", "\\--")
 
 
 def lines(texts: Iterable[str]) -> str:

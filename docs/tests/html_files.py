@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from generator import links
 
-IN_TREE = re.compile(r'"(\w+\.html(?:#\w+)?)"')
+IN_INDEX = re.compile(r'^\["([^"]+)"', re.MULTILINE)
 
 
 class Names(HTMLParser):
@@ -61,10 +61,10 @@ class Unlinked(HTMLParser):
 
 
 def dead_links(folder: Path) -> list[str]:
-    """`page: address` for each link of the pages and of the tree to nowhere."""
+    """`page: address` for each link of the pages and of the search to nowhere."""
     pages = {path.name: Names(path.read_text()) for path in folder.glob("*.html")}
     named = {name: page.addresses for name, page in pages.items()}
-    named |= {x.name: IN_TREE.findall(x.read_text()) for x in folder.glob("*.js")}
+    named |= {x.name: IN_INDEX.findall(x.read_text()) for x in folder.glob("*.js")}
     found = []
     for name, addresses in named.items():
         for address in addresses:

@@ -1,162 +1,120 @@
-"""A diagram shows what was recorded: causes before effects, nothing of the harness.
+"""The pictures of a lesson show what its trace has, as its source writes it.
 
 SPDX-License-Identifier: Apache-2.0
 """
 
+import gzip
+import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from generator import diagrams, recorded
+from generator import diagrams, traces
+from ipclab.trace import files, pictures
+from ipclab.trace.sequence import Step
 
 TOP = Path(__file__).resolve().parents[2]
 LESSONS = [path.name for path in sorted((TOP / "samples").glob("[0-9]*"))]
-RECORDED = recorded.traces(recorded.recorded_folders())
-KEPT = recorded.kept(TOP / "docs/traces.jsonl")
-
-
-def entry(t_us: int, role: str, kind: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"t_us": t_us, "role": role, "kind": kind, "text": text, **more}
-
-
-def told(*timeline: dict[str, Any]) -> list[str]:
-    return [step.sentence() for step in diagrams.steps(timeline)]
-
-
-def test_an_arrow_stands_before_what_its_sender_did_next() -> None:
-    assert told(
-        entry(1, "a", "call", "cudaIpcGetMemHandle(&handle, data)"),
-        entry(2, "a", "send", "handle", bytes=64),
-        entry(3, "a", "call", "cudaFree(data)"),
-        entry(9, "b", "receive", "handle", bytes=64, **{"from": "a"}),
-    ) == [
-        "a calls cudaIpcGetMemHandle",
-        "a sends handle of 64 bytes to b",
-        "a calls cudaFree",
-    ]
-
-
-def test_clocks_do_not_put_an_effect_before_its_cause() -> None:
-    assert told(
-        entry(1, "b", "receive", "go", bytes=0, **{"from": "a"}),
-        entry(2, "b", "call", "cudaFree(data)"),
-        entry(5, "a", "call", "cudaMalloc(&data, bytes)"),
-        entry(6, "a", "send", "go", bytes=0),
-    ) == ["a calls cudaMalloc", "a sends go to b", "b calls cudaFree"]
-
-
-def test_roles_that_write_to_each_other_at_once_are_drawn() -> None:
-    lines = told(
-        entry(1, "a", "send", "x", bytes=0),
-        entry(1, "b", "send", "y", bytes=0),
-        entry(2, "a", "receive", "y", bytes=0, **{"from": "b"}),
-        entry(2, "b", "receive", "x", bytes=0, **{"from": "a"}),
-    )
-    assert sorted(lines) == ["a sends x to b", "b sends y to a"]
-
-
-def test_checks_of_the_harness_are_told_in_words() -> None:
-    assert told(
-        entry(1, "a", "call", "cudaFree(nullptr)"),
-        entry(2, "a", "call", "cudaMemcpyToSymbol(mismatches, &found, sizeof found)"),
-        entry(3, "a", "call", "count_mismatches<<<>>>"),
-        entry(4, "a", "call", "cudaGetLastError()"),
-        entry(5, "a", "call", "cudaDeviceSynchronize()"),
-        entry(6, "a", "call", "cudaMemcpyFromSymbol(&found, mismatches, sizeof found)"),
-        entry(7, "a", "call", "DRIVER(cuMemRelease)(handle_)"),
-        entry(8, "a", "call", "DRIVER(cuMemRelease)(other)"),
-        entry(9, "a", "end", "killed by SIGKILL"),
-    ) == [
-        "a: checks every value",
-        "a calls cuMemRelease 2 times",
-        "a: killed by SIGKILL",
-    ]
-
-
-def test_rounds_are_told_once() -> None:
-    timeline = []
-    for i in range(4):
-        timeline += [
-            entry(4 * i, "a", "send", "look", bytes=0),
-            entry(4 * i + 1, "b", "receive", "look", bytes=0, **{"from": "a"}),
-            entry(4 * i + 2, "b", "call", "cudaStreamQuery(stream)"),
-        ]
-    assert told(*timeline) == [
-        "a sends look to b",
-        "b calls cudaStreamQuery",
-        "the same 3 times more",
-    ]
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
-    listed = (TOP / "conformance" / lesson / "CMakeLists.txt").read_text()
-    named = re.search(r"DRAWN_FROM (\S+)\)", listed)
-    assert named, "its test CMakeLists.txt says what the picture is drawn from"
-    trace = recorded.trace([*RECORDED, *KEPT], lesson, named[1])
-    drawn = diagrams.steps(trace.timeline)
-    assert len(drawn) >= 5, "too little to draw; name another test in DRAWN_FROM"
-    picture = diagrams.svg(drawn, trace.roles, "title", {})
-    for text in re.findall(r'<text class="call"[^>]*>([^<]*)', picture):
-        assert len(text) <= diagrams.NOTE_CHARACTERS
+    recorded = traces.read(lesson)
+    drawn = traces.steps(recorded, "".join(traces.sources(lesson)))
+    assert len(drawn) >= 5, "too little to draw; record it again: ci/docs --trace"
+    picture = pictures.sequence(drawn, recorded.names, "title", {})
     assert not re.search(r'[xy12]="-?[\d.]*\.', picture), "coordinates are whole pixels"
+    assert not recorded.story.unmatched, "an import whose export is not in the trace"
+    ends = {process.how for process in recorded.story.trace.processes}
+    assert ends <= {"exit 0", "killed by SIGKILL", "killed by SIGTERM"}, ends
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
+    """Its kernels have the names that stand in the source today."""
+    text = "".join(traces.sources(lesson))
+    for step in traces.steps(traces.read(lesson), text):
+        if step.kind == "kernel":
+            name = step.text.removeprefix("kernel ")
+            assert name in text, f"no kernel {name}: record it again: ci/docs --trace"
+
+
+@pytest.mark.parametrize(
+    ("lesson", "told"),
+    [
+        ("01_legacy_memory", "exporter sends handle to importer"),
+        ("05_legacy_refusals", "cudaIpcOpenMemHandle (CUDA_ERROR_"),
+        ("30_vmm_fd", "importer: cuMemImportFromShareableHandle"),
+        ("63_exporter_dies", "killed by SIGKILL"),
+    ],
+)
+def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:
+    sentences = [
+        x.sentence
+        for x in traces.steps(traces.read(lesson), "".join(traces.sources(lesson)))
+    ]
+    assert any(told in sentence for sentence in sentences), sentences
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "written"),
+    [
+        ("cuIpcGetMemHandle", "cudaIpcGetMemHandle(", "cudaIpcGetMemHandle"),
+        ("cuIpcGetMemHandle", "DRIVER(cuIpcGetMemHandle)", "cuIpcGetMemHandle"),
+        ("cuMemcpyDtoH", "cudaMemcpy(", "cudaMemcpy"),
+        ("cuMemsetD32Async", "cudaMemsetAsync(", "cudaMemsetAsync"),
+        ("cuMemFree", "cudaFree(", "cudaFree"),
+        ("cuMemMap", "DRIVER(cuMemMap)", "cuMemMap"),
+        ("cuDevicePrimaryCtxRetain", "cudaFree(", ""),
+    ],
+)
+def test_calls_have_the_names_of_the_source(name: str, text: str, written: str) -> None:
+    assert traces.as_written(name, text) == written
 
 
 def test_every_call_of_a_picture_leads_to_its_reference() -> None:
-    drawn = [diagrams.Step("a", "call", "cudaFree")]
-    assert "<a href" not in diagrams.svg(drawn, ["a"], "title", {})
-    assert '<a href="u#v">' in diagrams.svg(drawn, ["a"], "title", {"cudaFree": "u#v"})
+    drawn = [Step("a", "call", "cudaFree")]
+    assert "<a href" not in pictures.sequence(drawn, ["a"], "title")
+    linked = pictures.sequence(drawn, ["a"], "title", {"cudaFree": "u#v"})
+    assert '<a href="u#v">' in linked
 
 
 def test_a_long_name_stays_in_its_box() -> None:
-    drawn = [diagrams.Step("a", "call", "c" * 99, times=7)]
+    drawn = [Step("a", "call", "c" * 99, times=7)]
     [text] = re.findall(
-        r'<text class="call"[^>]*>([^<]*)', diagrams.svg(drawn, ["a"], "", {})
+        r'<text class="call"[^>]*>([^<]*)', pictures.sequence(drawn, ["a"], "")
     )
-    assert len(text) == diagrams.NOTE_CHARACTERS and text.endswith(
-        f"… {diagrams.TIMES}7"
-    )
+    assert len(text) == 40 and text.endswith("… ×7")  # noqa: RUF001
 
 
-def test_only_a_passing_run_is_drawn() -> None:
-    record = {
-        "lesson": "01_x",
-        "test": "X.Y",
-        "roles": [{"name": "a"}, {"name": "b"}],
-        "timeline": [entry(1, "a", "call", "cudaFree(x)")],
-    }
-    about = {"backend": "cuda", "machine": "NVIDIA H200; a note"}
-    good = recorded.Run("r", about, [{**record, "verdict": "conforms"}])
-    bad = recorded.Run("r", about, [{**record, "verdict": "violates"}])
-    assert recorded.trace(good.traces(), "01_x", "X.Y").machine == "NVIDIA H200"
-    assert recorded.trace(good.traces(), "01_x", "").test == "X.Y"
-    with pytest.raises(recorded.Missing, match=r"01_x: no recorded run of X\.Y"):
-        recorded.trace(bad.traces(), "01_x", "X.Y")
+def test_the_caption_says_where_it_was_recorded() -> None:
+    recorded = traces.read("01_legacy_memory")
+    figure = diagrams.figure(recorded, *traces.sources("01_legacy_memory"), {})
+    assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
+    assert figure.count("<svg") == 2  # its memory, too
 
 
-def test_only_what_no_recorded_machine_shows_is_kept() -> None:
-    shown = {(trace.lesson, trace.test) for trace in RECORDED}
-    assert not shown & {(trace.lesson, trace.test) for trace in KEPT}, (
-        "ci/docs --keep FOLDER drops them"
-    )
+def test_a_lesson_without_a_trace_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(traces.Missing, match="ci/docs --trace 01_x"):
+        traces.read("01_x", tmp_path)
 
 
-def test_keeping_replaces_what_was_found_and_leaves_the_rest(tmp_path: Path) -> None:
-    def one(lesson: str, machine: str) -> recorded.Trace:
-        line = {**entry(1, "a", "call", "cudaFree(x)"), "unknown": 1}
-        return recorded.Trace(lesson, "X.Y", machine, ["a"], [line])
-
-    lessons = [{"lesson": x, "drawn_from": "X.Y"} for x in ("01_x", "02_x")]
-    file = tmp_path / "traces.jsonl"
-    recorded.keep(file, lessons, [], [one("01_x", "old"), one("02_x", "old")])
-    recorded.keep(file, lessons, [], [one("02_x", "new")])
-    assert [x.machine for x in recorded.kept(file)] == ["old", "new"]
-    assert "unknown" not in file.read_text()
-    before = file.read_text()
-    with pytest.raises(recorded.Missing):
-        recorded.keep(file, [*lessons, {"lesson": "03_x", "drawn_from": ""}], [], [])
-    assert file.read_text() == before
-    recorded.keep(file, lessons, [one("01_x", "recorded")], [])
-    assert [x.machine for x in recorded.kept(file)] == ["new"]
+def test_what_is_kept_reads_the_same(tmp_path: Path) -> None:
+    """Only declarations of calls that nobody made are left out."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    lines = [
+        {"what": "process", "format": 1, "process": 1, "parent": 0, "began": 5,
+         "forked": False, "command": ["x"]},
+        {"what": "calls", "first": 0, "calls": [["cuInit"], ["cuMemFree", "p"]]},
+        [1, 2, 0, 0, 1, 0, 77],
+    ]  # fmt: skip
+    (old / "1-5.trace").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (old / "tracer.jsonl").write_text("")
+    traces.keep(old, new, "here")
+    kept = gzip.decompress((new / "1-5.trace.gz").read_bytes()).decode()
+    assert "cuInit" not in kept
+    [call] = files.read(new).entries
+    assert isinstance(call, files.Call)
+    assert (call.name, call.arguments) == ("cuMemFree", {"p": 77})

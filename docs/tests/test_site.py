@@ -5,8 +5,9 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,32 @@ from conftest import Site
 from generator.chapters import page_of
 
 Lessons = list[dict[str, Any]]
+# What newcomers ask, where the answer stands, and a word of it.
+QUESTIONS = json.loads((Path(__file__).parent / "questions.json").read_text())
+WIDTHS = (PHONE, 820, 1280, 1440)
 
-TREE = """
-return [...document.querySelectorAll("#nav-tree-contents a")].map(
-  (a) => (a.getAttribute("href") || "").split("#")[0]);
+MENU = """
+return [...document.querySelectorAll("#menu a")].map(
+  (a) => a.getAttribute("href").split("#")[0]);
+"""
+TYPE = """
+const box = document.getElementById("search");
+document.getElementById("hits").hidden = true;
+box.value = arguments[0];
+box.dispatchEvent(new Event("input"));
+"""
+HITS = """
+return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href"));
+"""
+# A column so narrow that a word has a letter a line.
+CLIPPED = """
+const kinds = "main td, main th, main p, main li, main h1, main h2";
+return [...document.querySelectorAll(kinds)]
+  .map((element) => [element, element.getBoundingClientRect()])
+  .filter(([element, box]) => box.width > 0 && box.width < 34 && box.height > 60 &&
+    element.innerText.split(/\\s+/).some((word) => word.length >= 4))
+  .map(([element, box]) => `${box.width} pixels for: ${element.innerText.slice(0, 60)}`)
+  .slice(0, 5);
 """
 # Of each text and box of the diagram: its colour, and whether it has a size.
 PICTURE = """
@@ -45,59 +68,25 @@ return [...document.querySelectorAll("figure.sequence rect.call + text")]
   .filter((text) => text.getBBox().width > text.previousSibling.getBBox().width)
   .map((text) => text.textContent);
 """
-# The pane that Doxygen puts pages into scrolls by itself, so the window does not
-# show that a page is too wide.
-TOO_WIDE = """
-const pane = document.getElementById("doc-content");
-if (pane.scrollWidth <= pane.clientWidth) return [];
-const scrolls = (at) => {
-  for (at = at.parentElement; at !== pane; at = at.parentElement)
-    if (getComputedStyle(at).overflowX !== "visible") return true;
-  return false;
-};
-const right = pane.getBoundingClientRect().right;
-return [`the page is ${pane.scrollWidth} pixels wide`,
-  ...[...pane.querySelectorAll("*")].filter((element) =>
-    element.getBoundingClientRect().right > right + 1 && !scrolls(element))
-    .map((element) => element.outerHTML.slice(0, 120)).slice(0, 5)];
-"""
-TYPE = """
-const box = document.getElementById("MSearchField");
-searchBox.OnSearchFieldFocus(true);
-box.value = arguments[0];
-searchBox.Search();
-"""
-HITS = """
-const frame = document.getElementById("MSearchResults").contentDocument;
-if (!frame) return [];
-return [...frame.querySelectorAll(".SRResult")]
-  .filter((hit) => hit.style.display !== "none" && hit.offsetParent !== null)
-  .map((hit) => (hit.querySelector("a") || {}).innerText);
-"""
 
 
-def in_tree(page: Page) -> list[str]:
-    """The pages that the tree on the left leads to; it is there a moment later."""
-    for _ in range(50):
-        found = [str(x) for x in page.run(TREE)]
-        if any(x.startswith("lesson_") for x in found):
-            return found
-        time.sleep(0.1)
-    return found
+def in_menu(page: Page) -> list[str]:
+    """The pages that the menu leads to, in its order."""
+    return [str(x) for x in page.run(MENU) if x]
 
 
-def missing_in_tree(browser: Browser, site: Site, lessons: Lessons) -> list[str]:
-    """Lessons that the tree lacks, or that stand in another order."""
-    page = browser.open(site.folder / "lesson_01.html")
-    found = [x for x in in_tree(page) if x.startswith("lesson_")]
+def missing_in_menu(browser: Browser, site: Site, lessons: Lessons) -> list[str]:
+    """Lessons that the menu lacks, or that stand in another order."""
+    page = browser.open(site.folder / "index.html")
+    found = [x for x in in_menu(page) if x.startswith("lesson_")]
     wanted = [f"{page_of(x['lesson'])}.html" for x in lessons]
     return [] if found == wanted else [f"{found} instead of {wanted}"]
 
 
-def faults(browser: Browser, path: Path, width: int) -> list[str]:
-    """Console errors, and boxes wider than the screen."""
-    page = browser.open(path, width=width)
-    found = [*page.errors, *page.too_wide, *page.run(TOO_WIDE)]
+def faults(browser: Browser, path: Path, width: int, dark: bool = False) -> list[str]:
+    """Console errors, boxes wider than the screen, columns too narrow for a word."""
+    page = browser.open(path, width=width, dark=dark)
+    found = [*page.errors, *page.too_wide, *page.run(CLIPPED)]
     return [f"{path.name} at {width} pixels: {fault}" for fault in found]
 
 
@@ -108,34 +97,65 @@ def contrast(seen: dict[str, Any]) -> int:
 
 
 def hits(page: Page, text: str) -> list[str]:
-    """What the search offers for a text."""
-    page.run(TYPE, text)
-    found: list[str] = []
-    for _ in range(40):
-        time.sleep(0.1)
-        found = [str(x) for x in page.run(HITS)]
-        if found:
+    """The addresses that the search offers for a text, best first."""
+    page.run("document.getElementById('search').focus()")
+    for _ in range(200):
+        page.run(TYPE, text)
+        if page.run("return !document.getElementById('hits').hidden"):
             break
-    return found
+        time.sleep(0.05)
+    return [str(x) for x in page.run(HITS)]
 
 
-def test_the_tree_holds_every_lesson_in_order(
+def test_the_menu_holds_every_lesson_in_order(
     browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    assert not missing_in_tree(browser, site, lessons)
+    assert not missing_in_menu(browser, site, lessons)
+
+
+def test_every_page_is_in_the_menu_or_below_one_that_is(
+    browser: Browser, site: Site
+) -> None:
+    menu = set(in_menu(browser.open(site.folder / "index.html")))
+    below = ("rule_", "class", "struct", "namespace")
+    for path in site.pages:
+        if not path.name.startswith(below) and not path.stem.endswith("_8h"):
+            assert path.name in menu, path.name
 
 
 def test_no_page_has_a_fault_on_a_phone(browser: Browser, site: Site) -> None:
-    found = [fault for page in site.pages for fault in faults(browser, page, PHONE)]
+    found = [x for page in site.pages for x in faults(browser, page, PHONE)]
     assert not found, "\n".join(found)
 
 
-def test_no_lesson_has_a_fault_on_a_desk(
-    browser: Browser, site: Site, lessons: Lessons
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_has_a_fault_in_the_dark(
+    browser: Browser, site: Site, width: int
 ) -> None:
-    pages = [site.folder / f"{page_of(x['lesson'])}.html" for x in lessons]
-    found = [fault for page in pages for fault in faults(browser, page, 1280)]
+    found = [x for path in site.some for x in faults(browser, path, width, dark=True)]
     assert not found, "\n".join(found)
+
+
+def test_a_lesson_leads_to_the_one_before_and_the_one_after(
+    site: Site, lessons: Lessons
+) -> None:
+    names = [page_of(x["lesson"]) for x in lessons]
+    for before, name, after in zip(names, names[1:], names[2:], strict=False):
+        page = site.text(f"{name}.html")
+        assert f'rel="prev" href="{before}.html"' in page
+        assert f'rel="next" href="{after}.html"' in page
+
+
+def test_the_menu_of_a_phone_opens_and_leads(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_01.html", width=PHONE)
+    shown = "return getComputedStyle(document.getElementById('menu')).display"
+    button = "document.getElementById('menu-button')"
+    assert page.run(shown) == "none"
+    page.run(f"{button}.click()")
+    assert page.run(shown) == "block"
+    assert page.run(f"return {button}.getAttribute('aria-expanded')") == "true"
+    on_page = "return document.querySelector('#menu .sections').innerText"
+    assert "What goes wrong" in page.run(on_page)
 
 
 def test_a_diagram_is_there_by_day_by_night_and_on_paper(
@@ -160,24 +180,63 @@ def test_the_toggle_changes_the_colours_of_a_diagram(
 ) -> None:
     page = browser.open(site.folder / "lesson_01.html")
     before = page.run(PICTURE)["ink"]
-    page.run("document.querySelector('doxygen-awesome-dark-mode-toggle').click()")
+    page.run("document.getElementById('theme-button').click()")
     assert page.run(PICTURE)["ink"] != before
     page.run("localStorage.clear()")
 
 
 def test_the_search_finds_each_lesson_by_its_key_word(
-    browser: Browser,
-    site: Site,
-    lessons: Lessons,
-    serve: Callable[[Site], str],
+    browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    page = browser.open(f"{serve(site)}/index.html")
+    """From a folder, without a server."""
+    page = browser.open(site.folder / "index.html")
     for lesson in lessons:
-        title = lesson["title"]
-        key = title.partition(":")[0]
-        assert title in hits(page, key), f"searched for {key!r}: {hits(page, key)}"
+        key = lesson["title"].partition(":")[0]
+        found = [x.partition("#")[0] for x in hits(page, key)]
+        assert f"{page_of(lesson['lesson'])}.html" in found[:3], (key, found)
     assert not page.errors
-    assert not hits(page, "no such thing")
+    assert not hits(page, "xqzwv")
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("201", "errors.html#error_cudaErrorDeviceUninitialized"),
+        ("LMEM-08", "rule_LMEM_08.html"),
+        ("cudaErrorMapBufferObjectFailed", "errors.html#error_cudaErrorMapB"),
+        ("cudaIpcOpenMemHandel", "calls.html#call_cudaIpcOpenMemHandle"),
+        ("cudaIpcOpenMemHandle", "calls.html#call_cudaIpcOpenMemHandle"),
+        ("doctor", "doctor.html"),
+        ("granularity", "glossary.html"),
+    ],
+)
+def test_the_search_leads_to_what_was_typed(
+    browser: Browser, site: Site, typed: str, first: str
+) -> None:
+    found = hits(browser.open(site.folder / "lesson_01.html"), typed)
+    assert found and found[0].startswith(first), found
+
+
+@pytest.mark.parametrize("case", QUESTIONS, ids=lambda case: str(case["asked"]))
+def test_a_question_of_a_newcomer_is_answered_by_the_first_hit(
+    browser: Browser, site: Site, case: dict[str, Any]
+) -> None:
+    found = hits(browser.open(site.folder / "index.html"), case["asked"])
+    assert found, "nothing found"
+    first = found[0].partition("#")[0]
+    assert first.removesuffix(".html") in case["pages"], found
+    page = browser.open(site.folder / first)
+    read = page.run("return document.querySelector('main').textContent")
+    assert re.search(case["answer"], read)
+
+
+def test_a_hit_has_a_line_of_context_with_the_word_marked(
+    browser: Browser, site: Site
+) -> None:
+    page = browser.open(site.folder / "index.html")
+    assert hits(page, "granularity")
+    marked = page.run("return document.querySelector('#hits .context mark').innerText")
+    assert marked.lower().startswith("granularit")
 
 
 def test_the_map_leads_to_every_lesson(
@@ -194,11 +253,11 @@ def test_the_map_leads_to_every_lesson(
 # --- planted faults ---------------------------------------------------------
 
 
-def test_a_lesson_out_of_the_tree_is_noticed(
+def test_a_lesson_out_of_the_menu_is_noticed(
     browser: Browser, copy: Site, lessons: Lessons
 ) -> None:
-    copy.change("lessons.js", '"lesson_05.html"', '"lesson_06.html"')
-    assert missing_in_tree(browser, copy, lessons)
+    copy.change("index.html", 'href="lesson_05.html"', 'href="lesson_06.html"')
+    assert missing_in_menu(browser, copy, lessons)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +265,13 @@ def test_a_lesson_out_of_the_tree_is_noticed(
     [
         ("<script>no_such_function()</script>", "no_such_function"),
         ('<div style="width: 2000px">x</div>', "2000px"),
+        ('<p style="width: 20px; word-break: break-all">letters</p>', "letters"),
     ],
 )
 def test_a_fault_of_a_page_is_noticed(
     browser: Browser, copy: Site, planted: str, told: str
 ) -> None:
-    copy.change("lesson_01.html", '<div class="textblock">', f"{planted}<div>")
+    copy.change("lesson_01.html", "<h1>", f"{planted}<h1>")
     found = faults(browser, copy.folder / "lesson_01.html", PHONE)
     assert found and told in "".join(found)
 
@@ -219,7 +279,7 @@ def test_a_fault_of_a_page_is_noticed(
 def test_a_diagram_without_colours_of_the_night_is_noticed(
     browser: Browser, copy: Site
 ) -> None:
-    copy.change("ipclab.css", "fill: var(--page-foreground-color)", "fill: #000")
+    copy.change("ipclab.css", "fill: var(--ink)", "fill: #000")
     page = browser.open(copy.folder / "lesson_01.html", dark=True)
     assert contrast(page.run(PICTURE)) < 300
 
@@ -235,11 +295,10 @@ def test_a_text_that_leaves_its_box_is_noticed(browser: Browser, copy: Site) -> 
 
 
 def test_a_lesson_that_the_search_lacks_is_noticed(
-    browser: Browser, copy: Site, serve: Callable[[Site], str]
+    browser: Browser, copy: Site
 ) -> None:
-    for file in (copy.folder / "search").glob("*.js"):
-        file.write_text(file.read_text().replace("Legacy memory", "Nothing"))
-    page = browser.open(f"{serve(copy)}/index.html")
-    assert not [
-        x for x in hits(page, "Legacy memory") if x.startswith("Legacy memory:")
-    ]
+    file = copy.folder / "index.js"
+    kept = [x for x in file.read_text().splitlines() if '["lesson_01' not in x]
+    file.write_text("\n".join(kept))
+    found = hits(browser.open(copy.folder / "index.html"), "Legacy memory")
+    assert "lesson_01.html" not in [x.partition("#")[0] for x in found]

@@ -55,7 +55,7 @@ function(ipc_add_sample)
   endif()
   foreach(before IN LISTS arg_BUILDS_ON)
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/../${before} OR NOT "${before}" STRLESS "${folder}")
-      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is no earlier lesson")
+      message(FATAL_ERROR "${folder}: BUILDS_ON ${before} is not an earlier lesson")
     endif()
   endforeach()
 
@@ -104,21 +104,18 @@ function(ipc_two_ranks command)
   set(${command} ${start} PARENT_SCOPE)
 endfunction()
 
-# ipc_add_conformance([TIMEOUT seconds] [DRAWN_FROM Suite.Name])
+# ipc_add_conformance([TIMEOUT seconds])
 #
 # The mirror of the lesson of the same folder: target topic_test from
 # topic_test.cu, one CTest conformance.NN_topic.Suite.Name for each TEST.
-#   TIMEOUT     seconds after which CTest ends a TEST (120); the referee has
-#               shorter deadlines of its own
-#   DRAWN_FROM  the TEST whose recorded run is the diagram of the lesson's page
-#               (the first that passed with two roles)
+#   TIMEOUT  seconds after which CTest ends a TEST (120); the referee has
+#            shorter deadlines of its own
 function(ipc_add_conformance)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TIMEOUT;DRAWN_FROM" "")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "TIMEOUT" "")
   ipc_lesson(folder topic)
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "${folder}: ipc_add_conformance([TIMEOUT seconds] [DRAWN_FROM Suite.Name])")
+    message(FATAL_ERROR "${folder}: ipc_add_conformance([TIMEOUT seconds])")
   endif()
-  set_property(GLOBAL PROPERTY IPCLAB_DRAWN_FROM_${folder} "${arg_DRAWN_FROM}")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -170,14 +167,7 @@ endfunction()
 # has every kernel of theirs read by the model's interpreter.
 function(ipc_finish)
   get_property(known GLOBAL PROPERTY IPCLAB_LESSONS)
-  set(lessons "")
-  foreach(lesson IN LISTS known)
-    string(JSON folder GET "${lesson}" lesson)
-    get_property(test GLOBAL PROPERTY IPCLAB_DRAWN_FROM_${folder})
-    string(JSON lesson SET "${lesson}" drawn_from "\"${test}\"")
-    list(APPEND lessons "${lesson}")
-  endforeach()
-  list(JOIN lessons ",\n" lessons)
+  list(JOIN known ",\n" lessons)
   file(WRITE ${CMAKE_BINARY_DIR}/lessons.json "[\n${lessons}\n]\n")
 
   get_property(programs GLOBAL PROPERTY IPCLAB_PROGRAMS)

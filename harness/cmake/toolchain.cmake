@@ -23,7 +23,7 @@ endif()
 # reads it), machine code for those that are named here. All code is made from
 # the one PTX: the compiler reads a file once, not once for each GPU.
 set(IPCLAB_GPU_CODE "90" CACHE STRING
-  "compute capabilities to make machine code for, besides PTX: 80;90;100")
+  "compute capabilities to make machine code for, in addition to PTX: 80;90;100")
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(code compute_75)
 foreach(capability IN LISTS IPCLAB_GPU_CODE)
@@ -37,26 +37,29 @@ enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
-# A toolkit may lie where the loader does not look. LD_LIBRARY_PATH, with the
+# The loader may not search the toolkit's folder. LD_LIBRARY_PATH, with the
 # model on it, is searched before this.
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
 # Installed, the programs are ipclab/suite/bin of a site-packages folder (the
 # wheel of ci/package), which also has the wheel of the runtime.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
 
-# MPI, for the lessons that also run one rank a node; all else does without.
+# MPI, for the lessons that also run as one rank on each node; nothing else needs it.
 set(MPI_CXX_SKIP_MPICXX TRUE)
 find_package(MPI QUIET COMPONENTS CXX)
 if(NOT MPI_CXX_FOUND OR NOT MPIEXEC_EXECUTABLE)
   message(STATUS "no MPI: no test sample.*.mpi (Debian: apt-get install libopenmpi-dev openmpi-bin)")
 endif()
 
-# A message says samples/01…, not where somebody's checkout lies.
+# A message says samples/01…, not the path of this checkout.
 set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress>")
+# Else nvcc writes the number of its process into each object: two builds of the
+# same sources would differ, and `ipclab mutants --resume` would not go on.
+set(same --objdir-as-tempdir)
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   if(IPCLAB_SANITIZE STREQUAL thread)  # it does not know fences, and says so

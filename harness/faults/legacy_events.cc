@@ -1,4 +1,5 @@
-// Bugs of legacy event handles.
+// Bugs of legacy event handles, and of words in memory that order
+// work as they do.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
@@ -318,6 +319,20 @@ int launch_attr_ipc_event_ok(Call& call) {
   return kSuccess;
 }
 
+// --- words in memory -------------------------------------------------------
+
+int wait_value_noop(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// The word is there before what its stream did before.
+int write_value_early(Call& call) {
+  call.value<cudaStream_t>(kStream) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
 }  // namespace
 
 void add_legacy_events(List& list) {
@@ -402,6 +417,12 @@ void add_legacy_events(List& list) {
   list.named("launch-attr-ipc-event-ok",
              "a launch takes an interprocess event as its programmatic event",
              {"cudaLaunchKernelExC"}, launch_attr_ipc_event_ok);
+
+  list.named("wait-value-noop", "a stream does not wait for a word in memory",
+             {"cuStreamWaitValue32"}, wait_value_noop);
+  list.named("write-value-early",
+             "a stream writes a word before its earlier work is done",
+             {"cuStreamWriteValue32"}, write_value_early);
 }
 
 }  // namespace ipclab::faults

@@ -2,9 +2,8 @@
 // be wrong that its arguments allow.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -422,7 +421,8 @@ int leaks_descriptors(Call& call) {
   static std::atomic<int> times{0};
   const int code = call.proceed();
   if (code != kSuccess || ++times > 4096) return code;
-  if (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) call.fired();
+  // Of a kind that drivers open for themselves.
+  if (eventfd(0, EFD_CLOEXEC) >= 0) call.fired();
   return code;
 }
 
@@ -478,7 +478,8 @@ constexpr Names kRounds = {"cudaIpcGetMemHandle",
 // Work that a stream orders.
 constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
                          "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
-// Calls that return before the work of the GPU is done.
+// Calls that return before the work of the GPU is done: the documentation of
+// the other calls that share does not say whether they wait.
 constexpr Names kNeverWait = {
     "cudaMemsetAsync",         "cudaMallocAsync",
     "cudaMallocFromPoolAsync", "cudaFreeAsync",
@@ -496,7 +497,6 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaEventRecord",
                             "cudaEventElapsedTime",
                             "cudaFree",
-                            "cudaFreeAsync",
                             "cudaMallocAsync",
                             "cudaMallocFromPoolAsync",
                             "cudaDeviceGetAttribute",
@@ -537,6 +537,9 @@ constexpr Names kTools = {"cudaMallocPitch",
                           "cudaSetDevice",
                           "cuPointerSetAttribute",
                           "cudaPeekAtLastError",
+                          "cuGetErrorName",
+                          "cuStreamWaitValue32",
+                          "cuStreamWriteValue32",
                           "cuMemGetHandleForAddressRange",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};
@@ -548,6 +551,10 @@ constexpr Names kBetweenGpus = {"cudaMemcpyPeerAsync",
 constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
                                   "cudaMemPoolGetAccess",
                                   "cudaMemPoolSetAccess"};
+// What gives a GPU the access that it has already, if there is no other.
+constexpr Names kGivesAccess = {"cudaMemPoolSetAccess"};
+// What refuses an object of another GPU, and nothing else.
+constexpr Names kRefusesOtherGpus = {"cudaEventRecord"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Objects that are made: a second one besides is a leak.
@@ -639,13 +646,14 @@ constexpr Operator kOperators[] = {
     {"late", "is not waited for by the later work of its stream", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
     {"blocks", "waits for all work of the GPU before it begins", blocks,
-     [](const Function& f) {
-       return is_one_of(f, kNeverWait) || is_one_of(f, kSharing);
-     }},
+     [](const Function& f) { return is_one_of(f, kNeverWait); }},
     {"accepts", "says success where it refuses", accepts,
      [](const Function& f) { return is_one_of(f, kRefuses); }},
+    // No code is documented for a launch with an interprocess event.
     {"other-code", "refuses with cudaErrorUnknown", other_code,
-     [](const Function& f) { return is_one_of(f, kRefuses); }},
+     [](const Function& f) {
+       return is_one_of(f, kRefuses) && !is_one_of(f, {"cudaLaunchKernelExC"});
+     }},
     {"refuses-second", "refuses from the second call of a process on",
      refuses_second, [](const Function& f) { return !is_one_of(f, kErrors); }},
     {"refuses-other-thread", "refuses other threads than the first",
@@ -666,8 +674,12 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
     {"result-unwritten", "says success and does not write its result",
      result_unwritten, writes_result},
+    // The second half of what a pointer's attributes take is reserved.
     {"result-half-written", "writes the first half of its result only",
-     result_half_written, writes_result},
+     result_half_written,
+     [](const Function& f) {
+       return writes_result(f) && !is_one_of(f, {"cudaPointerGetAttributes"});
+     }},
     {"result-too-long", "writes eight bytes more than its result",
      result_too_long, writes_result},
     {"result-of-first", "gives each time what the first call gave",
@@ -689,8 +701,15 @@ constexpr Operator kOperators[] = {
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
       is_one_of(function, kOneForEachGpu) &&
-      (one.fault == result_of_first || one.fault == first_object<kPool>);
-  const bool two = answers_differ || is_one_of(function, kBetweenGpus);
+      (one.fault == result_of_first || one.fault == ignore_pool ||
+       one.fault == first_object<kPool>);
+  const bool gives_access =
+      is_one_of(function, kGivesAccess) &&
+      (one.fault == noop_second || one.fault == refuses_second);
+  const bool refuses = is_one_of(function, kRefusesOtherGpus) &&
+                       (one.fault == accepts || one.fault == other_code);
+  const bool two = answers_differ || gives_access || refuses ||
+                   is_one_of(function, kBetweenGpus);
   return two ? 2 : one.gpus;
 }
 

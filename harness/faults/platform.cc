@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "fault.h"
-#include "names.h"
 
 namespace ipclab::faults {
 namespace {
@@ -158,6 +157,12 @@ int last_error_told_twice(Call& call) {
   return code;
 }
 
+int error_names_shifted(Call& call) {
+  call.value<int>(kOther) += 1;
+  call.fired();
+  return call.proceed();
+}
+
 // A refused call of legacy IPC poisons the process.
 int sticky_after_refusal(Call& call) {
   static std::atomic<bool> poisoned{false};
@@ -237,8 +242,8 @@ void add_platform(List& list) {
              "the driver's attribute says the opposite about IPC",
              {"cudaDeviceGetAttribute"}, ipc_driver_attr_lies);
   list.named("error-names-shifted",
-             "the runtime gives each error the name of its neighbour",
-             {"cudaGetErrorName"}, nullptr);
+             "the driver gives each error the name of its neighbour",
+             {"cuGetErrorName"}, error_names_shifted);
   list.named("last-error-told-twice", "cudaGetLastError does not clear",
              {"cudaGetLastError"}, last_error_told_twice);
   list.named("sticky-after-refusal",
@@ -252,14 +257,3 @@ void add_platform(List& list) {
 }
 
 }  // namespace ipclab::faults
-
-// Gives no code, so calls.inc has no place for it.
-extern "C" __attribute__((visibility("default"))) const char* cudaGetErrorName(
-    cudaError_t code) {
-  using namespace ipclab::faults;
-  static const auto real = reinterpret_cast<decltype(&cudaGetErrorName)>(
-      resolve_runtime("cudaGetErrorName"));
-  if (!is_chosen("error-names-shifted")) return real(code);
-  note_fired("cudaGetErrorName");
-  return real(static_cast<cudaError_t>(code + 1));
-}

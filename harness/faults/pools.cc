@@ -589,6 +589,7 @@ int import_frees_original(Call& call) {
   if (frees(call) && imported.has(call.at<void*>(0)))
     tell_processes(imported.get(call.at<void*>(0)) + "-freed", 1);
   if (frees(call) && gone.erase(call.at<void*>(0))) return kSuccess;
+  if (frees(call)) exported.erase(call.at<void*>(0));
   if (allocates(call))
     for (const auto& [address, key] : exported.all())
       if (told(key + "-freed", 0) != 0 && cudaFree(address) == cudaSuccess) {

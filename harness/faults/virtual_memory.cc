@@ -525,15 +525,24 @@ int flags_ignored(Call& call) {
 // Every chunk and every pool is exported as a descriptor, whatever type the
 // program asks for.
 int export_unrequested(Call& call) {
+  static Table<CUmemGenericAllocationHandle> unrequested;
   if (call.is("cuMemCreate")) {
     CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
     if (wanted.requestedHandleTypes != 0) return call.proceed();
     wanted.requestedHandleTypes = kFd;
     call.at<const CUmemAllocationProp*>(2) = &wanted;
-    return call.proceed();
+    const int made = call.proceed();
+    if (made == kSuccess)
+      unrequested.put(*call.at<CUmemGenericAllocationHandle*>(0));
+    return made;
   }
   const int code = call.proceed();
-  if (code == kSuccess) return code;
+  if (code == kSuccess) {
+    if (call.is("cuMemExportToShareableHandle") &&
+        unrequested.has(call.at<CUmemGenericAllocationHandle>(1)))
+      call.fired();
+    return code;
+  }
   auto& type = call.at<CUmemAllocationHandleType>(2);
   type = kFd;
   const int again = call.proceed();

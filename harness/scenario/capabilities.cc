@@ -26,7 +26,35 @@
 namespace ipclab {
 namespace {
 
-constexpr int kProbeMilliseconds = 60000;
+constexpr int kProbeMilliseconds = 60000, kNamespaceMilliseconds = 10000;
+
+struct Ended {
+  std::string output;
+  int status;  // of waitpid(2)
+};
+
+// Reads what a child writes until it ends. One that has not ended after so many
+// milliseconds is killed.
+Ended read_until_end(pid_t child, const Descriptor& input, int milliseconds) {
+  const int64_t until = now_ns() + milliseconds * 1000000LL;
+  const auto left = [until] {
+    return static_cast<int>(std::max<int64_t>((until - now_ns()) / 1000000, 0));
+  };
+  Ended ended{"", 0};
+  for (;;) {
+    pollfd ready{input.get(), POLLIN, 0};
+    if (poll(&ready, 1, left()) <= 0) break;
+    char bytes[4096];
+    const ssize_t n = read(input.get(), bytes, sizeof bytes);
+    if (n <= 0) break;
+    ended.output.append(bytes, static_cast<size_t>(n));
+  }
+  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  pollfd end{process.get(), POLLIN, 0};
+  if (poll(&end, 1, left()) != 1) kill(child, SIGKILL);
+  waitpid(child, &ended.status, 0);
+  return ended;
+}
 
 // Runs this program with --ipclab_probe: the referee itself must not touch
 // CUDA, and a driver that crashes must not take the referee along.
@@ -48,28 +76,11 @@ std::string ask_own_probe() {
   output.close();
   if (error != 0) throw std::runtime_error("the probe does not start");
 
-  std::string document;
-  const int64_t until = now_ns() + kProbeMilliseconds * 1000000LL;
-  for (;;) {
-    pollfd ready{input.get(), POLLIN, 0};
-    const int64_t left = (until - now_ns()) / 1000000;
-    if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) break;
-    char bytes[4096];
-    const ssize_t n = read(input.get(), bytes, sizeof bytes);
-    if (n <= 0) break;
-    document.append(bytes, static_cast<size_t>(n));
-  }
-  // After its output it ends by itself; at the deadline, by us.
-  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  pollfd ended{process.get(), POLLIN, 0};
-  const int64_t left = std::max<int64_t>((until - now_ns()) / 1000000, 0);
-  if (poll(&ended, 1, static_cast<int>(left)) != 1) kill(pid, SIGKILL);
-  int status = 0;
-  waitpid(pid, &status, 0);
+  const Ended probe = read_until_end(pid, input, kProbeMilliseconds);
   remove_driver_names({pid});
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+  if (!WIFEXITED(probe.status) || WEXITSTATUS(probe.status) != 0)
     throw std::runtime_error("the probe of this machine failed");
-  return document;
+  return probe.output;
 }
 
 const std::string& document() {
@@ -127,6 +138,25 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
+// A driver that is older than the runtime, or, as "older_driver:13010", one
+// that lacks what came with that version of CUDA while the runtime has it. Both
+// versions are in the document.
+std::optional<std::string> missing_older_driver(const std::string& wanted) {
+  const auto version = [](const char* of) {
+    size_t at = 0;
+    return std::atoi(next_value(of, at).c_str());
+  };
+  const int driver = version("driver_version");
+  const int runtime = version("runtime_version");
+  const size_t colon = wanted.find(':');
+  const int came = colon == std::string::npos
+                       ? runtime
+                       : std::atoi(wanted.c_str() + colon + 1);
+  if (driver < came && came <= runtime) return std::nullopt;
+  return "older_driver: driver " + std::to_string(driver) + ", runtime " +
+         std::to_string(runtime) + ", to tell apart at " + std::to_string(came);
+}
+
 // Tries it in a child, which ends then.
 std::optional<std::string> missing_namespaces() {
   int ends[2];
@@ -142,11 +172,12 @@ std::optional<std::string> missing_namespaces() {
     _exit(told ? 0 : 1);
   }
   output.close();
-  char text[256];
-  const ssize_t n = read(input.get(), text, sizeof text);
-  waitpid(child, nullptr, 0);
-  if (n <= 0) return std::nullopt;
-  return "namespaces: " + std::string(text, static_cast<size_t>(n)) +
+  const Ended attempt = read_until_end(child, input, kNamespaceMilliseconds);
+  if (WIFSIGNALED(attempt.status))
+    throw std::runtime_error(
+        "the attempt to enter namespaces crashed or took too long");
+  if (attempt.output.empty()) return std::nullopt;
+  return "namespaces: " + attempt.output +
          " (needs CAP_SYS_ADMIN and a container that permits it)";
 }
 
@@ -165,6 +196,8 @@ std::optional<std::string> missing(const Need& need) {
     return reason;
   }
   if (need.capability == namespaces.capability) return missing_namespaces();
+  if (need.capability.rfind("older_driver", 0) == 0)
+    return missing_older_driver(need.capability);
   const auto answer = answer_for(need.capability);
   if (!answer)
     throw std::runtime_error("the probe says nothing of " + need.capability);

@@ -337,6 +337,7 @@ std::vector<unsigned char> part_bytes(int way, unsigned key) {
 }
 
 void write_in_every_way(const Words& memory, unsigned key) {
+  Latch latch;
   const Stream stream;
   const DeviceBuffer own(kEveryWay);
   const auto to = [&](int way) { return part_of(memory, way); };
@@ -348,24 +349,31 @@ void write_in_every_way(const Words& memory, unsigned key) {
   for (const int way : {kByDeviceCopy, kByDeviceCopyAsync})
     CALL(cudaMemcpy(part_of(own, way), bytes[way].data(), kPartBytes,
                     cudaMemcpyHostToDevice));
-  note_call("write_part<<<>>>");
-  write_part<<<1, 256>>>(to(kByKernel), kByKernel, key);
-  CALL(cudaGetLastError());
-  CALL(cudaMemcpy(to(kByCopy), bytes[kByCopy].data(), kPartBytes,
-                  cudaMemcpyHostToDevice));
+  const auto write_by_kernel = [&](int way, cudaStream_t queue) {
+    note_call("write_part<<<>>>");
+    write_part<<<1, 256, 0, queue>>>(to(way), kByKernel, key);
+    CALL(cudaGetLastError());
+  };
+  write_by_kernel(kByKernel, nullptr);
   CALL(cudaMemcpyAsync(to(kByCopyAsync), bytes[kByCopyAsync].data(), kPartBytes,
                        cudaMemcpyHostToDevice, stream));
-  CALL(cudaMemcpy(to(kByDeviceCopy), part_of(own, kByDeviceCopy), kPartBytes,
-                  cudaMemcpyDeviceToDevice));
   CALL(cudaMemcpyAsync(to(kByDeviceCopyAsync), part_of(own, kByDeviceCopyAsync),
                        kPartBytes, cudaMemcpyDeviceToDevice, stream));
-  CALL(cudaMemset(to(kByMemset), bytes[kByMemset][0], kPartBytes));
+  // What a stream holds already is overwritten by what is queued after it.
+  latch.hold(stream);
+  write_by_kernel(kByMemsetAsync, stream);
   CALL(cudaMemsetAsync(to(kByMemsetAsync), bytes[kByMemsetAsync][0], kPartBytes,
                        stream));
+  CALL(cudaMemcpy(to(kByCopy), bytes[kByCopy].data(), kPartBytes,
+                  cudaMemcpyHostToDevice));
+  CALL(cudaMemcpy(to(kByDeviceCopy), part_of(own, kByDeviceCopy), kPartBytes,
+                  cudaMemcpyDeviceToDevice));
+  CALL(cudaMemset(to(kByMemset), bytes[kByMemset][0], kPartBytes));
   CALL(DRIVER(cuMemcpyHtoD)(address(kByDriverCopy), bytes[kByDriverCopy].data(),
                             kPartBytes));
   CALL(DRIVER(cuMemsetD8)(address(kByDriverMemset), bytes[kByDriverMemset][0],
                           kPartBytes));
+  latch.release();
   CALL(cudaStreamSynchronize(stream));
   CALL(cudaDeviceSynchronize());
 }

@@ -412,4 +412,19 @@ void print_probe() {
   std::printf("%s\n", document.text().c_str());
 }
 
+// cuInit opens the GPUs. It makes no context: that would take device memory,
+// and the whole GPU in the compute mode of one process.
+bool hold_gpus() {
+  const auto init = reinterpret_cast<decltype(&cuInit)>(driver_entry("cuInit"));
+  if (init == nullptr || init(0) != CUDA_SUCCESS) return false;
+  std::printf("held\n");
+  std::fflush(stdout);
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  return true;
+}
+
+bool start_once() { return cudaFree(nullptr) == cudaSuccess; }
+
 }  // namespace ipclab

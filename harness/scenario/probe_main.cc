@@ -1,8 +1,31 @@
 // The program behind CTest's `probe`: prints what this machine can share.
 //
+//   probe           prints it
+//   probe --hold    opens the GPUs, says "held", keeps them until its input
+//   ends probe --start   does what every role begins with: a context, nothing
+//   else
+//
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstring>
+
 namespace ipclab {
 void print_probe();
-}
+bool hold_gpus();
+bool start_once();
+}  // namespace ipclab
 
-int main() { ipclab::print_probe(); }
+int main(int argc, char** argv) {
+  if (argc == 1) {
+    ipclab::print_probe();
+    return 0;
+  }
+  if (argc == 2 && std::strcmp(argv[1], "--hold") == 0) {
+    return ipclab::hold_gpus() ? 0 : 1;
+  }
+  if (argc == 2 && std::strcmp(argv[1], "--start") == 0) {
+    return ipclab::start_once() ? 0 : 1;
+  }
+  std::fprintf(stderr, "usage: probe [--hold | --start]\n");
+  return 2;
+}

@@ -2,8 +2,12 @@
 // The recorder on NVIDIA's driver. cuInit loads the library that
 // CUDA_INJECTION64_PATH names and calls InitializeInjection().
 #include <cupti_callbacks.h>
+#include <cupti_runtime_cbid.h>
 #include <dlfcn.h>
+#include <driver_types.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <unordered_map>
@@ -30,15 +34,52 @@ int index_of(uint32_t identifier) {
   return identifier < known.size() ? known[identifier] : -1;
 }
 
-void CUPTIAPI on_call(void*, CUpti_CallbackDomain, CUpti_CallbackId identifier,
-                      const void* data) {
+// In a child of fork the driver refuses every call and tells CUPTI of none. The
+// runtime tells of its own. These are the functions with which programs begin.
+constexpr CUpti_CallbackId kFirstCalls[] = {
+    CUPTI_RUNTIME_TRACE_CBID_cudaGetDeviceCount_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaSetDevice_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMalloc_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMallocAsync_v11020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaHostAlloc_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaFree_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpy_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaStreamCreate_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaStreamCreateWithFlags_v5000,
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventCreateWithFlags_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaIpcOpenMemHandle_v4010,
+    CUPTI_RUNTIME_TRACE_CBID_cudaIpcOpenEventHandle_v4010,
+    CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
+};
+
+// Writes the first call that is refused to a child of fork.
+void on_first_call(const CUpti_CallbackData& call) {
+  static std::atomic<int> told{0};  // the process that was
+  if (call.callbackSite != CUPTI_API_EXIT) return;
+  const auto result =
+      *static_cast<const cudaError_t*>(call.functionReturnValue);
+  if (result != cudaErrorInitializationError) return;
+  if (told.exchange(getpid()) == getpid()) return;
+  Line line;
+  begin_event(line, "refused");
+  write(line.raw(",\"name\":")
+            .text(call.functionName)
+            .raw(",\"result\":")
+            .number(static_cast<int>(result))
+            .raw("}"));
+}
+
+void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
+                      CUpti_CallbackId identifier, const void* data) {
   // What the recorder asks the driver itself is nobody's call.
   thread_local bool inside = false;
   if (inside || !tracing()) return;
+  const auto& call = *static_cast<const CUpti_CallbackData*>(data);
+  if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) return on_first_call(call);
   const int index = index_of(identifier);
   if (index < 0) return;
   inside = true;
-  const auto& call = *static_cast<const CUpti_CallbackData*>(data);
   if (call.callbackSite == CUPTI_API_ENTER) {
     *call.correlationData = now();
     if (begin_calls()[index].waits) record_wait(index, call.context);
@@ -86,6 +127,9 @@ std::string subscribe() {
     // An older driver may not know the newest function.
     enabled += enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API,
                       call->identifier) == CUPTI_SUCCESS;
+  }
+  for (const CUpti_CallbackId identifier : kFirstCalls) {
+    enable(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API, identifier);
   }
   return enabled == 0 ? "CUPTI gives no callback" : "";
 }

@@ -35,7 +35,8 @@ struct File {
 
 std::atomic<File*> current{nullptr};
 std::atomic<bool> stopped{false};
-bool forked = false;  // in a child of fork that has not called exec
+bool forked = false;     // in a child of fork that has not called exec
+uint64_t forked_at = 0;  // before the fork, as the parent saw it
 std::mutex opening_or_growing;
 
 // The program's arguments as a list of JSON.
@@ -100,7 +101,7 @@ File* open_file() {
   const char* folder = std::getenv("IPCLAB_TRACE");
   auto* file = new File;
   file->process = getpid();
-  file->began = now();
+  file->began = forked ? forked_at : now();
   char path[4096];
   std::snprintf(path, sizeof path, "%s/%d-%llu.trace", folder, file->process,
                 static_cast<unsigned long long>(file->began));
@@ -159,6 +160,11 @@ File* file() {
   return made;
 }
 
+void before_fork() {
+  opening_or_growing.lock();
+  forked_at = now();
+}
+
 // A child of fork writes a file of its own. The mapping of its parent stays,
 // unused: another thread may have been writing there.
 void after_fork_in_child() {
@@ -169,8 +175,8 @@ void after_fork_in_child() {
 
 __attribute__((constructor)) void start() {
   if (!tracing()) return;
-  pthread_atfork([] { opening_or_growing.lock(); },
-                 [] { opening_or_growing.unlock(); }, after_fork_in_child);
+  pthread_atfork(
+      before_fork, [] { opening_or_growing.unlock(); }, after_fork_in_child);
   file();
 }
 

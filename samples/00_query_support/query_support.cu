@@ -3,7 +3,8 @@
 // An attribute says what the device and the driver support. It does not
 // say what this process may do: in a container, or without an IMEX
 // channel, a call can be refused although the attribute is 1. So ask
-// for the attribute, then try something small.
+// for the attribute, then try something small. An attempt that succeeds
+// although the attribute is 0 is an error of the driver.
 //
 // nvcc -cudart shared samples/00_query_support/query_support.cu
 //
@@ -11,50 +12,55 @@
 
 #include "../common/require.h"
 
-// One row of the table.
-void print_row(const char* what, int attribute, const char* call,
-               const char* answer, const char* use) {
+// Prints one row of the table. False if the attribute denies what
+// works.
+bool print_row(const char* what, int attribute, const char* call,
+               bool works, const char* answer, const char* use) {
   std::printf("%-15s %9d   %-34s   %-24s   %s\n", what, attribute, call,
-              answer, use);
+              answer, works ? use : "not in this process");
+  return attribute != 0 || !works;
 }
 
-void print_row(const char* what, cudaDeviceAttr attribute,
+bool print_row(const char* what, cudaDeviceAttr attribute,
                const char* call, cudaError_t code, const char* use) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
-  print_row(what, value, call, cudaGetErrorName(code),
-            code == cudaSuccess ? use : "not in this process");
   cudaGetLastError();  // clears a refusal before the next call
+  return print_row(what, value, call, code == cudaSuccess,
+                   cudaGetErrorName(code), use);
 }
 
 //! [legacy]
-void try_legacy_memory() {
+bool try_legacy_memory() {
   void* data = nullptr;
   CUDA_CHECK(cudaMalloc(&data, 2 << 20));
 
   cudaIpcMemHandle_t handle;
-  print_row("legacy memory", cudaDevAttrIpcEventSupport,
-            "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&handle, data),
-            "share memory of cudaMalloc");
+  const bool good = print_row(
+      "legacy memory", cudaDevAttrIpcEventSupport,
+      "cudaIpcGetMemHandle", cudaIpcGetMemHandle(&handle, data),
+      "share memory of cudaMalloc");
   CUDA_CHECK(cudaFree(data));
+  return good;
 }
 
-void try_legacy_event() {
+bool try_legacy_event() {
   cudaEvent_t event = nullptr;
   CUDA_CHECK(cudaEventCreateWithFlags(
       &event, cudaEventInterprocess | cudaEventDisableTiming));
 
   cudaIpcEventHandle_t handle;
-  print_row("legacy event", cudaDevAttrIpcEventSupport,
-            "cudaIpcGetEventHandle",
-            cudaIpcGetEventHandle(&handle, event),
-            "order work across processes");
+  const bool good = print_row(
+      "legacy event", cudaDevAttrIpcEventSupport,
+      "cudaIpcGetEventHandle", cudaIpcGetEventHandle(&handle, event),
+      "order work across processes");
   CUDA_CHECK(cudaEventDestroy(event));
+  return good;
 }
 //! [legacy]
 
 //! [vmm]
-void try_vmm(const char* what, CUdevice_attribute attribute,
+bool try_vmm(const char* what, CUdevice_attribute attribute,
              CUmemAllocationHandleType type, const char* use) {
   int value = 0;  // only the driver API has these attributes
   CU_CHECK(DRIVER(cuDeviceGetAttribute)(&value, attribute, 0));
@@ -70,14 +76,15 @@ void try_vmm(const char* what, CUdevice_attribute attribute,
       &size, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (code == CUDA_SUCCESS)
     code = DRIVER(cuMemCreate)(&memory, size, &wanted, 0);
-  print_row(what, value, "cuMemCreate", driver_error(code),
-            code == CUDA_SUCCESS ? use : "not in this process");
-  if (code == CUDA_SUCCESS) CU_CHECK(DRIVER(cuMemRelease)(memory));
+  const bool works = code == CUDA_SUCCESS;
+  if (works) CU_CHECK(DRIVER(cuMemRelease)(memory));
+  return print_row(what, value, "cuMemCreate", works,
+                   driver_error(code), use);
 }
 //! [vmm]
 
 //! [pool]
-void try_pool() {
+bool try_pool() {
   constexpr auto kType = cudaMemHandleTypePosixFileDescriptor;
   cudaMemPoolProps wanted{};
   wanted.allocType = cudaMemAllocationTypePinned;
@@ -90,11 +97,12 @@ void try_pool() {
   if (code == cudaSuccess)
     code =
         cudaMemPoolExportToShareableHandle(&descriptor, pool, kType, 0);
-  print_row("pool, by fd", cudaDevAttrMemoryPoolSupportedHandleTypes,
-            "cudaMemPoolExportToShareableHandle", code,
-            "share a stream-ordered pool");
   if (descriptor != -1) SYS_CHECK(close(descriptor));
   if (pool != nullptr) CUDA_CHECK(cudaMemPoolDestroy(pool));
+  return print_row("pool, by fd",
+                   cudaDevAttrMemoryPoolSupportedHandleTypes,
+                   "cudaMemPoolExportToShareableHandle", code,
+                   "share a stream-ordered pool");
 }
 //! [pool]
 
@@ -108,15 +116,18 @@ int main() {
   say("%-15s attribute   %-34s   %-24s   what for", "transport",
       "attempt", "answer");
 
-  try_legacy_memory();
-  try_legacy_event();
-  try_vmm(
+  bool good = try_legacy_memory();
+  good &= try_legacy_event();
+  good &= try_vmm(
       "VMM, by fd",
       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
       "share memory that you map yourself");
-  try_vmm("VMM, by fabric",
-          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
-          CU_MEM_HANDLE_TYPE_FABRIC, "share memory between nodes");
-  try_pool();
+  good &=
+      try_vmm("VMM, by fabric",
+              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+              CU_MEM_HANDLE_TYPE_FABRIC, "share memory between nodes");
+  good &= try_pool();
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,12 +1,11 @@
-// Lesson 06: one context per device can open; either API will do.
+// Lesson 06: one context per device can open; either API works.
 //
 //   exporter                            importer
 //   cudaMalloc, write
 //   cuIpcGetMemHandle    -- handle -->  cudaIpcOpenMemHandle
-//                                       make a second context of the
-//                                       same device: its open is
-//                                       refused back to the first:
-//                                       read, write
+//                                       create a second context of
+//                                       the same device, open: refused
+//                                       read, write in the first
 //   read, cudaFree       <- closed ---  cuIpcCloseMemHandle
 //
 // The exporter uses the driver API (cu...), the importer opens with the

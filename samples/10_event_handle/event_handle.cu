@@ -41,7 +41,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaEventRecord(event, nullptr));
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
-  say("holds its stream; in it wait a kernel and the event");
+  say("holds its stream, queues a kernel and the event in it");
   channel.send("event", handle);
 
   channel.wait("queued");

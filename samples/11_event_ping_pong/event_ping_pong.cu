@@ -111,9 +111,9 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // The first launch of a kernel loads it, and that can wait for a
-  // stream that is held. So load all kernels when CUDA starts.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // Load all kernels when CUDA starts: the first launch of a kernel
+  // loads it, and that can wait for a stream that is held.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 
   require_gpus(1);

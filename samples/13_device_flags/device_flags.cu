@@ -22,7 +22,8 @@
 #include "../common/roles.h"
 
 constexpr int kRounds = 20;
-constexpr int kCount = 1 << 16;
+constexpr int kCount = 1 << 16;      // values that both sides change
+constexpr int kAllocated = 1 << 19;  // 2 MiB: shares nothing else
 constexpr int kExporterValue = 1000000;
 
 // The flag orders these plain loads and stores.
@@ -33,7 +34,7 @@ __global__ void add_one(unsigned* values) {
 //! [kernels]
 using Turn = cuda::atomic_ref<unsigned, cuda::thread_scope_system>;
 
-__global__ void wait_for(unsigned* turn, unsigned wanted) {
+__global__ void wait_for_turn(unsigned* turn, unsigned wanted) {
   constexpr unsigned long long kLimit = 10'000'000'000;  // ns
   unsigned long long began, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
@@ -49,7 +50,7 @@ __global__ void pass_on(unsigned* turn, unsigned next) {
 }
 
 void queue_by_kernels(unsigned* values, unsigned* turn, unsigned mine) {
-  wait_for<<<1, 1>>>(turn, mine);
+  wait_for_turn<<<1, 1>>>(turn, mine);
   CUDA_CHECK(cudaGetLastError());
   add_one<<<kCount / 256, 256>>>(values);
   CUDA_CHECK(cudaGetLastError());
@@ -86,7 +87,7 @@ double take_turns(Queue queue, unsigned* values, unsigned first) {
 //! [exporter]
 int exporter(Channel& channel) {
   // The value after the last one is the turn. It begins with 0.
-  void* data = allocate_values(kCount + 1, kExporterValue);
+  void* data = allocate_values(kAllocated, kExporterValue);
   auto* values = static_cast<unsigned*>(data);
   CUDA_CHECK(cudaMemset(values + kCount, 0, sizeof(unsigned)));
   CUDA_CHECK(cudaDeviceSynchronize());
@@ -128,7 +129,8 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels now: to load one may wait for one that waits.
+  // Load all kernels when CUDA starts: the first launch of a kernel
+  // loads it, and that can wait for a kernel that waits.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 
@@ -136,8 +138,5 @@ int main(int argc, char** argv) {
   require_legacy_ipc();
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -29,14 +29,14 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaMallocManaged(&managed, kBytes));
   for (int i = 0; i < kCount; ++i) managed[i] = kExporterValue + i;
 
-  // Managed memory moves between host and GPU: it has no handle.
+  // Managed memory moves between host and GPU. It has no handle.
   cudaIpcMemHandle_t handle;
   bool good = refused("exports memory of cudaMallocManaged",
                       cudaIpcGetMemHandle(&handle, managed));
   good &= refused("exports a __managed__ variable",
                   cudaIpcGetMemHandle(&handle, &variable));
 
-  // Memory of cudaMalloc stays on its GPU: it has one.
+  // Memory of cudaMalloc stays on its GPU. It has a handle.
   void* data = allocate_values(kCount, kOldValue);
   CUDA_CHECK(cudaMemcpy(data, managed, kBytes, cudaMemcpyDefault));
   CUDA_CHECK(cudaDeviceSynchronize());  // the copy may still run

@@ -11,7 +11,7 @@
 
 #include "../common/require.h"
 
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kBytes = 2 << 20;
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kPoolFd = cudaMemHandleTypePosixFileDescriptor;
 

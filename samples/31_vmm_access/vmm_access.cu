@@ -87,13 +87,13 @@ int importer(Channel channel) {
   const int value = value_at(read_only);
   say("writes %d by one mapping, reads %d by the other", kImporterValue,
       value);
-  good = good && value == kImporterValue;
+  good &= value == kImporterValue;
 
   write_values(read_only, 1, kForbiddenValue);
   const cudaError_t fault = cudaDeviceSynchronize();
   say("writes %d by the read-only mapping: %s", kForbiddenValue,
       cudaGetErrorName(fault));
-  good = good && fault == cudaErrorIllegalAddress;
+  good &= fault == cudaErrorIllegalAddress;
 
   // The context is lost: to unmap and to release would fail. The end of
   // the process does both.
@@ -112,8 +112,5 @@ int main(int argc, char** argv) {
       "memory as a descriptor");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

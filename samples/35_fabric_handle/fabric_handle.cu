@@ -104,8 +104,5 @@ int main(int argc, char** argv) {
   }
 
   Child other = start_again(argv);
-  const int mine = exporter(other.channel, memory, bytes);
-  const int theirs = other.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return other.finish(exporter(other.channel, memory, bytes));
 }

@@ -15,7 +15,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/gate.h"
 #include "../common/require.h"

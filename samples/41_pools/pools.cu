@@ -12,7 +12,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/require.h"
 
@@ -64,25 +63,24 @@ int main() {
   bool good = came_from(default_pool, data[0], "cudaMallocAsync");
 
   CUDA_CHECK(cudaMallocFromPoolAsync(&data[1], kBytes, own, nullptr));
-  good = came_from(own, data[1], "cudaMallocFromPoolAsync") && good;
+  good &= came_from(own, data[1], "cudaMallocFromPoolAsync");
 
   CUDA_CHECK(cudaDeviceSetMemPool(0, own));
   CUDA_CHECK(cudaMallocAsync(&data[2], kBytes, nullptr));
-  good = came_from(own, data[2], "cudaMallocAsync") && good;
+  good &= came_from(own, data[2], "cudaMallocAsync");
   //! [choose]
 
   //! [destroy]
-  // The memory stays until it is freed; the pool gives no more of it.
+  // The memory stays until it is freed; the pool allocates no more.
   write_values(data[2], kCount, kValue);
   CUDA_CHECK(cudaMemPoolDestroy(own));
   const int wrong = count_wrong(data[2], kCount, kValue);
   say("destroys its own pool, reads memory of it: %d wrong", wrong);
 
   CUDA_CHECK(cudaMallocAsync(&data[3], kBytes, nullptr));
-  good = came_from(default_pool, data[3], "cudaMallocAsync") && good;
-  good = refused("destroys the default pool",
-                 cudaMemPoolDestroy(default_pool)) &&
-         good;
+  good &= came_from(default_pool, data[3], "cudaMallocAsync");
+  good &= refused("destroys the default pool",
+                  cudaMemPoolDestroy(default_pool));
   //! [destroy]
 
   for (void* allocation : data)

@@ -10,7 +10,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/pool.h"
 #include "../common/require.h"
@@ -56,7 +55,7 @@ int main() {
   allocate(blocks, pool);
   bool good = holds(pool, 256, "4 blocks of 64 MiB:");
   free_and_wait(blocks);
-  good = holds(pool, 0, "freed, threshold 0:") && good;
+  good &= holds(pool, 0, "freed, threshold 0:");
   //! [give back]
 
   //! [keep]
@@ -65,7 +64,7 @@ int main() {
       pool, cudaMemPoolAttrReleaseThreshold, &threshold));
   allocate(blocks, pool);
   free_and_wait(blocks);
-  good = holds(pool, 256, "freed, threshold maximal:") && good;
+  good &= holds(pool, 256, "freed, threshold maximal:");
   //! [keep]
 
   //! [trim]
@@ -74,7 +73,7 @@ int main() {
   write_values(data, kCount, kValue);
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
   CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
-  good = holds(pool, 64, "1 in use, trimmed to 0:") && good;
+  good &= holds(pool, 64, "1 in use, trimmed to 0:");
 
   const int wrong = count_wrong(data, kCount, kValue);
   say("reads the block in use: %d wrong", wrong);

@@ -1,4 +1,4 @@
-// Lesson 43: when a pool gives freed memory to somebody else.
+// Lesson 43: when a pool gives freed memory to another owner.
 //
 //   freed in stream A, then asked for       is reused if
 //   in A again                              always
@@ -11,7 +11,6 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../common/check.h"
 #include "../common/data.h"
 #include "../common/gate.h"
 #include "../common/pool.h"
@@ -97,8 +96,9 @@ int main() {
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
 
   int wrong = 0;
-  next_owner_gets(kSynchronised, false, a, b,
-                  &wrong);  // loads the kernels
+  // Loads the kernels: that could wait for a stream that is held.
+  next_owner_gets(kSynchronised, false, a, b, &wrong);
+
   const char* names[] = {"in the same stream", "after an event",
                          "once A has passed", "A held, pool full",
                          "after a synchronise"};
@@ -112,5 +112,6 @@ int main() {
 
   CUDA_CHECK(cudaStreamDestroy(b));
   CUDA_CHECK(cudaStreamDestroy(a));
+
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -90,7 +90,8 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels now: to load one may wait for the held stream.
+  // Load all kernels when CUDA starts: the first launch of a kernel
+  // loads it, and that can wait for a stream that is held.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 
@@ -98,8 +99,5 @@ int main(int argc, char** argv) {
   require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -38,9 +38,8 @@ int exporter(Channel& channel) {
   cudaMemPoolPtrExportData pointer;
   bool good = refused("exports the default pool",
                       export_pool(&fd, default_pool));
-  good = refused("exports memory of cudaMalloc",
-                 cudaMemPoolExportPointer(&pointer, other)) &&
-         good;
+  good &= refused("exports memory of cudaMalloc",
+                  cudaMemPoolExportPointer(&pointer, other));
 
   CUDA_CHECK(export_pool(&fd, pool));
   channel.send_descriptor("pool", fd);
@@ -70,13 +69,11 @@ int importer(Channel channel) {
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   cudaMemPoolPtrExportData zeros{};
   void* data = nullptr;
-  good = refused("imports 64 zeros",
-                 cudaMemPoolImportPointer(&data, pool, &zeros)) &&
-         good;
+  good &= refused("imports 64 zeros",
+                  cudaMemPoolImportPointer(&data, pool, &zeros));
   int again = -1;
-  good =
-      refused("exports the imported pool", export_pool(&again, pool)) &&
-      good;
+  good &=
+      refused("exports the imported pool", export_pool(&again, pool));
 
   CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));
   const int wrong = count_wrong(data, kCount, kExporterValue);
@@ -98,8 +95,5 @@ int main(int argc, char** argv) {
   require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -60,7 +60,7 @@ int exporter(Channel& channel) {
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
-  CUDA_CHECK(cudaFreeAsync(data, nullptr));  // and with it the pool
+  CUDA_CHECK(cudaFreeAsync(data, nullptr));  // releases the pool, too
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
 
   return limited && wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -97,8 +97,5 @@ int main(int argc, char** argv) {
   require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

@@ -65,9 +65,8 @@ int importer(Channel channel) {
   bool good =
       refused("allocates from the imported pool",
               cudaMallocFromPoolAsync(&own, kBytes, pool, nullptr));
-  good = refused("makes it the current pool",
-                 cudaDeviceSetMemPool(0, pool)) &&
-         good;
+  good &= refused("makes it the current pool",
+                  cudaDeviceSetMemPool(0, pool));
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;

@@ -75,7 +75,7 @@ int importer(Channel channel) {
 
   bool good = !gpu_1_has_access(pool);
   give_gpu_1_access(pool);  // to all memory of the pool, now and later
-  good = gpu_1_has_access(pool) && good;
+  good &= gpu_1_has_access(pool);
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
@@ -104,8 +104,5 @@ int main(int argc, char** argv) {
   if (can == 0) skip("GPU 1 cannot access the memory of GPU 0");
 
   Child child = start_again(argv);
-  const int mine = exporter(child.channel);
-  const int theirs = child.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return child.finish(exporter(child.channel));
 }

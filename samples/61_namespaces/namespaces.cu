@@ -97,19 +97,22 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  const bool child = is_child(argc, argv);
-  if (child) enter_namespaces();
-  if (child) return importer(channel_from_parent(argv));
+  if (is_child(argc, argv)) {
+    enter_namespaces();
+    return importer(channel_from_parent(argv));
+  }
 
-  // Before CUDA begins, another child tries to enter namespaces.
+  // Skip if this machine allows no namespaces. A child finds out: it
+  // has to be forked before CUDA begins.
   const pid_t attempt = fork();
   SYS_CHECK(attempt);
   if (attempt == 0) {
     enter_namespaces();
     return EXIT_SUCCESS;
   }
-  const int refused = Child{Channel(-1), attempt}.wait(20s);
-  if (refused != EXIT_SUCCESS) return refused;
+  const int code = Child{Channel(-1), attempt}.wait(20s);
+  if (code != EXIT_SUCCESS) return code;
+
   require_gpus(1);
   require_legacy_ipc();
   require(
@@ -117,8 +120,5 @@ int main(int argc, char** argv) {
       "memory as a descriptor");
 
   Child other = start_again(argv);
-  const int mine = exporter(other.channel);
-  const int theirs = other.wait(10s);
-
-  return mine != EXIT_SUCCESS ? mine : theirs;
+  return other.finish(exporter(other.channel));
 }

@@ -72,10 +72,11 @@ int importer(Child& child) {
   // Its end has freed the legacy memory: to read it is undefined.
   say("closes the legacy memory: [%s]",
       cudaGetErrorName(cudaIpcCloseMemHandle(legacy)));
-  say("opens the handle again: [%s]",
-      cudaGetErrorName(cudaIpcOpenMemHandle(
-          &legacy, handle, cudaIpcMemLazyEnablePeerAccess)));
-  cudaGetLastError();
+  const cudaError_t again = cudaIpcOpenMemHandle(
+      &legacy, handle, cudaIpcMemLazyEnablePeerAccess);
+  say("opens the handle again: [%s]", cudaGetErrorName(again));
+  cudaGetLastError();  // clears a refusal
+  if (again == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(legacy));
 
   // Physical memory has no owner. This process keeps it alive.
   const int wrong = count_wrong(physical, kCount, kPhysicalValue);

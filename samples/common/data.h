@@ -11,6 +11,13 @@
 /// first, so that success cannot come from zeros or from old data.
 constexpr int kPoison = 0xEE;
 
+/// Queues a kernel that writes first, first + 1, first + 2 … (`count`
+/// values of 4 bytes). Does not wait for it. With step 0 all values are
+/// equal.
+void write_values(void* data, int count, unsigned first,
+                  cudaStream_t stream = nullptr, unsigned step = 1);
+
+#ifdef __CUDACC__  // the exercises are plain C++, with this linked
 static __global__ void write_values_kernel(unsigned* data, int count,
                                            unsigned first,
                                            unsigned step) {
@@ -18,16 +25,13 @@ static __global__ void write_values_kernel(unsigned* data, int count,
   if (i < count) data[i] = first + i * step;
 }
 
-/// Queues a kernel that writes first, first + 1, first + 2 … (`count`
-/// values of 4 bytes). Does not wait for it. With step 0 all values are
-/// equal.
 inline void write_values(void* data, int count, unsigned first,
-                         cudaStream_t stream = nullptr,
-                         unsigned step = 1) {
+                         cudaStream_t stream, unsigned step) {
   write_values_kernel<<<(count + 255) / 256, 256, 0, stream>>>(
       static_cast<unsigned*>(data), count, first, step);
   CUDA_CHECK(cudaGetLastError());
 }
+#endif
 
 /// Allocates `count` values with cudaMalloc, fills them with kPoison,
 /// writes first, first + 1, … and waits until they are written. The

@@ -11,6 +11,11 @@ struct Gate {
   unsigned gave_up;  ///< set by the GPU when it has waited too long
 };
 
+/// Launches a kernel that keeps the stream busy until the gate is open.
+/// It gives up after 10 s on the GPU's clock.
+void hold(cudaStream_t stream, Gate* gate);
+
+#ifdef __CUDACC__  // as in data.h
 static __global__ void wait_at_gate(volatile Gate* gate) {
   constexpr unsigned long long kLimit = 10'000'000'000;  // ns
   unsigned long long began, now;
@@ -22,12 +27,11 @@ static __global__ void wait_at_gate(volatile Gate* gate) {
   gate->gave_up = 1;
 }
 
-/// Launches a kernel that keeps the stream busy until the gate is open.
-/// It gives up after 10 s on the GPU's clock.
 inline void hold(cudaStream_t stream, Gate* gate) {
   wait_at_gate<<<1, 1, 0, stream>>>(gate);
   CUDA_CHECK(cudaGetLastError());
 }
+#endif
 
 /// Lets all held streams go on.
 inline void open_gate(Gate* gate) {

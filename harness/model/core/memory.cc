@@ -354,6 +354,7 @@ CUresult host_free(uint64_t address) {
 
 CUresult memory_free_async(uint64_t address,
                            const std::shared_ptr<Stream>& stream) {
+  if (address == 0) return CUDA_SUCCESS;
   uint64_t id = 0;
   {
     const std::lock_guard lock(state_mutex());

@@ -162,7 +162,6 @@ void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
 CUresult pool_allocate(CUmemoryPool handle,
                        const std::shared_ptr<Stream>& stream, uint64_t size,
                        uint64_t* address) {
-  if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
   // Not supported with a limit of addresses (Programming Guide 4.3.5.5).
   rlimit addresses{};
@@ -172,6 +171,10 @@ CUresult pool_allocate(CUmemoryPool handle,
   const std::lock_guard lock(state_mutex());
   const Pool pool = find_pool(handle);
   if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0) {  // nothing, and no error, as an H200 answers
+    *address = 0;
+    return CUDA_SUCCESS;
+  }
   const uint64_t unit = size <= kLargestShared ? kGranule : kPage;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(size, unit);

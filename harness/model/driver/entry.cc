@@ -101,8 +101,11 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
                     cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
+  // NVIDIA's runtime begins with an empty name, and then asks for all functions
+  // whether the program needs them or not: cuGetExportTable says what is wrong.
+  static std::atomic<bool> said{false};
+  if (*name == '\0') said = true;
   if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
-    static std::atomic<bool> said{false};
     if (!said.exchange(true)) {
       say("per-thread default streams are not part of the reference model");
     }

@@ -48,6 +48,7 @@ enum class Flow : uint8_t {
   kBarrier,
   kWarpSync,  ///< like kNext, after all lanes of the member mask have come
   kYield,     ///< like kNext, and lets others run
+  kPoll,      ///< a load: kYield if it reads what it has read the last time
 };
 
 /// Instruction::mode of Flow::kBarrier and of Flow::kWarpSync.
@@ -81,6 +82,12 @@ struct Instruction {
   uint8_t count = 1;           ///< elements of a vector
   uint8_t register_bytes = 0;  ///< of d (or the vector's elements)
   uint8_t address_bytes = 8;   ///< of the address register
+  /// Writes d and nothing else, from operands and what never changes while a
+  /// warp runs: it cannot fault and may run earlier than it stands.
+  bool pure = false;
+  /// So many instructions from here on run one after another, whatever happens:
+  /// unguarded, no place where lanes may meet, pure but for the last.
+  uint32_t straight = 0;
 };
 
 /// A value filled into a register before the function runs.
@@ -102,6 +109,7 @@ struct Function {
   std::string name;
   int unit = 0;
   uint32_t index = 0;
+  std::vector<Instruction> once;  ///< run when the registers are made
   std::vector<Instruction> code;
   std::vector<Constant> constants;
   std::vector<uint32_t> lists;
@@ -150,7 +158,8 @@ struct Warp {
   uint32_t stack_bytes = 0;
   uint32_t live = 0;
   uint32_t index = 0;
-  uint64_t clock = 0;  ///< scheduling decisions, for fairness
+  uint64_t clock = 0;                 ///< scheduling decisions, for fairness
+  uint64_t polled[4] = {0, 0, 0, 0};  ///< what the last Flow::kPolls read
   uint32_t thread_index[3][kLanes];
   std::vector<Split> splits;
   std::vector<Frame*> free_frames;

@@ -21,21 +21,25 @@ Lookup lookup_of(std::initializer_list<const DecodeTable*> tables) {
   return lookup;
 }
 
-/// `add` means three different things; the type decides which.
-DecodeFunction find_decoder(std::string_view name, Type type) {
+/// `add` means three different things; the type decides which. Sets `pure` for
+/// those that only calculate.
+DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
   static const Lookup integers = lookup_of({&integer_instructions()});
   static const Lookup floats = lookup_of({&float_instructions()});
   static const Lookup halves = lookup_of({&half_instructions()});
+  static const Lookup calculations = lookup_of(
+      {&bit_instructions(), &compare_instructions(), &convert_instructions()});
   static const Lookup others = lookup_of(
-      {&bit_instructions(), &compare_instructions(), &convert_instructions(),
-       &move_instructions(), &memory_instructions(), &atomic_instructions(),
+      {&move_instructions(), &memory_instructions(), &atomic_instructions(),
        &warp_instructions(), &control_instructions()});
   const Lookup& typed = is_half(type)    ? halves
                         : is_float(type) ? floats
                                          : integers;
-  for (const Lookup* lookup : {&typed, &others}) {
+  for (const Lookup* lookup : {&typed, &calculations, &others}) {
     const auto found = lookup->find(name);
-    if (found != lookup->end()) return found->second;
+    if (found == lookup->end()) continue;
+    *pure = lookup != &others;
+    return found->second;
   }
   return nullptr;
 }
@@ -141,7 +145,7 @@ void FunctionBuilder::build() {
         std::string_view last = statement.opcode;
         last.remove_prefix(last.rfind('.') + 1);
         const DecodeFunction decode =
-            find_decoder(decoder.name(), type_named(last));
+            find_decoder(decoder.name(), type_named(last), &decoder.i.pure);
         if (decode == nullptr) decoder.unsupported();
         decode(decoder);
         decoder.finish();
@@ -151,9 +155,64 @@ void FunctionBuilder::build() {
     end.flow = Flow::kReturn;
     end.line = syntax_.body.empty() ? syntax_.line : syntax_.body.back().line;
     function_.code.push_back(end);
+    hoist();
     resolve_branches();
+    measure_runs();
   } catch (const Unsupported& error) {
     function_.unsupported = error.what();
+  }
+}
+
+/// Moves what is the same in all blocks that a warp runs (parameters, thread
+/// indices and what follows from them) out of the code.
+void FunctionBuilder::hoist() {
+  std::set<uint32_t> fixed;
+  for (const Constant& constant : function_.constants)
+    fixed.insert(constant.offset);
+  std::vector<Instruction> kept;
+  std::vector<size_t> place;
+  for (const Instruction& i : function_.code) {
+    place.push_back(kept.size());
+    if (is_fixed(i, fixed)) {
+      fixed.insert(i.d);
+      function_.once.push_back(i);
+    } else {
+      kept.push_back(i);
+    }
+  }
+  place.push_back(kept.size());
+  for (auto& [name, index] : labels_)
+    index = static_cast<int>(place[static_cast<size_t>(index)]);
+  for (Branch& branch : branches_)
+    branch.instruction = place[branch.instruction];
+  function_.code = std::move(kept);
+}
+
+bool FunctionBuilder::is_fixed(const Instruction& i,
+                               const std::set<uint32_t>& fixed) const {
+  // Offset 0 is of `_`; more than one element means a list of registers.
+  if (!i.pure || i.guard != kNone || i.flow != Flow::kNext || i.d == kNone ||
+      i.d == 0 || i.count != 1)
+    return false;
+  const auto written = writers_.find(i.d);
+  if (written != writers_.end() && written->second > 1) return false;
+  for (const uint32_t source : {i.a, i.b, i.c, i.e})
+    if (source != kNone && fixed.count(source) == 0) return false;
+  return true;
+}
+
+/// Sets Instruction::straight. Lanes meet at labels and after what is not pure.
+void FunctionBuilder::measure_runs() {
+  std::vector<Instruction>& code = function_.code;
+  std::set<size_t> meetings;
+  for (const auto& [name, index] : labels_)
+    meetings.insert(static_cast<size_t>(index));
+  for (size_t k = code.size(); k-- > 0;) {
+    Instruction& i = code[k];
+    if (i.guard != kNone || i.flow != Flow::kNext) continue;
+    i.straight = 1;
+    if (i.pure && k + 1 < code.size() && meetings.count(k + 1) == 0)
+      i.straight += code[k + 1].straight;
   }
 }
 
@@ -279,6 +338,7 @@ uint32_t Decoder::source(const Operand& operand, Type type, uint32_t* bytes) {
       if (is_predicate && operand.negated) {
         Instruction invert;
         invert.run = invert_predicate;
+        invert.pure = true;
         invert.a = offset;
         invert.d = new_register(1);
         emit_before(invert);
@@ -359,6 +419,7 @@ uint32_t Decoder::name_value(const Operand& operand, uint32_t* bytes) {
       return constant(static_cast<uint64_t>(shared.offset + operand.offset),
                       width);
     read.run = dynamic_shared_address;
+    read.pure = true;
     read.immediate = operand.offset;
     read.d = new_register(width);
     emit_before(read);
@@ -379,6 +440,7 @@ uint32_t Decoder::special_register(const std::string& name, uint32_t bytes) {
   Instruction read;
   uint32_t own;
   read.run = special_register_reader(name, &own, &read.mode);
+  read.pure = is_fixed_for_warp(read.mode);
   if (read.run == nullptr)
     unsupported("special register '" + name + "' is not known");
   read.d = new_register(bytes);
@@ -397,7 +459,9 @@ uint32_t Decoder::destination(const Operand& operand, Type type,
   if (operand.kind == Operand::kSink) return 0;
   if (operand.kind != Operand::kRegister)
     unsupported("the destination is no register");
-  return source(operand, type, bytes);
+  const uint32_t offset = source(operand, type, bytes);
+  ++builder_.writers_[offset];
+  return offset;
 }
 
 Space Decoder::take_space() {
@@ -441,6 +505,12 @@ void Decoder::address(size_t index) {
   if (i.space == Space::kGeneric && base.kind == Operand::kName &&
       base.known != nullptr)
     unsupported("a state space is missing");
+}
+
+bool Decoder::reads_parameter(uint32_t bytes) const {
+  return in_entry() && i.space == Space::kParameter && i.a == kNone &&
+         i.immediate >= 0 && i.immediate % bytes == 0 &&
+         i.immediate + bytes * i.count <= builder_.syntax_.parameter_bytes;
 }
 
 uint32_t Decoder::add_list(const std::vector<uint32_t>& offsets) {
@@ -519,7 +589,8 @@ void Decoder::finish() {
     i.guard = source(guard, Type::kPred);
   }
   const bool by_scheduler = i.flow != Flow::kNext &&
-                            i.flow != Flow::kWarpSync && i.flow != Flow::kYield;
+                            i.flow != Flow::kWarpSync &&
+                            i.flow != Flow::kYield && i.flow != Flow::kPoll;
   if (i.run == nullptr && !by_scheduler) unsupported();
   builder_.function_.code.push_back(i);
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <stdexcept>
 
 #include "code.h"
@@ -36,7 +37,10 @@ class FunctionBuilder {
   uint32_t new_register(uint32_t bytes);
   uint32_t constant(uint64_t value, uint32_t bytes);
   uint32_t symbol_constant(const std::string& symbol, int64_t addend);
+  void hoist();
+  bool is_fixed(const Instruction& i, const std::set<uint32_t>& fixed) const;
   void resolve_branches();
+  void measure_runs();
   int find_label(const std::string& name, int scope) const;
 
   const ProgramContext& context_;
@@ -45,6 +49,7 @@ class FunctionBuilder {
   uint32_t shared_base_;
   uint32_t carry_flag_ = kNone;
   std::vector<uint32_t> register_offset_;
+  std::map<uint32_t, int> writers_;  ///< instructions that write a register
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> constant_offset_;
   std::map<std::pair<std::string, int64_t>, uint32_t> symbol_offset_;
   std::map<std::pair<int, std::string>, int> labels_;
@@ -90,6 +95,8 @@ class Decoder {
                        uint32_t* bytes = nullptr);
   /// Sets a, immediate, space and address_bytes from [base+offset].
   void address(size_t index);
+  /// Is the address known to be in the parameters of the kernel?
+  bool reads_parameter(uint32_t bytes) const;
   /// The state space among the modifiers; kGeneric without one.
   Space take_space();
   uint32_t add_list(const std::vector<uint32_t>& offsets);
@@ -140,6 +147,8 @@ const DecodeTable& control_instructions();
 /// Reads a special register (move.cc); null if there is none of that name.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
+/// Does such a register (its mode) keep its value as long as a warp exists?
+bool is_fixed_for_warp(uint8_t mode);
 /// vprintf, __assertfail (print.cc); null for other names.
 Handler built_in_function(const std::string& name);
 

@@ -112,7 +112,8 @@ inline char* lane_bytes(Warp& warp, const Instruction& i, int lane,
 /// The address of lane 0 if all 32 lanes access consecutive, aligned elements
 /// within one page of their address register's values; else false.
 template <class T, class Address>
-inline bool consecutive(Warp& warp, const Instruction& i, uint64_t* begin) {
+[[gnu::always_inline]] inline bool consecutive(Warp& warp, const Instruction& i,
+                                               uint64_t* begin) {
   const Address* addresses = lanes_of<Address>(warp, i.a);
   const Address first = addresses[0];
   Address difference = 0;
@@ -126,7 +127,9 @@ inline bool consecutive(Warp& warp, const Instruction& i, uint64_t* begin) {
 /// If all 32 lanes access consecutive elements of global or shared memory:
 /// where lane 0's element is; else null.
 template <class T>
-inline char* coalesced_bytes(Warp& warp, const Instruction& i, bool write) {
+[[gnu::always_inline]] inline char* coalesced_bytes(Warp& warp,
+                                                    const Instruction& i,
+                                                    bool write) {
   constexpr uint64_t kSize = kLanes * sizeof(T);
   if (i.a == kNone) return nullptr;
   uint64_t begin;

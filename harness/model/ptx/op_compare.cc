@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Comparison and selection: setp, set, selp, slct.
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include "decode.h"
@@ -10,125 +10,122 @@
 namespace ipclab::ptx {
 namespace {
 
-// Ordered comparisons are false for NaN, the …u ones true.
+// Ordered comparisons are false for NaN, the …u ones true. T is a value or a
+// vector of values.
 struct Equal {
   template <class T>
-  static bool of(T a, T b) {
+  static auto of(T a, T b) {
     return a == b;
   }
 };
 struct NotEqual {
   template <class T>
-  static bool of(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>)
-      return a < b || a > b;
-    else
+  static auto of(T a, T b) {
+    if constexpr (std::is_integral_v<T>)
       return a != b;
+    else
+      return (a < b) | (a > b);
   }
 };
 struct Less {
   template <class T>
-  static bool of(T a, T b) {
+  static auto of(T a, T b) {
     return a < b;
   }
 };
 struct LessEqual {
   template <class T>
-  static bool of(T a, T b) {
+  static auto of(T a, T b) {
     return a <= b;
   }
 };
 struct Greater {
   template <class T>
-  static bool of(T a, T b) {
+  static auto of(T a, T b) {
     return a > b;
   }
 };
 struct GreaterEqual {
   template <class T>
-  static bool of(T a, T b) {
+  static auto of(T a, T b) {
     return a >= b;
-  }
-};
-struct EqualOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a < b || a > b);
-  }
-};
-struct NotEqualOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a == b);
-  }
-};
-struct LessOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a >= b);
-  }
-};
-struct LessEqualOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a > b);
-  }
-};
-struct GreaterOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a <= b);
-  }
-};
-struct GreaterEqualOrNan {
-  template <class T>
-  static bool of(T a, T b) {
-    return !(a < b);
   }
 };
 struct Numbers {
   template <class T>
-  static bool of(T a, T b) {
-    return a == a && b == b;
+  static auto of(T a, T b) {
+    return (a == a) & (b == b);
   }
 };
-struct Nans {
+template <class Op>
+struct Not {
   template <class T>
-  static bool of(T a, T b) {
-    return a != a || b != b;
+  static auto of(T a, T b) {
+    return !Op::of(a, b);
   }
 };
+/// .ftz, of single values only.
 template <class Op>
 struct Flushed {
   static bool of(float a, float b) { return Op::of(flush(a), flush(b)); }
 };
 
-/// The lowest bit of each of 32 bytes that are 0 or 0xff.
-inline uint32_t gather(const uint8_t* bytes) {
-#ifdef __SSE2__
-  const auto* words = reinterpret_cast<const __m128i*>(bytes);
-  return static_cast<uint32_t>(_mm_movemask_epi8(_mm_load_si128(words))) |
-         static_cast<uint32_t>(_mm_movemask_epi8(_mm_load_si128(words + 1)))
-             << 16;
+template <class Op>
+constexpr bool takes_vectors = true;
+template <class Op>
+constexpr bool takes_vectors<Flushed<Op>> = false;
+
+#ifdef __AVX2__
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+/// The sign bits of a vector's 4 or 8 byte elements.
+template <class V>
+uint32_t signs(V vector, size_t element) {
+#if defined __AVX2__
+  return static_cast<uint32_t>(
+      element == 8 ? _mm256_movemask_pd(reinterpret_cast<__m256d>(vector))
+                   : _mm256_movemask_ps(reinterpret_cast<__m256>(vector)));
+#elif defined __SSE2__
+  return static_cast<uint32_t>(
+      element == 8 ? _mm_movemask_pd(reinterpret_cast<__m128d>(vector))
+                   : _mm_movemask_ps(reinterpret_cast<__m128>(vector)));
 #else
   uint32_t bits = 0;
-  for (int k = 0; k < kLanes; ++k) bits |= (bytes[k] & 1u) << k;
+  for (size_t k = 0; k < kVectorBytes / element; ++k)
+    bits |= static_cast<uint32_t>(vector[k] != 0) << k;
   return bits;
 #endif
 }
 
+/// Compares all 32 lanes; T has 4 or 8 bytes.
 template <class Op, class T>
-uint32_t comparison(Warp& warp, const Instruction& i, uint32_t mask) {
+uint32_t comparison_of_all(const T* a, const T* b) {
+  using Vector [[gnu::vector_size(kVectorBytes)]] = T;
+  constexpr int kStep = kVectorBytes / sizeof(T);
+  uint32_t bits = 0;
+  for (int l = 0; l < kLanes; l += kStep) {
+    const auto& x = *reinterpret_cast<const Vector*>(a + l);
+    const auto& y = *reinterpret_cast<const Vector*>(b + l);
+    bits |= signs(Op::template of<Vector>(x, y), sizeof(T)) << l;
+  }
+  return bits;
+}
+
+template <class Op, class T>
+[[gnu::always_inline]] inline uint32_t comparison(Warp& warp,
+                                                  const Instruction& i,
+                                                  uint32_t mask) {
   const T* a = lanes_of<T>(warp, i.a);
   const T* b = lanes_of<T>(warp, i.b);
-  if (mask == kAllLanes) {
-    alignas(16) uint8_t bytes[kLanes];
-    for (int l = 0; l < kLanes; ++l) bytes[l] = Op::of(a[l], b[l]) ? 0xff : 0;
-    return gather(bytes);
+  if constexpr (sizeof(T) >= 4 && takes_vectors<Op>) {
+    if (mask == kAllLanes) return comparison_of_all<Op, T>(a, b);
   }
   uint32_t bits = 0;
   each_lane(mask, [&](int l) {
-    bits |= static_cast<uint32_t>(Op::of(a[l], b[l])) << l;
+    bits |= static_cast<uint32_t>(Op::of(a[l], b[l]) != 0) << l;
   });
   return bits;
 }
@@ -194,15 +191,24 @@ struct Relation {
   Chooser choose;
 };
 constexpr Relation kRelations[] = {
-    {"eq", for_type<Equal>},          {"ne", for_type<NotEqual>},
-    {"lt", for_type<Less>},           {"le", for_type<LessEqual>},
-    {"gt", for_type<Greater>},        {"ge", for_type<GreaterEqual>},
-    {"lo", for_type<Less>},           {"ls", for_type<LessEqual>},
-    {"hi", for_type<Greater>},        {"hs", for_type<GreaterEqual>},
-    {"equ", for_float<EqualOrNan>},   {"neu", for_float<NotEqualOrNan>},
-    {"ltu", for_float<LessOrNan>},    {"leu", for_float<LessEqualOrNan>},
-    {"gtu", for_float<GreaterOrNan>}, {"geu", for_float<GreaterEqualOrNan>},
-    {"num", for_float<Numbers>},      {"nan", for_float<Nans>},
+    {"eq", for_type<Equal>},
+    {"ne", for_type<NotEqual>},
+    {"lt", for_type<Less>},
+    {"le", for_type<LessEqual>},
+    {"gt", for_type<Greater>},
+    {"ge", for_type<GreaterEqual>},
+    {"lo", for_type<Less>},
+    {"ls", for_type<LessEqual>},
+    {"hi", for_type<Greater>},
+    {"hs", for_type<GreaterEqual>},
+    {"equ", for_float<Not<NotEqual>>},
+    {"neu", for_float<Not<Equal>>},
+    {"ltu", for_float<Not<GreaterEqual>>},
+    {"leu", for_float<Not<Greater>>},
+    {"gtu", for_float<Not<LessEqual>>},
+    {"geu", for_float<Not<Less>>},
+    {"num", for_float<Numbers>},
+    {"nan", for_float<Not<Numbers>>},
 };
 
 Chooser take_relation(Decoder& d) {

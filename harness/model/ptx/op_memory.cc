@@ -208,9 +208,10 @@ void decode_access(Decoder& d) {
   d.address(stores ? 0 : 1);
   if (type_bytes(type) * d.i.count > 32) d.unsupported();
   d.i.run = accessor(type, bytes, stores, vector >= 0);
+  d.i.pure = !stores && d.reads_parameter(type_bytes(type));
   const bool elsewhere =
       d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
-  if (strong && !stores && elsewhere) d.i.flow = Flow::kYield;  // may be a poll
+  if (strong && !stores && elsewhere) d.i.flow = Flow::kPoll;
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}

@@ -273,17 +273,20 @@ void decode_mov(Decoder& d) {
   if (d.operand(0).kind == Operand::kVector) {
     decode_vector(d, type, d.operand(0), true);
     d.i.a = d.source(1, type);
+    d.i.pure = true;
     d.i.run = unpack;
     return;
   }
   d.i.d = d.destination(0, type);
   if (d.operand(1).kind == Operand::kVector) {
     decode_vector(d, type, d.operand(1), false);
+    d.i.pure = true;
     d.i.run = pack;
     return;
   }
   if (type == Type::kPred) {
     d.i.a = d.source(1, type);
+    d.i.pure = true;
     d.i.run = copy_predicate;
     return;
   }
@@ -293,6 +296,7 @@ void decode_mov(Decoder& d) {
         special_register_reader(d.operand(1).name, &bytes, &d.i.mode);
     if (reader != nullptr && bytes == type_bytes(type)) {
       d.i.register_bytes = static_cast<uint8_t>(bytes);
+      d.i.pure = is_fixed_for_warp(d.i.mode);
       d.i.run = reader;
       return;
     }
@@ -309,6 +313,7 @@ void decode_mov(Decoder& d) {
   d.i.run = pick(TypeList<uint16_t, uint32_t, uint64_t>{}, bits_of(type),
                  [](auto x) -> Handler { return unary<Copy, decltype(x)>; });
   if (type == Type::kB128) d.i.run = unary<Copy, Wide>;
+  d.i.pure = true;
 }
 
 uint64_t window_of(Space space) {
@@ -344,6 +349,7 @@ void decode_cvta(Decoder& d) {
   d.i.d = d.destination(0, type);
   d.i.a = d.source(1, type);
   d.i.immediate = static_cast<int64_t>(to ? 0 - base : base);
+  d.i.pure = true;
   d.i.run = change_space;
 }
 
@@ -368,6 +374,7 @@ void decode_isspacep(Decoder& d) {
   d.i.d = d.destination(0, Type::kPred);
   d.i.a = d.source(1, Type::kB64);
   d.i.immediate = static_cast<int64_t>(window_of(space));
+  d.i.pure = true;
   d.i.run = is_space;
 }
 
@@ -383,6 +390,22 @@ Handler special_register_reader(const std::string& name, uint32_t* bytes,
     return special.bytes == 8 ? read_uniform<uint64_t> : read_uniform<uint32_t>;
   }
   return nullptr;
+}
+
+bool is_fixed_for_warp(uint8_t mode) {
+  switch (mode) {
+    case kCtaid:  // a warp runs one block after another
+    case kCtaidY:
+    case kCtaidZ:
+    case kClock:
+    case kClockHigh:
+    case kGlobalTimer:
+    case kGlobalTimerLow:
+    case kGlobalTimerHigh:
+      return false;
+    default:
+      return true;
+  }
 }
 
 const DecodeTable& move_instructions() {

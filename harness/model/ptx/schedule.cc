@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <utility>
 
-#include "grid.h"
+#include "memory.h"
 
 namespace ipclab::ptx {
 namespace {
@@ -40,6 +41,7 @@ Frame* take_frame(Warp& warp, Arena& arena, const Function& function) {
                        constant.value);
     }
   }
+  for (const Instruction& i : function.once) i.run(warp, i, kAllLanes);
   warp.registers = running;
   return frame;
 }
@@ -190,6 +192,15 @@ class WarpRun {
     uint32_t mask = mask_;
     int pc = pc_;
     do {
+      if (const uint32_t straight = code[pc].straight; straight != 0) {
+        const Instruction* const end = code + pc + straight;
+        for (const Instruction* i = code + pc; i != end; ++i)
+          i->run(warp_, *i, mask);
+        done += straight;
+        pc += static_cast<int>(straight);
+        if (grid_.stopped()) break;
+        continue;
+      }
       const Instruction& i = code[pc];
       uint32_t active = mask;
       if (i.guard != kNone) {
@@ -263,7 +274,20 @@ class WarpRun {
         ++pc_;
         yield_ = true;
         break;
+      case Flow::kPoll:
+        yield_ = reads_again(i);
+        i.run(warp_, i, mask_);
+        ++pc_;
+        break;
     }
+  }
+
+  /// Has this load read the same place the last time? Then the warp waits for
+  /// somebody. One that goes through memory gets on.
+  bool reads_again(const Instruction& i) {
+    const uint64_t place = lane_address(warp_, i, __builtin_ctz(mask_)) ^
+                           static_cast<uint64_t>(pc_) << 48;
+    return std::exchange(warp_.polled[pc_ % 4], place) == place;
   }
 
   void branch_index(const Instruction& i) {

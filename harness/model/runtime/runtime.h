@@ -10,7 +10,8 @@
 
 namespace ipclab::runtime {
 
-/// Keeps an error for cudaGetLastError and returns it; cudaErrorNotReady too.
+/// Keeps an error for cudaGetLastError and returns it. cudaErrorNotReady is no
+/// error and is not kept (Programming Guide, Error Checking).
 cudaError_t remember(cudaError_t error);
 inline cudaError_t remember(CUresult error) {
   return remember(static_cast<cudaError_t>(error));

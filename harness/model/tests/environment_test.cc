@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles, CUDA_VISIBLE_DEVICES, fork, limits, and names that do not exist.
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,9 +62,9 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
   constexpr int kNone = cudaErrorNotSupported;
   for (const Row& row :
        {Row{"one-gpu", 1, 0, 1, 0, 0}, Row{"two-gpus", 2, 1, 1, 0, 0},
-        Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"few-peers", 4, 1, 1, 0, 0},
-        Row{"no-peer", 2, 0, 1, 0, 0}, Row{"tegra", 1, 0, 1, kNone, 0},
-        Row{"no-ipc", 1, 0, 0, kNone, 0}}) {
+        Row{"four-gpus", 4, 1, 1, 0, 0}, Row{"eight-gpus", 8, 1, 1, 0, 0},
+        Row{"few-peers", 4, 1, 1, 0, 0}, Row{"no-peer", 2, 0, 1, 0, 0},
+        Row{"tegra", 1, 0, 1, kNone, 0}, Row{"no-ipc", 1, 0, 0, kNone, 0}}) {
     SCOPED_TRACE(row.name);
     const Description seen = describe({{"IPCLAB_PROFILE", row.name}});
     EXPECT_EQ(seen.start, cudaSuccess);
@@ -141,6 +142,20 @@ ROLE(few_descriptors) {
 TEST(Environment, NoDescriptorsIsAnErrorCode) {
   Peer peer("few_descriptors");
   EXPECT_EQ(peer.wait(), "exit 0");
+}
+
+TEST(Environment, TheLoaderTakesTheInterpreterForThisProcessor) {
+#if defined __x86_64__ && !defined __SANITIZE_ADDRESS__ && \
+    !defined __SANITIZE_THREAD__
+  Dl_info info;
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(&cuInit), &info), 0);
+  const bool newer =
+      std::strstr(info.dli_fname, "/glibc-hwcaps/x86-64-v3/") != nullptr;
+  EXPECT_EQ(newer, __builtin_cpu_supports("x86-64-v3") != 0)
+      << info.dli_fname << " (a C library before 2.33 does not look there)";
+#else
+  GTEST_SKIP() << "there is one interpreter";
+#endif
 }
 
 // ---- two GPUs

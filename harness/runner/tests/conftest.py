@@ -178,6 +178,7 @@ class Build:
         self.folder.mkdir()
         self._tests: list[str] = []
         self.rows(ROWS)
+        self.sentences({"cudaIpcOpenMemHandle": [("It opens.", "LMEM-01")]})
         (self.folder / "CMakeCache.txt").write_text(
             f"CMAKE_HOME_DIRECTORY:INTERNAL={self.source}\n"
         )
@@ -196,6 +197,24 @@ class Build:
         ]
         path = self.source / "conformance" / "requirements.json"
         path.write_text(json.dumps({"rows": rows}))
+
+    def sentences(self, cited: dict[str, list[tuple[str, str]]]) -> None:
+        """Write the documented sentences of each function, each with its row."""
+        document = {
+            "about": "The sentences.",
+            "read": ["13.0"],
+            "concerned": ["cudaIpc.*"],
+            "reasons": {},
+            "sentences": {
+                topic: [
+                    {"says": says, "digest": f"{number:08x}", "rows": [row]}
+                    for number, (says, row) in enumerate(told)
+                ]
+                for topic, told in cited.items()
+            },
+        }
+        path = self.source / "conformance" / "sentences.json"
+        path.write_text(json.dumps(document))
 
     def deviation(self, **changes: Any) -> None:
         """Write deviations.json with one entry, by default for what FAILURE says."""
@@ -289,7 +308,7 @@ class Build:
             ],
             "equivalent": [],
             "expected_unfired": [],
-            "open": [],
+            "first": {},
             "lessons": {},
             **decided,
         }

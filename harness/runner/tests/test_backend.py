@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
+from ipclab import model
 
 
 def test_a_gpu_goes_before_the_model(build: Build) -> None:
@@ -48,6 +49,21 @@ def test_a_profile_asks_for_the_model(build: Build) -> None:
     build.sample("assert os.environ['IPCLAB_PROFILE'] == 'two-gpus'")
     outcome = build.run("--profile", "two-gpus")
     assert (outcome.code, outcome.only["backend"]) == (0, "model")
+
+
+def test_each_run_has_a_simulated_machine_of_its_own(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(model.MACHINE, raising=False)
+    machine(build, NO_GPU)
+    seen = build.root / "machines"
+    build.sample(
+        f"open({str(seen)!r}, 'a').write(os.environ[{model.MACHINE!r}] + '\\n')"
+    )
+    for folder in ("one", "two"):
+        build.ipclab("run", "--build", "build", "--results", folder)
+    first, second = seen.read_text().splitlines()
+    assert first.startswith("run ") and first != second
 
 
 def test_a_profile_without_gpus_is_the_model_all_the_same(build: Build) -> None:

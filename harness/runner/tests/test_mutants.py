@@ -17,8 +17,7 @@ import jsonschema
 import pytest
 
 from conftest import NO_GPU, PROBE, Build, machine
-from ipclab import faults, matrix, trials
-from ipclab.faults import OPERATOR
+from ipclab import matrix
 
 FREE = "reaches('cudaFree')\n"
 
@@ -120,6 +119,64 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
     model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     assert journal(model)[0]["ctest"].endswith("Suite.Slow")
+
+
+def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
+    """The third function need not meet the tests that were of no use to two others."""
+    functions = [f"cuda{x}" for x in ("Free", "Malloc", "Memset")]
+    model.faults(*({"name": f"{x}.late", "function": x} for x in functions))
+    reach = f"reaches(*{functions!r})\n"
+    for i in range(6):
+        model.conformance(f"{reach}under(*{functions!r}); record()", f"Suite.A{i}")
+    noticing = ["cudaFree.late", "cudaMalloc.late", "cudaMemset.late"]
+    model.conformance(
+        f"{reach}violates() if under(*{noticing!r}) else record()", "Suite.Z"
+    )
+    model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
+    assert set(results(model).values()) == {"killed"}
+    first = len(journal(model))
+    # An earlier matrix, or the list by hand, says at once what to ask.
+    model.ipclab(
+        *("mutants", "--build", "build", "-j", "1", "--results", "again"),
+        *("--like", "kills"),
+    )
+    assert set(results(model, "again/mutants.json").values()) == {"killed"}
+    assert len(journal(model, "again/faults.jsonl")) == 3 < first
+
+
+def test_a_row_that_the_list_puts_first(model: Build) -> None:
+    model.faults(
+        {"name": "cudaFree.late"},
+        {"name": "cudaFree.noop"},
+        first={"late": ["LMEM-02"]},
+    )
+    test = FREE + "violates() if under('cudaFree.late', 'cudaFree.noop') else record()"
+    model.conformance(test, "Suite.Fast", "LMEM-01")
+    model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")
+    model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
+    found = {x["fault"]: x["ctest"].rpartition(".")[2] for x in journal(model)}
+    assert found == {"cudaFree.late": "Slow", "cudaFree.noop": "Fast"}
+
+
+def test_a_row_of_a_named_fault_stops_at_its_first_kill(model: Build) -> None:
+    model.faults({"name": "bad", "rows": ["LMEM-01", "LMEM-02"]})
+    for i in range(4):
+        for row in ("LMEM-01", "LMEM-02"):
+            model.conformance(
+                "violates() if under('bad') else record()", f"Suite.T{i}{row[-1]}", row
+            )
+    assert mutants(model).returncode == 0
+    assert cells(model, "bad") == {"LMEM-01": "killed", "LMEM-02": "killed"}
+    assert len(journal(model)) == 2
+
+
+def test_another_legal_answer_meets_all_tests(model: Build) -> None:
+    model.faults({"name": "ok-good", "rows": ["LMEM-01"]})
+    for i in range(4):
+        model.conformance("under('ok-good'); record()", f"Suite.T{i}")
+    mutants(model)
+    assert results(model) == {"ok-good": "passed"}
+    assert len(journal(model)) == 4
 
 
 def test_rows_without_a_kill_are_tried_with_further_operators(model: Build) -> None:
@@ -343,6 +400,7 @@ def test_a_fault_is_chosen_by_environment_alone(
         assert not Path(seen["IPCLAB_FAULT_STATE"]).exists()  # of this test alone
     assert "IPCLAB_FAULT" not in sound and "IPCLAB_FAULT_CENSUS" in sound
     assert faulty["IPCLAB_FAULT"] == "bad" and "IPCLAB_FAULT_CENSUS" not in faulty
+    assert sound["IPCLAB_MODEL_MACHINE"] != faulty["IPCLAB_MODEL_MACHINE"]
     assert sound["IPCLAB_CAPABILITIES"] == faulty["IPCLAB_CAPABILITIES"]
 
 
@@ -470,6 +528,7 @@ def test_the_shards_are_the_whole(model: Build) -> None:
         (("--resume", "gone"), "gone/faults.jsonl: No such file or directory"),
         (("--backend", "cuda"), "no GPU here: leave out --backend cuda"),
         (("--results", "/dev/null/x"), "/dev/null/x: Not a directory"),
+        (("--like", "gone"), "gone/mutants.json: No such file or directory"),
     ],
 )
 def test_what_cannot_be_asked_for(
@@ -508,7 +567,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
         ("{", "is no JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
-            '"open": [], "lessons": {}}',
+            '"first": {}, "lessons": {}}',
             "faults.json.named[0].rows: is missing",
         ),
     ],
@@ -633,7 +692,7 @@ def test_a_signal_loses_nothing(model: Build, number: int) -> None:
     os.kill(process.pid, number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 3, said
-    assert "faults are left; go on with: ipclab mutants --resume kills" in said
+    assert "faults are left; continue with: ipclab mutants --resume kills" in said
     assert mutants(model, "--resume", "kills").returncode == 0
     assert set(results(model).values()) == {"killed"}
 
@@ -643,7 +702,7 @@ def test_a_folder_has_one_matrix(model: Build) -> None:
     assert mutants(model).returncode == 0
     done = mutants(model)
     assert done.returncode == 2
-    assert "holds a matrix already; --resume kills goes on with it" in done.stdout
+    assert "holds a matrix already; --resume kills continues it" in done.stdout
 
 
 # --- lessons -------------------------------------------------------------------------
@@ -666,7 +725,14 @@ def test_lessons_notice_their_central_faults(model: Build) -> None:
         "if under('denied'): print('SKIP: no IPC'); sys.exit(77)\n"
         "sys.exit(under('central', 'ok-flagged', 'cudaFree.noop'))"
     )
-    done = mutants(model, "--lessons")
+    assert mutants(model, "--lessons", "--results", "main").returncode == 1
+    assert results(model, "main/lessons.json") == {
+        "central": "killed",
+        "cudaFree.noop": "killed",
+        "denied": "survived",
+        "missed": "survived",
+    }
+    done = mutants(model, "--lessons", "all")
     name = "kills/lessons.json"
     assert done.returncode == 1
     assert results(model, name) == {
@@ -697,7 +763,9 @@ def test_a_lesson_without_the_fault_that_it_must_notice(model: Build) -> None:
         lessons={"99_gone": ["gone"], "01_legacy_memory": ["skipped"]},
     )
     model.sample(FREE + "print('SKIP: one GPU'); sys.exit(77)")
+    model.sample("print('idle')", "02_idle")
     done = mutants(model, "--lessons")
+    assert "no central fault in faults.json for 02_idle" in done.stdout
     assert done.returncode == 1
     assert "gone: is wrong (must be noticed by 99_gone (no test))" in done.stdout
     assert results(model, "kills/lessons.json")["skipped"] == "not run"
@@ -784,16 +852,3 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout
-
-
-def test_an_open_point_is_told_and_fails_nothing() -> None:
-    """What is known to be unnoticed is told each time; a new one fails."""
-    fault = faults.Fault("f", OPERATOR, "cudaMalloc", "noop", "does nothing")
-    catalogue = faults.Catalogue(
-        Path(), (fault,), {}, {}, {("f", "model"): "the test is weak"}, {}, ()
-    )
-    found = {"result": trials.SURVIVED, "note": "", "cells": []}
-    here = trials.decided(fault, found, catalogue, "model")
-    assert (here["wrong"], here["note"]) == (False, "open: the test is weak")
-    assert here["result"] == trials.SURVIVED
-    assert trials.decided(fault, found, catalogue, "cuda")["wrong"]

@@ -144,3 +144,13 @@ def test_allocator_makes_tests_wait_for_their_own() -> None:
     assert gpus.take(9) == ["a", "b"]
     assert gpus.take(1) is None
     assert gpus.visible(["b", "a"]) == "a,b"
+
+
+def test_a_test_with_a_machine_of_its_own_is_alone_there() -> None:
+    shared, apart = Allocator([], 4), Allocator([], 4, apart=True)
+    assert shared.take(1, alone=True) == []
+    assert shared.take(1) is None
+    assert apart.take(1, alone=True) == []
+    assert apart.take(1, alone=True) == apart.take(1) == []
+    apart.give_back([])
+    assert apart.take(1, alone=True) == []

@@ -106,6 +106,87 @@ def of(records: list[Document], name: str, attempt: int) -> Document:
     return found
 
 
+MATRIX: Document = {
+    "version": 2,
+    "suite": "conformance",
+    "backend": "cuda",
+    "machine": "",
+    "made": "2026-11-22T00:00:00+00:00",
+    "seconds": 1.0,
+    "digest": "0" * 64,
+    "partial": None,
+    "problems": [],
+    "unsound": [],
+    "baseline": 1,
+    "unproved": [],
+    "rows": [{"id": "LMEM-01", "statement": "", "kind": "MUST", "lesson": None}],
+    "faults": [
+        {
+            "name": "cudaFree.noop",
+            "kind": "operator",
+            "function": "cudaFree",
+            "operator": "noop",
+            "what": "does nothing",
+            "profile": None,
+            "result": "killed",
+            "note": "",
+            "why": "",
+            "wrong": False,
+            "left": 0,
+            "tests": 1,
+            "fired": 1,
+            "cells": [
+                {
+                    "row": "LMEM-01",
+                    "result": "killed",
+                    "test": A,
+                    "verdict": "violates",
+                    "reason": "zeros",
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"machine": "a toaster"}, "mutants.json: made on a toaster, the run on"),
+        ({"backend": "model"}, "mutants.json: made on model, the run on cuda"),
+        ({"partial": "no operators"}, "mutants.json: not whole: no operators"),
+    ],
+)
+def test_a_recorded_machine_has_its_kill_matrix(
+    handed_in: Build, change: Document, said: str | None
+) -> None:
+    """`verify` accepts the folder as docs/results/ has it, and `report` shows it."""
+    folder = handed_in.root / "out"
+    machine = json.loads((folder / "run.json").read_text())["machine"]
+    document = {**MATRIX, "machine": machine, **change}
+    (folder / "mutants.json").write_text(json.dumps(document))
+    lines = folder / "records.jsonl"
+    with gzip.open(folder / "records.jsonl.gz", "wb") as packed:
+        packed.write(lines.read_bytes())
+    lines.unlink()
+    code, wrong = verify(handed_in)
+    assert code == (said is not None)
+    assert [x.startswith(said) for x in wrong if said] == ([True] if said else [])
+    assert handed_in.ipclab("report", "out").returncode == 0
+    page = (folder / "report.html").read_text()
+    assert "Kill matrix" in page and "cudaFree.noop: killed" in page
+
+
+def test_a_kill_matrix_of_which_a_part_is_left(handed_in: Build) -> None:
+    folder = handed_in.root / "out"
+    document = copy.deepcopy(MATRIX)
+    document["machine"] = json.loads((folder / "run.json").read_text())["machine"]
+    document["faults"][0] |= {"result": "not run", "cells": []}
+    (folder / "mutants.json").write_text(json.dumps(document))
+    assert verify(handed_in) == (1, ["mutants.json: not whole: 1 faults not run"])
+
+
 def test_the_copy_is_good(handed_in: Build) -> None:
     assert verify(handed_in) == (0, [])
     rewrite(handed_in.root / "out", lambda _run, _records: None, seal=True)
@@ -428,7 +509,7 @@ def test_a_violation_is_a_result(build: Build) -> None:
     assert code == 1
     last = said.splitlines()[-1]
     assert last.startswith("verified: 1 tests, 3 records, ")
-    assert last.endswith(": 1 violates; the run failed all the same")
+    assert last.endswith(": 1 violates; the run failed nevertheless")
     assert verify(build) == (0, [])
 
 

@@ -73,8 +73,14 @@ def lessons(folder: Path) -> dict[str, Any]:
         program = BUILD / "samples" / name / name.partition("_")[2]
         return trace(folder / name, [program], "--suppress", str(SUPPRESSED))
 
+    def alone(name: str) -> bool:  # it measures the memory of the device
+        return "ALONE" in (ROOT / "samples" / name / "CMakeLists.txt").read_text()
+
+    names.sort(key=alone)
+    together = [name for name in names if not alone(name)]
     with ThreadPoolExecutor(JOBS) as pool:
-        made = list(pool.map(one, names))
+        made = list(pool.map(one, together))
+    made += map(one, names[len(together) :])
     failed, skipped = [], []
     for name, traced in zip(names, made, strict=True):
         if traced.code == 77:
@@ -186,8 +192,8 @@ def static_runtime(folder: Path) -> dict[str, Any]:
     source = ROOT / "samples" / "01_legacy_memory" / "legacy_memory.cu"
     subprocess.run(["nvcc", "-cudart", "static", "-o", program, source], check=True)
     traced = trace(folder / "trace", [program])
-    imports = [x["imports"] for x in traced.document.get("handles", [])]
-    good = traced.code == 0 and len(imports) == 1 and len(imports[0]) == 1
+    imports = [y for x in traced.document.get("handles", []) for y in x["imports"]]
+    good = traced.code == 0 and len(imports) == 1
     return {"imports": imports, "failed": [] if good else [traced.output[-2000:]]}
 
 

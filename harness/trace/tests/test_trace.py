@@ -152,3 +152,29 @@ def test_all_views_are_written(tmp_path: Path) -> None:
     assert phases == {"M", "X", "s", "f", "i"}
     for name in ("sequence.svg", "memory.svg"):
         assert (traced.folder / name).read_text("utf-8").startswith("<svg")
+
+
+def test_a_call_refused_after_fork_is_found(tmp_path: Path) -> None:
+    def process(number: int, parent: int, forked: bool) -> dict[str, object]:
+        return {
+            "what": "process", "format": 1, "process": number, "parent": parent,
+            "began": number, "forked": forked, "command": ["program"],
+        }  # fmt: skip
+
+    calls = {"what": "calls", "first": 0, "calls": [["cuInit", "Flags"]]}
+    ended = {"what": "exit", "t": 90, "code": 0, "open": []}
+    refused = {"what": "refused", "t": 10, "name": "cudaMalloc", "result": 3}
+    files_of = {
+        1: [process(1, 0, False), calls, [1, 2, 0, 0, 0, 0, 0], ended],
+        20: [process(20, 1, True), calls, refused, ended],
+    }
+    for number, lines in files_of.items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{number}-{number}.trace").write_text(text)
+    found = replay(files.read(tmp_path)).findings
+    assert [x.rule for x in found] == ["cuda-after-fork"]
+    assert "cudaMalloc" in found[0].text
+    del files_of[1][2]  # a parent without CUDA: the child may begin with it
+    text = "".join(json.dumps(line) + "\n" for line in files_of[1])
+    (tmp_path / "1-1.trace").write_text(text)
+    assert replay(files.read(tmp_path)).findings == []

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipclab import probe
+from ipclab import model, probe
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.probe import Probe
@@ -38,22 +37,16 @@ def choose(
         native = probe.ask(cases)
         if wanted == "cuda" or native["backend"] != "none":
             return Backend(native, {})
-    folder = (build / "model").resolve()
-    if not (folder / "libcudart.so.13").is_file():
+    try:
+        folder = model.folder(build)
+    except UsageError:
         if asked_for_model:
-            raise UsageError(
-                f"{folder}: no reference model here; "
-                f"build it with: cmake --build {build}"
-            )
+            raise
         return Backend(native, {})
-
-    before = os.environ.get("LD_LIBRARY_PATH")
-    environment = {"LD_LIBRARY_PATH": f"{folder}:{before}" if before else str(folder)}
-    if profile is not None:
-        environment["IPCLAB_PROFILE"] = profile
+    environment = model.environment(folder, profile)
     document = probe.ask(cases, environment)
     _require_model(folder, document)
-    # A profile may have no GPU at all; it is the model all the same.
+    # A profile may have no GPU at all; it is still the model.
     return Backend({**document, "backend": "model"}, environment)
 
 

@@ -1,4 +1,4 @@
-"""What a machine can show of the reasons why sharing fails: one check each.
+"""The reasons why sharing fails, as far as a machine shows them: one check each.
 
 A check judges facts that `machine.gather` found, here or elsewhere, and touches
 nothing itself. `pains.json` says which complaint each of them answers.
@@ -44,7 +44,7 @@ LITTLE_MEMORY = 2 * 2**30  # a context takes some hundred MiB, a run has several
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check says: its state, what was seen, and unless fine the way on."""
+    """The result of a check: its state, what was seen and, unless fine, what to do."""
 
     state: str  # one of STATES
     found: str
@@ -533,7 +533,7 @@ def _ptrace_scope(m: Machine) -> Verdict:
     if scope in (None, "0"):
         return fine("no Yama" if scope is None else "0")
     if m.process.pidfd_getfd == "allowed":
-        return fine(f"{scope}, and this process may all the same")
+        return fine(f"{scope}, and this process may nevertheless")
     return limits(
         scope,
         DESCRIPTORS,

@@ -17,12 +17,15 @@ from rich.console import Console
 from ipclab import (
     __version__,
     backend,
+    catalogue,
     compare,
+    ctest,
     doctor,
     explain,
     faults,
     fleet_cli,
     matrix,
+    model,
     mutants,
     packed,
     report,
@@ -33,6 +36,8 @@ from ipclab import (
     verify,
 )
 from ipclab.errors import HarnessError, UsageError
+from ipclab.learn import command as learn
+from ipclab.learn import progress
 from ipclab.plugin import Plugin
 from ipclab.run import Run, Settings
 from ipclab.trace import command as trace
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(options: argparse.Namespace) -> int:
     build = options.build if "build" in options else BUILD
     if options.command == "run":
-        return _run(_settings(options), latest=options.results is None)
+        return _run(_settings(options), options.results is None, options.verbose)
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
@@ -90,14 +95,39 @@ def _command(options: argparse.Namespace) -> int:
         )
     if options.command in fleet_cli.COMMANDS:
         return fleet_cli.run(terminal.console(), options)
+    if options.command == "model":
+        model.become(build, _program(options), options.profile)
     if options.command == "trace" and options.variables:
         return trace.print_variables(_trace(options))
     if options.command == "trace":
         return trace.run(terminal.console(), _trace(options))
+    if options.command == "learn":
+        return learn.run(
+            terminal.console(),
+            learn.Request(
+                build=build,
+                folder=options.folder,
+                action=options.action,
+                exercise=options.exercise,
+                backend=options.backend,
+                once=options.once,
+                show=options.show,
+                verify=options.verify,
+                report=options.report,
+            ),
+        )
     if options.command == "explain":
         return explain.run(terminal.console(), options.code)
     if options.command == "rules":
         return rules.run(terminal.console(), build, options.row, options.results)
+    if options.command == "catalogue":
+        return catalogue.run(
+            terminal.console(),
+            ctest.source_folder(build),
+            options.headers,
+            options.old,
+            options.coverage,
+        )
     if options.command == "compare":
         return compare.run(
             terminal.console(),
@@ -110,8 +140,13 @@ def _command(options: argparse.Namespace) -> int:
     return _report(options.results)
 
 
+def _program(options: argparse.Namespace) -> list[str]:
+    words: list[str] = options.program
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _trace(options: argparse.Namespace) -> trace.Request:
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = _program(options)
     if sum(map(bool, (program, options.read, options.variables))) != 1:
         raise UsageError(
             "trace what? ipclab trace -- PROGRAM ARGS…, --read DIR or --variables"
@@ -135,7 +170,7 @@ def _mutants(options: argparse.Namespace) -> int:
     ]
     if options.resume and asked:
         raise UsageError(
-            f"--resume goes on with what was asked for then: leave out --{asked[0]}"
+            f"--resume keeps the options of the first call: leave out --{asked[0]}"
         )
     folder = options.resume or options.results
     code = mutants.run(
@@ -153,6 +188,7 @@ def _mutants(options: argparse.Namespace) -> int:
             lessons=options.lessons,
             seconds=options.limit,
             baseline=options.baseline,
+            like=options.like,
         ),
     )
     if folder and (folder / "run.json").exists():
@@ -191,13 +227,13 @@ def _qualify(options: argparse.Namespace) -> int:
         **verify.FIXED,
     )
     assert settings.results is not None
-    code = _run(settings, latest=options.results is None)
+    code = _run(settings, options.results is None, options.verbose)
     verified = verify.run(terminal.console(), settings.results, options.build)
     return code or verified
 
 
-def _run(settings: Settings, latest: bool) -> int:
-    """Run it, show it and keep it; `latest`: results/latest shall lead there."""
+def _run(settings: Settings, latest: bool, verbose: bool) -> int:
+    """Run it, show it and keep it; with `latest`, results/latest points to it."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -213,12 +249,12 @@ def _run(settings: Settings, latest: bool) -> int:
         run.results.write("report.html", _page(run.results.folder))
     except HarnessError as error:
         run.error = run.error or str(error)
-    terminal.final(out, run)
+    terminal.final(out, run, verbose)
     return code or run.exit_code
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it; not 0 only where the run itself does not know why."""
+    """Let pytest run it; not 0 only for a failure that the run does not know."""
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -301,7 +337,13 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="run each test N times; disagreement is flaky",
     )
-    run.add_argument("--seed", metavar="N", type=_natural, default=1)
+    run.add_argument(
+        "--seed",
+        metavar="N",
+        type=_natural,
+        default=1,
+        help="patterns and orders follow from it (default: 1)",
+    )
     run.add_argument(
         "--strict", action="store_true", help="deviations fail the run too"
     )
@@ -329,6 +371,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
     )
     for command in (run, whole):
+        command.add_argument(
+            "-v",
+            dest="verbose",
+            action="store_true",
+            help="show every row with its reason, and the slowest tests",
+        )
         command.add_argument(
             "-j",
             dest="jobs",
@@ -361,6 +409,53 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="one role only; a second terminal starts the other at the same path, "
         "which must be a free name for a socket; the exporter comes first",
+    )
+    mend = commands.add_parser(
+        "learn",
+        help="exercises: mend broken IPC programs, with hints and a check",
+        description="Hands out the next exercise in a folder of yours, builds and "
+        "checks it at each save, and says what was expected and what was seen.",
+        epilog="ACTION is one of: "
+        + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
+        + ". Exit code: 0; 1 if what was checked does not pass; 2 usage; 3 the "
+        "harness is broken",
+    )
+    mend.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=learn.ACTIONS, default="next"
+    )
+    mend.add_argument(
+        "exercise",
+        metavar="EXERCISE",
+        nargs="?",
+        help="03, 3, its name (default: the first that has not passed)",
+    )
+    mend.add_argument(
+        "--folder",
+        metavar="DIR",
+        type=Path,
+        default=progress.DEFAULT,
+        help=f"your folder (default: {progress.DEFAULT})",
+    )
+    mend.add_argument("--once", action="store_true", help="check once, do not watch")
+    mend.add_argument(
+        "--show", action="store_true", help="the solution before it passed"
+    )
+    mend.add_argument(
+        "--verify", action="store_true", help="run all that has passed anew"
+    )
+    mend.add_argument(
+        "--report",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="for a teacher: how far a class is, from the folders below DIR",
+    )
+    mend.add_argument(
+        "--backend",
+        choices=backend.CHOICES,
+        default="auto",
+        help="a GPU or the reference model; auto: a GPU if there is one, and the "
+        "model for what that cannot run",
     )
     look = commands.add_parser(
         "doctor",
@@ -401,7 +496,7 @@ def _parser() -> argparse.ArgumentParser:
         "trace",
         help="what a program and its children do with CUDA IPC, and what is wrong",
         description="Runs PROGRAM, writes down what it and its children do with CUDA "
-        "IPC, draws it and holds it to the rules. On a driver through CUPTI.",
+        "IPC, draws it and checks the rules. On a driver through CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
         "usage, 3 the trace could not be written",
     )
@@ -437,7 +532,17 @@ def _parser() -> argparse.ArgumentParser:
         help="findings that do not count: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
     )
     seen.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
-    # A doctor that nobody asked for the model speaks of this machine alone.
+    guest = commands.add_parser(
+        "model",
+        help="any program on the reference model, on a simulated machine of its own",
+        description="Becomes PROGRAM, which finds the reference model in the place "
+        "of the driver and the CUDA runtime; so do its children, also of a shell. It "
+        "must use the shared CUDA runtime and have PTX in it; where it does not, the "
+        "model says in one line what to do.",
+        epilog="exit code: that of PROGRAM; 2 usage",
+    )
+    guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
+    # Without --backend model the doctor is about this machine only.
     for command, default in (
         (run, "auto"),
         (seen, "auto"),
@@ -452,6 +557,7 @@ def _parser() -> argparse.ArgumentParser:
             help="a GPU or the reference model; auto: a GPU if there is one "
             f"(default: {default})",
         )
+    for command in (run, seen, whole, one, look, guest):
         command.add_argument(
             "--profile",
             metavar="NAME",
@@ -464,7 +570,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A library in front of the driver, the reference model's or "
         "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
         "then each fault meets the tests that it concerns. What was found is kept "
-        "test by test: a command that was stopped goes on with --resume.",
+        "test by test: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
         "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
         "the command was stopped before its end",
@@ -504,8 +610,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     kill.add_argument(
         "--lessons",
-        action="store_true",
-        help="which faults does each lesson notice by its own check?",
+        nargs="?",
+        choices=(mutants.CENTRAL, mutants.EVERY),
+        const=mutants.CENTRAL,
+        default=None,
+        help="ask the lessons: does each notice by its own check what breaks its "
+        "central statement? all: which faults of all does each notice?",
     )
     kill.add_argument(
         "-j",
@@ -535,7 +645,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="go on with what lies there, with the same build",
+        help="continue with the results in this folder, with the same build",
+    )
+    kill.add_argument(
+        "--like",
+        metavar="RESULTS",
+        type=Path,
+        default=None,
+        help="an earlier matrix: a fault meets first the tests that noticed it there",
     )
     kill.add_argument(
         "--baseline",
@@ -566,7 +683,35 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="verdicts of this run (default: results/latest)",
     )
-    for command in (run, whole, one, kill, look, law, seen):
+    documents = commands.add_parser(
+        "catalogue",
+        help="does a toolkit's documentation still say what the rows rest on?",
+        description="Holds conformance/sentences.json to the headers of a CUDA "
+        "toolkit: which sentences stand, are changed, moved, gone or new, and what "
+        "covers each.",
+        epilog="exit code: 0 every sentence stands, 1 something is different, 2 usage, "
+        "3 sentences.json cannot be read",
+    )
+    documents.add_argument(
+        "headers",
+        metavar="INCLUDE",
+        type=Path,
+        help="the toolkit's include folder: /usr/local/cuda/include",
+    )
+    documents.add_argument(
+        "--old",
+        metavar="INCLUDE",
+        type=Path,
+        default=None,
+        help="that of an older toolkit: show the whole of a sentence that was there",
+    )
+    documents.add_argument(
+        "--coverage",
+        action="store_true",
+        help="every sentence, with the rows that judge or observe it or the reason "
+        "why none does",
+    )
+    for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
         command.add_argument(
             "--build",
             metavar="DIR",
@@ -580,8 +725,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
         "2 usage, 3 the harness is broken",
     )
-    two.add_argument("old", metavar="OLD", type=Path)
-    two.add_argument("new", metavar="NEW", type=Path)
+    two.add_argument(
+        "old", metavar="OLD", type=Path, help="results folder of the earlier run"
+    )
+    two.add_argument(
+        "new", metavar="NEW", type=Path, help="results folder of the later run"
+    )
     two.add_argument(
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
     )

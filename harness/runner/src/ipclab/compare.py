@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ipclab import pages, records, results
@@ -48,7 +47,7 @@ MEANING = {  # in the order in which they are shown
     NEW: "was not there",
     EXPLAINED: "one of the two is a deviation that deviations.json knows",
     SLOWER: "same verdict, another duration",
-    UNEXPLAINED: "two answers, and nobody says why",
+    UNEXPLAINED: "two answers, and nothing explains why",
     NOT_HERE: "one of the two machines lacks what the row needs",
     RECENT: "not in the driver's run, or with another sentence",
 }
@@ -74,7 +73,8 @@ UNIMPORTANT = ("id", "namespaces")
 # a file that a driver leaves behind.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
-MOST_ANSWERS = 3  # told of one side of one test; the records have the rest
+MOST_SLOWER = 5  # that a terminal tells one by one
+MOST_ANSWERS = 3  # printed of one side of one test; the records have the rest
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for besides the terminal."""
+    """What a person asked for in addition to the terminal."""
 
     json: Path | None = None
     html: Path | None = None
@@ -120,8 +120,8 @@ class Request:
 def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
-    With `request.fidelity` 1 if the model differs and nobody says why. UsageError where
-    a comparison would mislead: a run that has not finished, one of a part of
+    With `request.fidelity` 1 if the model differs and nothing explains it. UsageError
+    if a comparison would mislead: a run that has not finished, one of a part of
     the suite, records that are not whole, rows whose sentence has changed
     (unless `request.any_catalogue`).
     """
@@ -167,7 +167,7 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
 
 
 def _counts(found: Difference) -> dict[str, int]:
-    """How many tests each word tells of, without those of none."""
+    """The number of tests for each word, without words that have none."""
     number = Counter(change.what for change in found.changes)
     return {what: number[what] for what in MEANING if number[what]}
 
@@ -276,8 +276,8 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
     if name not in run["requirements"]:
         return RECENT, "its row has left the catalogue"
     if name in tests.values():
-        return RECENT, "other tests speak of its row now"
-    return DISAPPEARED, "no test speaks of its row any more"
+        return RECENT, "other tests judge its row now"
+    return DISAPPEARED, "no test judges its row any more"
 
 
 def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
@@ -395,7 +395,7 @@ def _same_catalogue(old: dict[str, Any], new: dict[str, Any]) -> None:
     if other:
         raise UsageError(
             f"the catalogues differ: {', '.join(other)} say something else; "
-            "--any-catalogue compares all the same"
+            "--any-catalogue compares nevertheless"
         )
 
 
@@ -408,24 +408,45 @@ def _show(
     for label, document in zip(labels, runs, strict=True):
         line = f"{label}: {document['started']}  {document.get('machine', '')}"
         out.print(Text(line), soft_wrap=True)
-    if found.changes:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("", "row", "test", *labels, "reason"):
-            table.add_column(name, overflow="fold", no_wrap=name in ("", "row"))
-        for change in found.changes:
-            table.add_row(
-                Text(change.what, style=COLOURS[change.what]),
-                change.requirement or "lesson",
-                change.test,
-                change.before or "",
-                change.after or "",
-                Text(change.reason.partition("\n")[0]),
-            )
-        out.print()
-        out.print(table)
-        out.print()
-    for name, (before, after) in found.environment.items():
-        line = f"environment: {name.replace('_', ' ')}: {before} -> {after}"
-        out.print(Text(line), soft_wrap=True)
+    slower = sum(change.what == SLOWER for change in found.changes)
+    for change in found.changes:
+        if change.what == SLOWER and slower > MOST_SLOWER:
+            continue
+        told_of = Text(change.what, style=COLOURS[change.what])
+        name = change.requirement or "lesson"
+        was, now = (x or "not there" for x in (change.before, change.after))
+        verdicts = was if was == now else f"{was} -> {now}"
+        told_of.append(f" {name} {verdicts} {change.test}", style="default")
+        out.print(told_of, soft_wrap=True)
+        if reason := change.reason.partition("\n")[0]:
+            out.print(Text(f"  {reason}"), soft_wrap=True)
+    if slower > MOST_SLOWER:
+        out.print(f"{slower} took another time: --html or --json tells which")
+    for name, pair in found.environment.items():
+        for line_of in _told_apart(name.replace("_", " "), *pair):
+            out.print(Text(f"environment: {line_of}"), soft_wrap=True)
     told = [f"{number} {what}" for what, number in _counts(found).items()]
     out.print(Text(", ".join([*told, f"{found.same} same verdict"])), soft_wrap=True)
+
+
+def _told_apart(name: str, before: Any, after: Any) -> Iterator[str]:
+    """One line for each part that differs: of a table its entries, else the whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before | after:
+            pair = before.get(key), after.get(key)
+            if pair[0] != pair[1]:
+                yield from _told_apart(f"{name}, {key.replace('_', ' ')}", *pair)
+        return
+    yield f"{name}: {_value(before)} -> {_value(after)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(_value, value)) or "none"
+    if isinstance(value, dict):
+        return str(value.get("name") or ", ".join(f"{k} {v}" for k, v in value.items()))
+    return str(value)

@@ -23,6 +23,7 @@ from ipclab.errors import HarnessError
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
 DERIVED = "DERIVED"  # follows from documented sentences: judged like them
+VERSION = re.compile(r"\d+\.\d+")  # of CUDA
 VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
 
 
@@ -41,10 +42,32 @@ def read_requirements(path: Path) -> dict[str, Entry]:
                 f"{path}: {name}: a row of kind {DERIVED}, and no other, names in "
                 "'follows_from' the rows that it follows from"
             )
+        for field in ("since", "until"):
+            if field in row and not VERSION.fullmatch(str(row[field])):
+                raise HarnessError(
+                    f"{path}: {name}: '{field}' is a version of CUDA such as 13.5, "
+                    f"not {row[field]}"
+                )
         for origin in origins:
             if origin not in known or origin == name:
                 raise HarnessError(f"{path}: {name} follows from {origin}: no such row")
     return known
+
+
+def does_not_hold(row: Entry, driver: str | None) -> str | None:
+    """Why a row says nothing of a driver of this version of CUDA, such as 13.0.
+
+    A row that came with a toolkit, or went with one, has `since` or `until`. A
+    driver that does not tell its version is held to all rows.
+    """
+    if driver is None:
+        return None
+    since, until = row.get("since"), row.get("until")
+    if since and _version(driver) < _version(since):
+        return f"documented since CUDA {since}; the driver is of CUDA {driver}"
+    if until and _version(until) < _version(driver):
+        return f"documented until CUDA {until}; the driver is of CUDA {driver}"
+    return None
 
 
 def read_deviations(path: Path) -> list[Entry]:
@@ -72,7 +95,7 @@ def read_deviations(path: Path) -> list[Entry]:
 def excuses(entry: Entry, line: dict[str, Any]) -> bool:
     """Whether an entry knows every failure of a test's line.
 
-    An entry of a record of version 1 speaks of its whole row.
+    An entry of a record of version 1 is for its whole row.
     """
     if "failures" not in entry:
         return True

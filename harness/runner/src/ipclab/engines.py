@@ -1,4 +1,4 @@
-"""How a fleet starts one run a node: Slurm, MPI or Kubernetes, whichever is there.
+"""How a fleet starts one run on each node: by Slurm, MPI or Kubernetes.
 
 An engine says which nodes there are, starts `ipclab node FOLDER` on each and
 waits. Queues, limits and retries are its own; there is no daemon and no
@@ -86,7 +86,7 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
-    """One srun step with a task a node; a node that dies does not end the others."""
+    """One srun step, one task on each node; a node that dies does not end others."""
     command = [
         "srun",
         "--job-name=ipclab",
@@ -115,7 +115,7 @@ def mpi_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_mpi(request: Request, nodes: list[str], say: Say) -> bool:
-    """mpirun with one rank a host."""
+    """mpirun with one rank on each host."""
     command = [
         "mpirun",
         *("--host", ",".join(nodes), "--map-by", "ppr:1:node"),
@@ -256,7 +256,7 @@ def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
 
 
 def print_node(folder: Path) -> None:
-    """Print the results of this node, for one who reads the log (`unprint`)."""
+    """Print the results of this node, for a reader of the log (`unprint`)."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted((folder / "nodes" / fleet.node_name()).iterdir()):
@@ -301,7 +301,7 @@ def _node_command(request: Request) -> list[str]:
 
 
 def _wait(request: Request, command: Sequence[str], nodes: int, say: Say) -> bool:
-    """Run the engine's command, tell of its progress; True: its time was over."""
+    """Run the engine's command, print its progress; True: its time was over."""
     log = request.folder / "engine.log"
     with log.open("wb") as stream:
         try:

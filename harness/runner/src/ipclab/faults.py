@@ -39,19 +39,6 @@ _LISTED: schema.Schema = {
 }
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
 _TEXTS: schema.Schema = {"type": "array", "items": _TEXT}
-_PLACES: dict[str, Any] = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {
-            "fault": _TEXT,
-            "where": {"enum": ["cuda", "model"]},
-            "why": _TEXT,
-        },
-        "required": ["fault", "where", "why"],
-        "additionalProperties": False,
-    },
-}
 _DECIDED: schema.Schema = {
     "type": "object",
     "properties": {
@@ -79,11 +66,23 @@ _DECIDED: schema.Schema = {
                 "additionalProperties": False,
             },
         },
-        "expected_unfired": _PLACES,
-        "open": _PLACES,
+        "expected_unfired": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "fault": _TEXT,
+                    "where": {"enum": ["cuda", "model"]},
+                    "why": _TEXT,
+                },
+                "required": ["fault", "where", "why"],
+                "additionalProperties": False,
+            },
+        },
+        "first": {"type": "object", "additionalProperties": _TEXTS},
         "lessons": {"type": "object", "additionalProperties": _TEXTS},
     },
-    "required": ["named", "equivalent", "expected_unfired", "open", "lessons"],
+    "required": ["named", "equivalent", "expected_unfired", "first", "lessons"],
     "additionalProperties": False,
 }
 
@@ -120,7 +119,7 @@ class Catalogue:
     faults: tuple[Fault, ...]  # by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
-    open: Mapping[tuple[str, str], str]  # (name, backend): what is still to do
+    first: Mapping[str, tuple[str, ...]]  # operator: rows that notice it most likely
     lessons: Mapping[str, tuple[str, ...]]  # folder: faults that it must notice
     problems: tuple[str, ...]  # where the two lists do not agree
 
@@ -165,7 +164,7 @@ def read(build: Path) -> Catalogue:
         unfired={
             (x["fault"], x["where"]): x["why"] for x in decided["expected_unfired"]
         },
-        open={(x["fault"], x["where"]): x["why"] for x in decided["open"]},
+        first={name: tuple(x) for name, x in decided["first"].items()},
         lessons={name: tuple(x) for name, x in decided["lessons"].items()},
         problems=(
             *(
@@ -177,6 +176,11 @@ def read(build: Path) -> Catalogue:
                 f"faults.json: there is no fault {name}"
                 for name in dict.fromkeys(_mentioned(decided))
                 if name not in there
+            ),
+            *(
+                f"faults.json: there is no operator {name}"
+                for name in decided["first"]
+                if name not in {x.operator for x in faults}
             ),
         ),
     )
@@ -251,6 +255,5 @@ def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
         *(x["name"] for x in decided["named"]),
         *(x["fault"] for x in decided["equivalent"]),
         *(x["fault"] for x in decided["expected_unfired"]),
-        *(x["fault"] for x in decided["open"]),
         *(name for names in decided["lessons"].values() for name in names),
     ]

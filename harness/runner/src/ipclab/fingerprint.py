@@ -30,8 +30,11 @@ VARIABLES = (  # those that change what CUDA does; no others are recorded
 IMEX = Path("/dev/nvidia-caps-imex-channels")
 
 
-def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
-    """The fingerprint; `id` is a short digest of all the rest."""
+def of_machine(probe: dict[str, Any], held_open: bool = False) -> dict[str, Any]:
+    """The fingerprint; `id` is a short digest of all the rest.
+
+    `held_open`: another process has the GPUs open while tests run (hold.py).
+    """
     facts: dict[str, Any] = {
         "backend": probe["backend"],
         "driver_version": probe.get("driver_version"),
@@ -40,6 +43,7 @@ def of_machine(probe: dict[str, Any]) -> dict[str, Any]:
         "gpus": probe["gpus"],
         "peers": probe.get("peers", []),
         "mps": probe.get("mps", False),
+        "held_open": held_open,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "os": _os_name(),

@@ -1,4 +1,4 @@
-"""`ipclab fleet`: one run of the suite a node, gathered and merged to one page.
+"""`ipclab fleet`: one run of the suite on each node, gathered and merged to one page.
 
 An engine that the site already has (engines.py) starts `ipclab node` on each
 node. That runs the suite and leaves a results folder, which gets its name only
@@ -9,10 +9,10 @@ when it is whole:
     FOLDER/nodes/NAME.part/  not ended, or cut off
     FOLDER/merged.json       what all nodes say (also merged.html)
 
-Nodes with equal answers are one group. Each other group is told by its
+Nodes with equal answers are one group. Each other group is described by its
 differences from the largest one, and by the facts of its machines that no
-machine of the largest one shares. A node that gave no whole and honest results
-is a verdict of its own, never an absence.
+machine of the largest one shares. A node without complete and valid results
+has a verdict of its own; it is never left out.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -96,7 +96,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Difference:
-    """One test that a group answers otherwise than the largest group."""
+    """One test that a group answers differently from the largest group."""
 
     test: str
     requirement: str | None
@@ -141,9 +141,8 @@ def node_name() -> str:
 def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
     """Run the suite here into FOLDER/nodes/NAME; 0 if there are results.
 
-    What an earlier try of the engine left unfinished is replaced. Verdicts are
-    told by the results, not by the exit code: a driver that fails a row is no
-    failure of the node.
+    What an earlier try of the engine left unfinished is replaced. The results have
+    the verdicts, not the exit code: if a driver fails a row, the node has not failed.
     """
     fleet = read_fleet(folder)
     name = node_name()
@@ -310,7 +309,7 @@ def _read(
 def _slim(line: bytes) -> records.Record:
     """A record without what fills most of it; of a thousand nodes all stay.
 
-    Its digest was compared, so that the schema need not be.
+    Its digest was compared, so the schema does not have to be.
     """
     record: records.Record = json.loads(line)
     for field in ("timeline", "roles", "failures"):
@@ -482,7 +481,7 @@ def facts_of(machine: Document) -> dict[str, str]:
 
 
 def show(out: Console, merged: Merged) -> None:
-    """The merged answer as a table: one line a group, then who did not answer."""
+    """The merged answer as a table: one line a group, then nodes without answer."""
     total = sum(len(x) for x in merged.nodes.values())
     told = ", ".join(f"{len(x)} {state}" for state, x in merged.nodes.items())
     out.print(Text(f"{total} nodes: {told}"), soft_wrap=True)

@@ -25,11 +25,11 @@ def add(commands: Any, build: Path) -> None:
         help="the suite on many machines: start, gather, merge",
         usage="%(prog)s [--slurm | --mpi | --kubernetes] [options] [FOLDER] "
         "[-- options of ipclab run]",
-        description="Starts one run a node under the engine that is there, waits, "
-        "and merges: nodes with equal answers are one line, others are told by what "
-        "differs in their machines, and a node without honest results is a verdict "
-        "of its own. Without an engine: merges FOLDER as it is. Slurm and MPI need "
-        "FOLDER and ipclab at the same place on all nodes.",
+        description="Starts one run on each node under the installed engine, waits, "
+        "and merges: nodes with equal answers are one line, the others are listed with "
+        "what differs between their machines, and a node without valid results has a "
+        "verdict of its own. Without an engine: merges FOLDER as it is. Slurm and MPI "
+        "need FOLDER and ipclab at the same place on all nodes.",
         epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
         "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
     )
@@ -88,7 +88,7 @@ def add(commands: Any, build: Path) -> None:
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
     )
     one = commands.add_parser(
-        "node", help="what a fleet starts on each node; nobody need type it"
+        "node", help="what a fleet starts on each node; not for use by hand"
     )
     one.add_argument("folder", metavar="FOLDER", help="of the fleet")
     one.add_argument(

@@ -1,6 +1,6 @@
 """What `ipclab mutants` has found so far: one line for each test, on disk at once.
 
-A command that was stopped, or killed, goes on from here (`--resume`).
+A command that was stopped, or killed, continues from here (`--resume`).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -40,9 +40,10 @@ SCHEMAS: dict[str, schema.Schema] = {
         "type": "object",
         "properties": {
             "line": {"const": "begin"},
-            "version": {"const": 1},
+            "version": {"const": 2},
             "made": _TEXT,
             "suite": {"enum": ["conformance", "sample"]},
+            "lessons": {"enum": ["central", "all", None]},
             "backend": {"enum": ["cuda", "model"]},
             "machine": _TEXT,
             "digest": _TEXT,
@@ -54,6 +55,7 @@ SCHEMAS: dict[str, schema.Schema] = {
             "version",
             "made",
             "suite",
+            "lessons",
             "backend",
             "machine",
             "digest",
@@ -91,11 +93,11 @@ class Journal:
         """A new file; UsageError if there is one."""
         if path.exists():
             raise UsageError(
-                f"{path}: holds a matrix already; --resume {path.parent} goes on with "
+                f"{path}: holds a matrix already; --resume {path.parent} continues "
                 "it, --results names another folder"
             )
         journal = cls(path)
-        journal.head = {"line": "begin", "version": 1, **head}
+        journal.head = {"line": "begin", "version": 2, **head}
         results.append(path, journal.head)
         return journal
 

@@ -1,7 +1,7 @@
 """The facts that `ipclab doctor` judges, gathered once; they can be kept as JSON.
 
 Gathering decides nothing and never fails: what cannot be read is None, empty or
-named so. A machine that was written down elsewhere is judged like one's own.
+named so. The facts of another machine are judged in the same way.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -181,7 +181,7 @@ def may_take_descriptors(pid: int) -> str:
 
 def _pidfd_getfd_between_strangers() -> str:
     # A parent may look into its child where siblings may not, but a child has no
-    # such right over its parent: as good as a stranger.
+    # such right over its parent: like an unrelated process.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -78,4 +78,4 @@ def _files(build: Path, cases: Iterable[Case], backend: str) -> Iterable[Path]:
             if path.is_file():
                 yield path.resolve()
     if backend == "model":
-        yield from (x.resolve() for x in (build / "model").glob("lib*.so*"))
+        yield from (x.resolve() for x in (build / "model").rglob("lib*.so*"))

@@ -86,6 +86,11 @@ def counts(document: Document) -> dict[str, int]:
     return {result: found[result] for result in MEANING if found[result]}
 
 
+def left(document: Document) -> int:
+    """How many faults have still to be run; not those that this machine cannot."""
+    return sum(x["result"] == NOT_RUN and not x["note"] for x in document["faults"])
+
+
 def failed(document: Document) -> bool:
     """Whether something fails the command: a fault, a row, a test, a list."""
     return bool(
@@ -111,12 +116,6 @@ def told(document: Document) -> list[tuple[str, str]]:
             (f"{result}: {x['name']}: {x['what']}{_bracketed(x['note'])}", "red")
             for x in some
         ]
-    open_points = [
-        x["name"] for x in document["faults"] if x["note"].startswith("open: ")
-    ]
-    if open_points:
-        names = ", ".join(open_points)
-        lines.append((f"{len(open_points)} open (faults.json): {names}", "yellow"))
     if document["unproved"]:
         rows = ", ".join(document["unproved"])
         lines.append((f"no fault is noticed by {rows}: never seen to fail", "red"))
@@ -135,7 +134,7 @@ def told(document: Document) -> list[tuple[str, str]]:
 
 
 def _of_lessons(document: Document) -> list[str]:
-    """One line a lesson: what it notices of what took effect in it."""
+    """One line for each lesson: which faults took effect, and which it noticed."""
     cells: dict[str, list[dict[str, Any]]] = {}
     for fault in document["faults"]:
         if not fault["name"].startswith("ok-"):

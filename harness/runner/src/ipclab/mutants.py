@@ -44,7 +44,9 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
-# A row that no fault of its own has killed meets so many further operators.
+# A lesson is tried with the faults that faults.json lists for it, or all it reaches.
+CENTRAL, EVERY = "central", "all"
+# A row that no fault of its own has killed is tried with so many more operators.
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
@@ -59,14 +61,15 @@ class Request:
     backend: str = "model"
     jobs: int = 1
     results: Path | None = None  # None: a new folder under results/
-    resume: bool = False  # go on in `results`
+    resume: bool = False  # continue in `results`
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these
     kind: str | None = None  # only NAMED or OPERATOR
     shard: tuple[int, int] | None = None  # only the Kth of N parts
-    lessons: bool = False  # the samples instead of the suite
+    lessons: str | None = None  # ask the samples, not the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after so long
     baseline: Path | None = None  # a run without the library, to compare with
+    like: Path | None = None  # an earlier matrix: what noticed a fault there is first
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ class Job:
 def run(out: Console, request: Request) -> int:
     """Run the faults, keep and show the matrix.
 
-    0 if each was told from the sound driver, 1 if not, 3 if it was stopped before
-    its end: then `--resume` goes on. UsageError and HarnessError.
+    0 if each was noticed, 1 if not, 3 if it was stopped before its end: then `--resume`
+    continues. UsageError and HarnessError.
     """
     began = time.monotonic()
     campaign = Campaign(out, request)
@@ -98,15 +101,12 @@ def run(out: Console, request: Request) -> int:
     _show(out, document)
     out.print(Text(str(page)), soft_wrap=True)
     if not complete:
-        left = sum(
-            fault["result"] == trials.NOT_RUN and not fault["note"]
-            for fault in document["faults"]
-        )
-        lessons = "--lessons " if request.lessons else ""
+        left = matrix.left(document)
+        lessons = f"--lessons {request.lessons} " if request.lessons else ""
         out.print(
             Text(
-                f"stopped: {left} of {len(document['faults'])} faults are left; go on "
-                f"with: ipclab mutants {lessons}--resume {campaign.folder}",
+                f"stopped: {left} of {len(document['faults'])} faults are left; "
+                f"continue with: ipclab mutants {lessons}--resume {campaign.folder}",
                 style="yellow",
             ),
             soft_wrap=True,
@@ -125,7 +125,10 @@ def choose(
     there = [x for x in catalogue.faults if backend == "model" or x.kind != HOOK]
     if request.lessons:
         central = {name for names in catalogue.lessons.values() for name in names}
-        there = [x for x in there if x.kind != OPERATOR or x.name in central]
+        every = request.lessons == EVERY
+        there = [
+            x for x in there if x.name in central or (every and x.kind != OPERATOR)
+        ]
     known = {x.name for x in catalogue.faults}
     functions = {x.function for x in catalogue.faults}
     for name in request.names:
@@ -192,6 +195,9 @@ class Campaign:
         }
         if request.resume:
             self._same(now)
+            asked = self._journal.head["lessons"]
+            if asked != request.lessons:
+                raise UsageError(f"{self.folder}: was begun with --lessons {asked}")
         else:
             chosen, partial = choose(self.catalogue, backend, request)
             self.folder = _folder(request.results)
@@ -200,6 +206,7 @@ class Campaign:
                 {
                     "made": _now(),
                     "suite": suite,
+                    "lessons": request.lessons,
                     **now,
                     "partial": partial,
                     "faults": [x.name for x in chosen],
@@ -217,12 +224,16 @@ class Campaign:
         for known in self._journal.baseline:
             self._sound[known.profile][known.ctest] = known
         self._plans: dict[tuple[str, int], list[Case]] = {}
-        self._noticed = {
-            x.fault for x in self._journal.trials if x.effect in trials.NOTICED
-        }
+        self._row_of = {x.name: trials.subject(x) for x in sound.everything}
+        self._noticed: set[tuple[str, str | None]] = set()  # trials.settled()
+        self._experience = trials.Experience(
+            _tests_of(request.like), self.catalogue.first
+        )
+        for trial in self._journal.trials:
+            self._note(by_name[trial.fault], trial)
 
     def _same(self, now: dict[str, str]) -> None:
-        """UsageError unless what was begun can be gone on with here."""
+        """UsageError unless the work that was begun can continue here."""
         head = self._journal.head
         if head["digest"] != now["digest"]:
             raise UsageError(
@@ -279,7 +290,9 @@ class Campaign:
                 continue
             profile = self.profile(fault)
             for case in self.cases(profile):
-                if fault.kind == OPERATOR or self.suite == LESSONS:
+                if self._request.lessons == CENTRAL:
+                    fits = self._central(fault, case)
+                elif fault.kind == OPERATOR or self.suite == LESSONS:
                     fits = case.gpus >= fault.gpus
                 else:
                     fits = case.requirement in fault.rows
@@ -305,10 +318,16 @@ class Campaign:
                 for case in cases
                 if (known := sound.get(case.name))
                 and known.usable
-                and (fault.function in known.functions or self._central(fault, case))
+                and (
+                    self._central(fault, case)
+                    or (
+                        self._request.lessons == EVERY
+                        and fault.function in known.functions
+                    )
+                )
             ]
         if fault.kind == OPERATOR:
-            return trials.candidates(fault, cases, sound, self.rows)
+            return trials.candidates(fault, cases, sound)
         return [
             case
             for row in fault.rows
@@ -321,14 +340,28 @@ class Campaign:
     def _central(self, fault: Fault, case: Case) -> bool:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
 
-    def _jobs(self) -> list[Job]:
-        """All that is left: the first test of each fault, then the second, …"""
-        ranked = [
-            (case.alone, rank, fault.name, Job(fault, self.profile(fault), case))
-            for fault in self.chosen
-            for rank, case in enumerate(self.planned(fault))
-            if (fault.name, case.name) not in self._done
-        ]
+    def _jobs(self, each: int) -> list[Job]:
+        """The next tests of all faults that need more: `each` of every row.
+
+        An operator has no rows: `each` of all its tests.
+        """
+        ranked = []
+        for fault in self.chosen:
+            profile = self.profile(fault)
+            left: dict[str | None, list[Case]] = defaultdict(list)
+            for case in self.planned(fault):
+                job = Job(fault, profile, case)
+                if (fault.name, case.name) not in self._done and self._wanted(job):
+                    row = None if fault.kind == OPERATOR else trials.subject(case)
+                    left[row].append(case)
+            for cases in left.values():
+                ordered = self._experience.order(
+                    fault, cases, self._sound[profile], self.rows
+                )
+                ranked += [
+                    (case.alone, rank, fault.name, Job(fault, profile, case))
+                    for rank, case in enumerate(ordered[:each])
+                ]
         ranked.sort(key=lambda entry: entry[:3])
         return [entry[3] for entry in ranked]
 
@@ -397,6 +430,10 @@ class Campaign:
         self._say(
             f"{len(self.chosen)} faults; {len(sound)} tests without a fault first"
         )
+        if self._request.lessons == CENTRAL:
+            named = {case.lesson for case in self.cases(None)}
+            if idle := sorted(str(x) for x in named - self.catalogue.lessons.keys()):
+                self._say(f"no central fault in faults.json for {', '.join(idle)}")
         if not self._run(sound, lambda _job: True, deadline):
             return False
         for known_bad in self._unsound():
@@ -404,8 +441,13 @@ class Campaign:
                 f"left out: {known_bad['ctest']}: {known_bad['verdict']}: "
                 f"{known_bad['reason']}"
             )
-        if not self._run(self._jobs(), self._wanted, deadline):
-            return False
+        each = 1
+        while jobs := self._jobs(each):
+            faults_left = len({job.fault for job in jobs})
+            self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
+            if not self._run(jobs, self._wanted, deadline):
+                return False
+            each *= 2  # what was learnt by then orders the rest
         whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
         if not whole or not (proofs := self._proofs()):
             return True
@@ -423,19 +465,26 @@ class Campaign:
         return self._run(proofs, still_unproved, deadline, proved)
 
     def _without_baseline(self) -> list[Job]:
-        """The tests of which nobody knows yet what they say without a fault."""
+        """The tests whose result without a fault is not known yet."""
         known = {(x.profile, x.ctest) for x in self._journal.baseline}
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 
     def _wanted(self, job: Job) -> bool:
-        """An operator stops at its first kill; a named fault meets all its rows."""
-        fault = job.fault
+        """Whether what the job could show is still open."""
         return (
-            fault is None
-            or fault.kind != OPERATOR
+            job.fault is None
             or self.suite == LESSONS
-            or fault.name not in self._noticed
+            or not trials.settled(job.fault, self._noticed, trials.subject(job.case))
         )
+
+    def _note(self, fault: Fault, trial: Trial) -> None:
+        """Learn from a trial."""
+        if trial.effect in trials.NOTICED:
+            self._noticed |= {
+                (trial.fault, None),
+                (trial.fault, self._row_of[trial.ctest]),
+            }
+            self._experience.noticed(fault, trial.ctest)
 
     def _run(
         self,
@@ -446,9 +495,9 @@ class Campaign:
     ) -> bool:
         if not jobs:
             return True
-        uuids = [str(gpu["uuid"]) for gpu in self.machine(None).probe["gpus"]]
-        if self.backend == "model":
-            uuids = []  # each test has a simulated machine of its own
+        apart = self.backend == "model"  # each test has a machine of its own
+        gpus = self.machine(None).probe["gpus"]
+        uuids = [] if apart else [str(gpu["uuid"]) for gpu in gpus]
         at_once = self._request.jobs
         shown = Counted(self._out, len(jobs))
 
@@ -463,17 +512,18 @@ class Campaign:
                 self._sound[job.profile][job.case.name] = entry
                 shown.finished("")
                 return
+            assert job.fault is not None
             self._done[entry.fault, entry.ctest] = entry
-            if entry.effect in trials.NOTICED:
-                self._noticed.add(entry.fault)
+            self._note(job.fault, entry)
             told(job, entry)
-            shown.finished(f"{len(self._noticed)} noticed")
+            number = sum(row is None for _, row in self._noticed)
+            shown.finished(f"{number} noticed")
 
         with shown:
             return schedule.run(
                 jobs,
                 at_once,
-                schedule.Allocator(uuids, at_once),
+                schedule.Allocator(uuids, at_once, apart),
                 self._execute,
                 lambda _job: None,
                 finished,
@@ -498,6 +548,7 @@ class Campaign:
         environment = {
             "LD_PRELOAD": f"{before}:{library}" if before else library,
             "IPCLAB_FAULT_STATE": str(state),
+            "IPCLAB_MODEL_MACHINE": str(folder),  # of this test alone
         }
         began = time.monotonic()
         machine = self.machine(job.profile)
@@ -552,9 +603,7 @@ class Campaign:
         named = {cell["row"] for fault in found for cell in fault["cells"]}
         order = [x for x in self.rows if x in named]
         order += sorted(named - self.rows.keys())
-        whole = not head["partial"] and not any(
-            x["result"] == trials.NOT_RUN and not x["note"] for x in found
-        )
+        whole = not head["partial"] and not matrix.left({"faults": found})
         return {
             "version": matrix.VERSION,
             "suite": self.suite,
@@ -711,6 +760,23 @@ def _folder(wanted: Path | None) -> Path:
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror}") from None
     return folder
+
+
+def _tests_of(folder: Path | None) -> dict[str, set[str]]:
+    """Fault: the tests that noticed it in the matrix of a folder.
+
+    UsageError if the folder has none.
+    """
+    if folder is None:
+        return {}
+    if (document := matrix.read(folder)) is None:
+        raise UsageError(f"{folder / matrix.NAME}: No such file or directory")
+    return {
+        fault["name"]: {
+            cell["test"] for cell in fault["cells"] if cell["result"] in trials.NOTICED
+        }
+        for fault in document["faults"]
+    }
 
 
 def _lines(path: Path) -> list[list[str]]:

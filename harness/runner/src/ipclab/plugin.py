@@ -170,7 +170,7 @@ class Plugin:
         session.exitstatus = self.run.exit_code
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What fails the run besides its tests."""
+        """What fails the run in addition to its tests."""
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 

@@ -72,6 +72,14 @@ def not_started(case: Case, why: str, seed: int) -> Record:
     return line
 
 
+def not_judged(case: Case, why: str, seed: int) -> Record:
+    """The line of a test that was not started, because its row does not hold here."""
+    ended = Ended(0, 0, False, "", (), 0.0)
+    line = _line(case, ended, seed, "not applicable", why)
+    line["roles"] = []
+    return line
+
+
 def verdict(
     line: Record, kind: str | None, entry: deviations.Entry | None
 ) -> tuple[str, str]:

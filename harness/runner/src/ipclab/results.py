@@ -131,7 +131,7 @@ class Contents:
 
 
 def read(folder: Path) -> Contents:
-    """A results folder, whoever made it.
+    """A results folder, also one from elsewhere.
 
     Raises UsageError if this is no results folder, or none of this version.
     """
@@ -257,7 +257,7 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 
 
 def _keep_names(folder: Path) -> None:
-    """After a power cut the folder shall not have the old file again.
+    """After a power cut the folder must not have the old file again.
 
     Where a file system cannot promise that, the old file is a good one, too.
     """

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ipclab import catalogue as documented
 from ipclab import ctest, deviations, faults, records, results
 from ipclab.ctest import Case
 from ipclab.deviations import Entry
@@ -26,9 +27,11 @@ def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int
     Without a folder those of results/latest, if there is such a run.
     """
     source = ctest.source_folder(build)
-    catalogue = deviations.read_requirements(
-        source / "conformance" / "requirements.json"
+    rows, sentences = (
+        source / "conformance" / name
+        for name in ("requirements.json", "sentences.json")
     )
+    catalogue = deviations.read_requirements(rows)
     cases = ctest.read(build)
     wrong = faults.known(build)
     verdicts = _verdicts(folder)
@@ -38,7 +41,8 @@ def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int
     if name.upper() not in catalogue:
         raise UsageError(f"no row '{name}'; `ipclab rules` lists them")
     row = catalogue[name.upper()]
-    _explain(out, row, cases, wrong, verdicts)
+    cited = documented.cited(documented.read(sentences, catalogue))
+    _explain(out, row, cited.get(row["id"], []), cases, wrong, verdicts)
     return 0
 
 
@@ -77,6 +81,7 @@ def _list(
 def _explain(
     out: Console,
     row: Entry,
+    cited: list[documented.Entry],
     cases: list[Case],
     wrong: Sequence[Fault],
     verdicts: dict[str, str],
@@ -85,9 +90,10 @@ def _explain(
     lines = [(f"{name}  {row['kind']}", row["statement"])]
     lines += [
         (field, str(row[field]))
-        for field in ("source", "scenario", "check")
+        for field in ("source", "since", "until", "scenario", "check")
         if row.get(field)
     ]
+    lines += [("sentence", f"{x.topic}: {x.says}") for x in cited]
     lines += [("follows from", origin) for origin in row.get("follows_from", [])]
     lines += [("lesson", lesson) for lesson in row.get("lessons", [])]
     lines += [

@@ -20,6 +20,7 @@ from ipclab import (
     deviations,
     expect,
     fingerprint,
+    hold,
     manifest,
     probe,
     records,
@@ -53,7 +54,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Planted:
-    """What a test gets besides the sound driver: a fault, or somebody who counts."""
+    """What is loaded in front of the driver for a test: a fault, or the census."""
 
     environment: Mapping[str, str]
     seconds: float | None = None  # it may run so long; None: CTest's time limit
@@ -90,7 +91,15 @@ class Run:
         self.probe = chosen.probe
         self._environment = chosen.environment
         self.findings = expect.findings(expected, self.probe) if expected else []
-        self.fingerprint = fingerprint.of_machine(self.probe)
+        probes = [case for case in everything if case.suite == "probe"]
+        self._holder = (
+            hold.Holder(probes[0], self._environment)
+            if self.probe["backend"] == "cuda"
+            else None
+        )
+        self.start_ms = self._holder.start_ms() if self._holder else None
+        held = self._holder is not None and self._holder.holds
+        self.fingerprint = fingerprint.of_machine(self.probe, held_open=held)
         self.deviations = deviations.Deviations(
             deviations.read_deviations(entries),
             self.probe["backend"],
@@ -101,12 +110,9 @@ class Run:
         self.state = "running"
         self.records: list[Record] = []
         self.selected = len(self.cases)
-        self.error: str | None = None  # why the harness could not go on
+        self.error: str | None = None  # why the harness could not continue
         self._exchanged: list[str] = []  # files that are others than at the start
-        self._programs = [
-            *self.cases,
-            *(case for case in everything if case.suite == "probe"),
-        ]
+        self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
         self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-")
@@ -116,8 +122,13 @@ class Run:
             self.results = Results(settings.results) if settings.results else None
             self.save()
         except BaseException:
-            self._temporary.cleanup()
+            self._release()
             raise
+
+    def _release(self) -> None:
+        self._temporary.cleanup()
+        if self._holder:
+            self._holder.close()
 
     def execute(
         self,
@@ -131,6 +142,10 @@ class Run:
 
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
         """
+        row = self.catalogue.get(case.requirement or "", {})
+        if why := deviations.does_not_hold(row, probe.cuda(self.probe)):
+            line = records.not_judged(case, why, self.settings.seed)
+            return self.judge(case, attempt, line)
         folder = tempfile.mkdtemp(dir=self._temporary.name)
         path = Path(folder) / "record.jsonl"
         limit = planted.seconds if planted else None
@@ -211,7 +226,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What fails the run besides the verdicts of its tests."""
+        """What fails the run in addition to the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
@@ -255,7 +270,7 @@ class Run:
     def close(self, state: str) -> None:
         """The run is over, as `finished`, `interrupted` or `broken`."""
         self.state = "broken" if self.error else state
-        self._temporary.cleanup()
+        self._release()
         try:
             if self.results:
                 self._compare_inputs()
@@ -306,7 +321,13 @@ class Run:
                     "statement": row["statement"],
                     "kind": row["kind"],
                     "source": row.get("source"),
-                    **({x: row[x] for x in ("follows_from",) if x in row}),
+                    **(
+                        {
+                            x: row[x]
+                            for x in ("follows_from", "since", "until")
+                            if x in row
+                        }
+                    ),
                 }
                 for name, row in self.catalogue.items()
             },
@@ -340,7 +361,7 @@ def _data_files(settings: Settings) -> tuple[Path, Path]:
 
 
 def _read_required(path: Path | None, known: set[str]) -> list[str]:
-    """Ids, one a line, `#` begins a comment: rows that must be judged here."""
+    """Ids, one on each line, `#` begins a comment: rows that must be judged here."""
     if path is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Run tests side by side and give each the GPUs it wants."""
+"""Run tests side by side and give each the GPUs that it needs."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Allocator:
 
     With no more jobs than GPUs each test has its GPUs to itself and waits for
     them; with more jobs it gets those with the least load, and only a test
-    that wants to be alone waits.
+    that wants to be alone waits. Where each test has a simulated machine of its
+    own (`apart`) it is alone there.
     """
 
-    def __init__(self, uuids: list[str], jobs: int) -> None:
+    def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
+        self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
         self._running = 0
         self._held = False  # by a test that wants to be alone
@@ -45,6 +47,7 @@ class Allocator:
 
     def take(self, wanted: int, alone: bool = False) -> list[str] | None:
         """GPUs for a test, at most as many as there are; None: not now."""
+        alone = alone and not self._apart
         if self._held or (alone and self._running):
             return None
         count = min(wanted, len(self._load))
@@ -84,11 +87,11 @@ def run(
     """Run the jobs in their order, at most `parallel` at once.
 
     False if a signal, or time.monotonic() at `deadline`, ended that: what runs
-    then is ended and not told to `finished`. `execute` gets the job, its
+    then is ended, and `finished` is not called for it. `execute` gets the job, its
     CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called in a
     thread of its own; the others are called here, in the caller's thread. A job
     that is not `wanted` any more when its turn comes is left out. If anything
-    raises, what runs is ended and the exception goes on.
+    raises, what runs is ended and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)
@@ -99,7 +102,7 @@ def run(
             visible = allocator.visible(uuids)
             exclusive = allocator.exclusive or job.case.alone
             done.put((job, execute(job, visible, exclusive), None))
-        except BaseException as error:  # goes on in the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             done.put((job, None, error))
 
     def start_what_fits() -> None:

@@ -1,4 +1,4 @@
-"""Hold a value to our two schemas with the standard library alone.
+"""Hold a value to our schemas with the standard library alone.
 
 It knows the words of JSON Schema that the files use, and no others. The tests
 compare its answers with those of the package jsonschema.
@@ -21,7 +21,7 @@ def _read(name: str) -> Schema:
     return schema
 
 
-RECORD, RUN = _read("record"), _read("run")
+RECORD, RUN, SENTENCES = _read("record"), _read("run"), _read("sentences")
 ADDED = (  # by the runner; a program writes all other fields
     "version",
     "ctest",

@@ -91,7 +91,7 @@ class Capture:
 
 
 def adopt_orphans() -> None:
-    """Make this process the one to whom orphans of its programs fall."""
+    """Make this process the new parent of orphans of its programs."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -211,7 +211,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _family(leader: int, mark: str) -> list[psutil.Process]:
-    """The leader's living descendants, whoever their parent is by now."""
+    """The leader's living descendants, whatever their parent is now."""
     family = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
@@ -235,7 +235,7 @@ def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
 
 
 class _End:
-    """The end of a child, told without reaping it."""
+    """The end of a child, seen without reaping it."""
 
     def __init__(self, pid: int) -> None:
         self._descriptor = os.pidfd_open(pid)
@@ -247,7 +247,7 @@ class _End:
         return bool(self._poll.poll(max(seconds, 0) * 1000))
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         os.close(self._descriptor)
 
 

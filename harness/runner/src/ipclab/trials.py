@@ -1,15 +1,17 @@
-"""From what tests did under faults to what became of each fault: no I/O here."""
+"""Makes each fault's result of what tests did under it: no I/O here."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ipclab.ctest import Case
+from ipclab.deviations import UNJUDGED_KINDS
 from ipclab.faults import OPERATOR, Catalogue, Fault
 
 KILLED, DENIED, SURVIVED, UNFIRED, UNJUDGED = (
@@ -28,7 +30,7 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
 )
 # Of one row under a named fault only.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # by a lesson, which teaches and need not judge
+UNNOTICED = "not noticed"  # by a lesson, which teaches and does not have to judge
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that the sound driver passes said 'not applicable'",
@@ -106,7 +108,7 @@ def limit(case: Case, seconds: float) -> float:
 
 
 def subject(case: Case) -> str:
-    """What a test speaks for: its row, or its lesson if it is a sample."""
+    """What a test stands for: its row, or its lesson if it is a sample."""
     return str(case.requirement or case.lesson)
 
 
@@ -126,17 +128,10 @@ def _name(function: str) -> re.Pattern[str]:
 
 
 def candidates(
-    fault: Fault,
-    cases: Sequence[Case],
-    baseline: Mapping[str, Baseline],
-    catalogue: Mapping[str, Mapping[str, Any]],
+    fault: Fault, cases: Iterable[Case], baseline: Mapping[str, Baseline]
 ) -> list[Case]:
-    """The tests that can notice an operator, in the order in which it meets them.
-
-    Those that reach its function; first those of rows that speak of it, then from
-    cheap to expensive. Tests that want to be alone come last.
-    """
-    found = [
+    """The tests that can notice an operator: those that reach its function."""
+    return [
         case
         for case in cases
         if case.gpus >= fault.gpus
@@ -144,15 +139,68 @@ def candidates(
         and known.usable
         and fault.function in known.functions
     ]
-    return sorted(
-        found,
-        key=lambda case: (
-            case.alone,
-            not speaks_of(catalogue.get(case.requirement or "", {}), fault.function),
-            baseline[case.name].seconds,
-            case.name,
-        ),
-    )
+
+
+class Experience:
+    """Which tests have noticed which faults: what a fault should meet next."""
+
+    def __init__(
+        self,
+        before: Mapping[str, Container[str]],
+        first: Mapping[str, Container[str]],
+    ) -> None:
+        """`before`, of an earlier matrix: fault: tests. `first`: operator: rows."""
+        self._before = before
+        self._first = first
+        self._alike: Counter[tuple[str, str]] = Counter()
+
+    def noticed(self, fault: Fault, test: str) -> None:
+        """A test has noticed a fault."""
+        if fault.kind == OPERATOR:
+            self._alike[fault.operator or "", test] += 1
+            self._alike[fault.function, test] += 1
+
+    def order(
+        self,
+        fault: Fault,
+        cases: Iterable[Case],
+        baseline: Mapping[str, Baseline],
+        catalogue: Mapping[str, Mapping[str, Any]],
+    ) -> list[Case]:
+        """The tests, the most promising first.
+
+        Those that noticed the fault before; those that faults.json puts first; those
+        that noticed others of the same function or operator; those of rows that are
+        judged and speak of the function. Then from cheap to expensive; tests that want
+        to be alone come last.
+        """
+        return sorted(
+            cases,
+            key=lambda case: (
+                case.name not in self._before.get(fault.name, ()),
+                case.requirement not in self._first.get(fault.operator or "", ()),
+                -self._alike[fault.operator or "", case.name]
+                - self._alike[fault.function, case.name],
+                case.alone,
+                catalogue.get(case.requirement or "", {}).get("kind") in UNJUDGED_KINDS,
+                not speaks_of(
+                    catalogue.get(case.requirement or "", {}), fault.function
+                ),
+                baseline[case.name].seconds,
+                case.name,
+            ),
+        )
+
+
+def settled(fault: Fault, noticed: Container[tuple[str, str | None]], row: str) -> bool:
+    """Whether a fault need not meet further tests of a row.
+
+    `noticed` has the pairs of fault and row, and of fault and None. An operator has
+    to be noticed once, a named fault by each of its rows; a legal answer meets all.
+    """
+    if fault.allowed:
+        return False
+    return (fault.name, None if fault.kind == OPERATOR else row) in noticed
 
 
 def outcome(
@@ -163,21 +211,29 @@ def outcome(
     written_down: Container[str] = (),
     every_row: bool = False,
 ) -> dict[str, Any]:
-    """What became of one fault, as mutants.json tells it.
+    """The result of one fault, as mutants.json has it.
 
-    `planned` are the tests that it has to meet, `trials` those that it has met, by
+    `planned` are the tests to try it with, `trials` those that were tried, by
     name. `rows` are the cells of rows without a usable test: OPEN or ELSEWHERE.
-    `written_down` are the rows that are never judged. Of an operator only the rows
-    that noticed are told, unless `every_row`.
+    `written_down` are the rows that are never judged. With `every_row` a fault is
+    tried with all tests and all are listed; else of an operator only the rows that
+    noticed it.
     """
-    every_row = every_row or fault.kind != OPERATOR
     met = [(case, trials[case.name]) for case in planned if case.name in trials]
     effects = [trial.effect for _, trial in met]
     noticed = any(x in NOTICED for x in effects)
-    left = len(planned) - len(met)
-    cells = _cells(fault, met, rows, written_down, every_row)
-    if fault.kind == OPERATOR and noticed:
-        left = 0  # it stopped at its first kill
+    pairs = {
+        (fault.name, row)
+        for case, trial in met
+        if trial.effect in NOTICED
+        for row in (subject(case), None)
+    }
+    left = sum(
+        case.name not in trials
+        and (every_row or not settled(fault, pairs, subject(case)))
+        for case in planned
+    )
+    cells = _cells(fault, met, rows, written_down, every_row or fault.kind != OPERATOR)
     elsewhere = bool(rows) and set(rows.values()) == {ELSEWHERE}
     if left or (elsewhere and not planned):
         result = NOT_RUN
@@ -312,11 +368,6 @@ def decided(
         note = "faults.json expects that it never fires here; it did"
     unexpected = result != UNFIRED and note.startswith("faults.json expects")
     wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
-    if result in (SURVIVED, UNFIRED, UNJUDGED) and wrong:
-        # Known and told, and still to be done; a new one fails the command.
-        open_point = catalogue.open.get((fault.name, backend))
-        if open_point is not None:
-            note, wrong = f"open: {open_point}", False
     return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
 
 

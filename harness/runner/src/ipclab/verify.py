@@ -1,10 +1,10 @@
-"""`ipclab verify RESULTS`: is a run that was handed in whole, fixed and unedited?
+"""`ipclab verify RESULTS`: is a submitted run complete, fixed and unedited?
 
 What the digests can show: a record or a setting that was edited, lost or added
 after the run, a file that was damaged on its way, and, with a build, a program
 or a catalogue other than the one that ran. What they cannot show: who made the
-run. There is no signature; whoever edits records and computes all digests
-again, or plays back the records of another day, is not found out. It shows
+run. There is no signature: if somebody edits records and computes all digests
+again, or submits the records of another day, nothing shows it. Digests show
 accidents and careless edits, not a forger.
 
 A verified run may well have failed: that a driver violates a row is a result.
@@ -23,7 +23,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ipclab import ctest, deviations, fingerprint, manifest, records, results, schema
+from ipclab import (
+    ctest,
+    deviations,
+    fingerprint,
+    manifest,
+    matrix,
+    records,
+    results,
+    schema,
+)
 from ipclab.records import Record
 
 REPEAT = 3
@@ -51,8 +60,10 @@ def run(out: Console, folder: Path, build: Path | None) -> int:
     document, found = contents.run, contents.records
     wrongs = [contents.wrong] if contents.wrong else []
     wrongs += problems(document, found, contents.seal)
-    if build is not None and not _wrong_document(document):
-        wrongs += _against_build(document, build)
+    if not _wrong_document(document):
+        wrongs += _kill_matrix(document, matrix.read(folder))
+        if build is not None:
+            wrongs += _against_build(document, build)
     for problem in wrongs:
         out.print(Text(f"not verified: {problem}"), soft_wrap=True)
     if not wrongs:
@@ -65,8 +76,8 @@ def problems(
 ) -> list[str]:
     """What is wrong with run.json and the records, one line each.
 
-    `seal` is what records.jsonl is, `found` are the good records in it. A prefix, or a
-    run.json that cannot be believed, is told as that and no further.
+    `seal` is what records.jsonl is, `found` are the good records in it. For a
+    prefix, or a run.json that cannot be trusted, this is the only line.
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
@@ -199,6 +210,20 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
         yield f"run.json: counts {document['counts']}, the records give {counts}"
 
 
+def _kill_matrix(document: Document, kills: matrix.Document | None) -> Iterator[str]:
+    """It is shown beside the verdicts, so it has to be of the same machine."""
+    if kills is None:
+        return
+    for name in ("backend", "machine"):
+        if kills[name] != document[name]:
+            yield f"{matrix.NAME}: made on {kills[name]}, the run on {document[name]}"
+    part = kills["partial"] or ""
+    if left := matrix.left(kills):
+        part = f"{left} faults not run"
+    if part:
+        yield f"{matrix.NAME}: not whole: {part}"
+
+
 def _against_build(document: Document, build: Path) -> Iterator[str]:
     ran = document["manifest"]
     cases = ctest.read(build)
@@ -221,7 +246,7 @@ def _against_build(document: Document, build: Path) -> Iterator[str]:
 
 def _told(document: Document, found: list[Record]) -> str:
     counts = ", ".join(f"{n} {verdict}" for verdict, n in document["counts"].items())
-    failed = "" if document["exit_code"] == 0 else "; the run failed all the same"
+    failed = "" if document["exit_code"] == 0 else "; the run failed nevertheless"
     return (
         f"{len(document['manifest']['tests'])} tests, {len(found)} records, "
         f"{document['machine']}: {counts}{failed}"

@@ -21,7 +21,7 @@ namespace lesson {
 
 using namespace ipclab;
 
-// TY:2565-2591, DRV:322-351: 64 bytes of plain data, whatever the kind.
+// 64 bytes of plain data, whatever the kind.
 static_assert(CUDA_IPC_HANDLE_SIZE == 64 && CU_IPC_HANDLE_SIZE == 64);
 static_assert(sizeof(cudaIpcMemHandle_t) == 64);
 static_assert(sizeof(CUipcMemHandle) == 64);

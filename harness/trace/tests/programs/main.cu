@@ -54,8 +54,7 @@ int run(const Case& role, bool wrong, char** argv) {
   close(ends[1]);
   Channel channel(ends[0]);
   role.exporter(channel, wrong);
-  int status = 0;
-  SYS_CHECK(waitpid(pid, &status, 0));
+  const int status = end_of(pid);
   return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILURE;
 }
 
@@ -64,6 +63,20 @@ int run(const Case& role, bool wrong, char** argv) {
 void wait_for_peers_end() {
   pollfd ended{peer, POLLIN, 0};
   if (poll(&ended, 1, 10000) != 1) std::exit(EXIT_FAILURE);
+}
+
+int end_of(pid_t child) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  SYS_CHECK(process);
+  pollfd ended{process, POLLIN, 0};
+  if (poll(&ended, 1, 20000) != 1) {
+    std::fprintf(stderr, "process %d does not end\n", child);
+    kill(child, SIGKILL);
+  }
+  close(process);
+  int status = 0;
+  SYS_CHECK(waitpid(child, &status, 0));
+  return status;
 }
 
 int main(int argc, char** argv) {

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <sys/types.h>
 
 #include <vector>
 
@@ -65,3 +66,7 @@ inline void* borrow(Channel& channel) {
 /// In the importer: waits until the exporter has ended. In the exporter: until
 /// the importer has.
 void wait_for_peers_end();
+
+/// Waits for the end of a child, which is killed if it takes too long; the
+/// status of waitpid(2).
+int end_of(pid_t child);

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ipclab import model
 from ipclab.errors import HarnessError, UsageError
 from ipclab.trace import files, findings, page, perfetto, recording
 from ipclab.trace.findings import Finding
@@ -36,7 +35,7 @@ def run(out: Console, request: Request) -> int:
     """Record, judge and draw; the exit code of `ipclab trace`.
 
     That of the program; with --check 1 if something was found. Raises UsageError
-    or HarnessError where no trace came about.
+    or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or Path("traces") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -79,7 +78,11 @@ def _record(out: Console, request: Request, folder: Path) -> int:
     )
     return recording.record(
         recording.Request(
-            find_program(request.command), folder, libraries, environment, on_model
+            [model.find_program(request.command[0]), *request.command[1:]],
+            folder,
+            libraries,
+            environment,
+            on_model,
         ),
         lambda text: out.print(f"recording, {text}", highlight=False),
     )
@@ -87,23 +90,14 @@ def _record(out: Console, request: Request, folder: Path) -> int:
 
 def _backend(request: Request) -> tuple[bool, dict[str, str]]:
     """Whether the program meets the model, and the variables for it."""
-    model = (request.build / "model").resolve()
     wanted = request.backend
     if wanted == "auto":
         there = request.profile is None and Path("/dev/nvidiactl").exists()
         wanted = "cuda" if there else "model"
     if wanted == "cuda":
         return False, {}
-    if not (model / "libcuda.so.1").is_file():
-        raise UsageError(
-            f"{model}: no GPU and no reference model here; "
-            f"build it with: cmake --build {request.build}"
-        )
-    before = os.environ.get("LD_LIBRARY_PATH")
-    environment = {"LD_LIBRARY_PATH": f"{model}:{before}" if before else str(model)}
-    if request.profile is not None:
-        environment["IPCLAB_PROFILE"] = request.profile
-    return True, environment
+    folder = model.folder(request.build)
+    return True, model.environment(folder, request.profile)
 
 
 def _draw(folder: Path, story: Story, counted: list[Finding]) -> None:
@@ -153,14 +147,3 @@ def _say(
     if covered:
         told += f", {len(covered)} suppressed"
     out.print(f"{told}: {folder / 'trace.html'}", highlight=False, markup=False)
-
-
-def find_program(command: Sequence[str]) -> list[str]:
-    """The command with its program as a path.
-
-    Raises UsageError if there is none of that name.
-    """
-    program = shutil.which(command[0])
-    if program is None:
-        raise UsageError(f"{command[0]}: no such program")
-    return [program, *command[1:]]

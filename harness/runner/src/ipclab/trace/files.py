@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import gzip
 import itertools
 import json
 import signal
@@ -147,11 +148,11 @@ def without_collector() -> Iterator[None]:
 
 
 def read(folder: Path) -> Trace:
-    """Read a folder of files that `ipclab trace` wrote.
+    """Read a folder of files that `ipclab trace` wrote, perhaps packed by gzip.
 
     Raises UsageError where there is no trace or one of another format.
     """
-    paths = sorted(folder.glob("*.trace"))
+    paths = sorted([*folder.glob("*.trace"), *folder.glob("*.trace.gz")])
     if not paths:
         raise UsageError(f"{folder}: no trace here (no file *.trace)")
     processes: list[Process] = []
@@ -164,8 +165,8 @@ def read(folder: Path) -> Trace:
                 entries += own
     processes.sort(key=lambda process: process.began)
     _ends(processes, entries, _tracer(folder))
-    _names(processes)
     entries.sort(key=when)
+    _names(processes, entries)
     return Trace(processes, entries)
 
 
@@ -214,7 +215,7 @@ def _file(path: Path) -> tuple[Process | None, list[Entry]]:
 def _lines(path: Path) -> Iterator[bytes]:
     """The whole lines; what was being written when the process died has a zero
     byte in front."""
-    with path.open("rb") as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # zeros that nothing was written into
@@ -289,18 +290,39 @@ def _ends(
             before[-1].ended = max(before[-1].ended, at)
 
 
-def _names(processes: list[Process]) -> None:
+EXPORTS = frozenset(
+    (
+        "cuIpcGetEventHandle",
+        "cuIpcGetMemHandle",
+        "cuMemExportToShareableHandle",
+        "cuMemPoolExportToShareableHandle",
+    )
+)
+
+
+def _names(processes: list[Process], entries: list[Entry]) -> None:
     """A name for each: its program, with a number where there are several.
 
-    The two roles of our own programs are called as their sources call them.
+    The two roles of our own programs are called as their sources call them: of a
+    program and its second starts, the exporter is the one that exports first.
     """
     bases = {process: _program(process) for process in processes}
-    for process in processes:
-        if ROLE in process.command:
-            bases[process] = "importer"
-            for parent in processes:
-                if parent.number == process.parent and ROLE not in parent.command:
-                    bases[parent] = "exporter"
+    exported = [
+        entry.process
+        for entry in entries
+        if isinstance(entry, Call) and entry.name in EXPORTS
+    ]
+    for parent in processes:
+        family = [
+            process
+            for process in processes
+            if process.parent == parent.number and ROLE in process.command
+        ]
+        if not family or ROLE in parent.command:
+            continue
+        family.append(parent)
+        bases.update(dict.fromkeys(family, "importer"))
+        bases[next((x for x in exported if x in family), parent)] = "exporter"
     used: dict[str, int] = {}
     for process, base in bases.items():
         used[base] = used.get(base, 0) + 1

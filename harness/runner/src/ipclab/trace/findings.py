@@ -38,7 +38,7 @@ RULES: dict[str, tuple[str, str]] = {
     "not-exportable": ("LMEM-21", "export memory of the kind that this handle is for"),
     "interior-pointer": (
         "LMEM-23",
-        "send the offset besides: a handle opens at the base of the allocation",
+        "send the offset, too: a handle opens at the base of the allocation",
     ),
     "shared-with-neighbours": (
         "SUBA-03",

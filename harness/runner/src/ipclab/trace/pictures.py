@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -12,10 +13,9 @@ from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
 from ipclab.trace.things import Memory
 
-LANE, NOTE, ROW, TOP = 300, 280, 32, 58  # pixels
-HEAD = 190
+WIDE_LANE, LANE, HEAD = 300, 250, 190  # pixels; many lanes are not so wide
+ROW, SECOND, TOP = 32, 16, 58
 MOST_STEPS = 400
-CHARACTERS = 40  # that fit into a note
 BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
 MOST_MEMORIES = 40
 
@@ -25,26 +25,28 @@ def sequence(
     names: Iterable[str],
     title: str,
     links: Mapping[str, str] | None = None,
+    most: int = MOST_STEPS,
 ) -> str:
     """The sequence: a lane for each of these processes, time downwards.
 
     Colours are classes of the page's style; what is refused is also dashed and
     marked, a death is also a cross. `links` leads the name of a call somewhere.
     """
-    left_out = len(drawn) - MOST_STEPS
-    drawn = drawn[:MOST_STEPS]
+    left_out = len(drawn) - most
+    drawn = drawn[:most]
     used = {x for step in drawn for x in (step.who, step.to)}
     lanes = [name for name in names if name in used]
-    x = {name: LANE // 2 + LANE * i for i, name in enumerate(lanes)}
+    lane = WIDE_LANE if len(lanes) < 4 else LANE
+    x = {name: lane // 2 + lane * i for i, name in enumerate(lanes)}
+    y = list(itertools.accumulate((_height(x) for x in drawn), initial=TOP))
     ends = {
-        step.who: TOP + ROW * i
-        for i, step in enumerate(drawn)
-        if step.kind in ("end", "death")
+        step.who: y[i] for i, step in enumerate(drawn) if step.kind in ("end", "death")
     }
-    height = TOP + ROW * (len(drawn) + (left_out > 0)) + 4
-    width = LANE * max(len(lanes), 1)
+    height = y[-1] + ROW * (left_out > 0) + 4
+    width = lane * max(len(lanes), 1)
     told = "; ".join(step.sentence for step in drawn[:60])
-    parts = [_svg("sequence", width, height, title, told)]
+    role = "group" if links else "img"  # an image has no links inside
+    parts = [_svg("sequence", width, height, title, told, role)]
     for name in lanes:
         middle = x[name]
         parts += [
@@ -53,43 +55,54 @@ def sequence(
             _box("head", middle, 18, HEAD, 28),
             _text("head", middle, 23, _cut(name, 24)),
         ]
-    for i, step in enumerate(drawn):
-        parts.append(_step(step, x, TOP + ROW * i, width, links or {}))
+    for number, (step, at) in enumerate(zip(drawn, y, strict=False)):
+        if not step.who:
+            picture = _text("more", width // 2, at + 4, step.text)
+        elif step.to and step.to != step.who:
+            picture = _arrow(step, x[step.who], x[step.to], at)
+        else:
+            picture = _note(step, x[step.who], at, lane - 20, links or {})
+        parts.append(f'<g class="step" data-step="{number}">{picture}</g>')
     if left_out > 0:
-        y = TOP + ROW * len(drawn)
-        parts.append(_text("more", width // 2, y, f"{left_out} more steps"))
+        parts.append(_text("more", width // 2, y[-1], f"{left_out} more steps"))
     return "\n".join([*parts, "</svg>"])
 
 
-def _step(
-    step: Step, x: Mapping[str, int], y: int, width: int, links: Mapping[str, str]
-) -> str:
-    if not step.who:
-        return _text("more", width // 2, y + 4, step.text)
-    here = x[step.who]
-    if step.to and step.to != step.who:
-        return _arrow(step, here, x[step.to], y)
+def _height(step: Step) -> int:
+    return ROW + (SECOND if _second(step) else 0)
+
+
+def _second(step: Step) -> str:
+    """What stands in a second line: why a call was refused."""
+    return step.detail if step.kind in ("refused", "failure") else ""
+
+
+def _note(step: Step, x: int, y: int, width: int, links: Mapping[str, str]) -> str:
+    characters = width // 7
     times = f" \N{MULTIPLICATION SIGN}{step.times}" if step.times > 1 else ""
     mark = {"refused": "\N{BALLOT X} ", "death": "\N{DAGGER} ", "never": "\u2026 "}
     text = mark.get(step.kind, "") + step.text
-    if step.detail and len(text) + len(step.detail) + 2 <= CHARACTERS + 2:
+    second = _second(step)
+    if step.detail and not second and len(text) + len(step.detail) + 2 <= characters:
         text += f"  {step.detail}"
     style = step.kind + (" found" if step.finding else "")
     told = f"{step.sentence}{'; ' + step.finding if step.finding else ''}"
-    note = (
-        f"<g><title>{escape(told)}</title>{_box(style, here, y, NOTE, 24)}"
-        f"{_text(style, here, y + 4, _cut(text, CHARACTERS + 4 - len(times)) + times)}"
-        "</g>"
-    )
+    tall = 24 + (SECOND if second else 0)
+    box = _box(style, x, y + (tall - 24) // 2, width, tall)
+    line = _text(style, x, y + 4, _cut(text, characters - len(times)) + times)
+    note = f"<g><title>{escape(told)}</title>{box}{line}"
+    if second:
+        note += _text(f"{style} why", x, y + 4 + SECOND, _cut(second, characters))
+    note += "</g>"
     if step.kind == "death":
-        note += f'<path class="cross" d="M{here - 8} {y + 14}l16 14m0 -14l-16 14"/>'
+        note += f'<path class="cross" d="M{x - 8} {y + 14}l16 14m0 -14l-16 14"/>'
     link = links.get(step.text)
     return f'<a href="{escape(link)}">{note}</a>' if link else note
 
 
 def _arrow(step: Step, start: int, end: int, y: int) -> str:
     way = 1 if end > start else -1
-    text = _cut(f"{step.text}, {step.detail}", 42)
+    text = _cut(f"{step.text}, {step.detail}" if step.detail else step.text, 42)
     return (
         f'<line class="message" x1="{start}" y1="{y + 5}" x2="{end - 11 * way}" '
         f'y2="{y + 5}"/>'
@@ -112,11 +125,20 @@ class _Bar:
     told: str = ""  # from which call to which
 
 
-def memory(story: Story, title: str) -> str:
+def memory(story: Story, title: str, since: int = 0) -> str:
     """The memory: for each block that was shared a group of bars, one for the
     process that owns it and one for each that has it open, with addresses, from
-    where it came to where it went; the number of references stands below."""
-    blocks = [x for x in story.memories if x.shared]
+    where it came to where it went; the number of references stands below.
+
+    What was gone `since` nanoseconds after the trace began is left out. The
+    attribute data-moments says which moment stands where: `nanoseconds,x` each.
+    """
+    began = story.trace.processes[0].began if story.trace.processes else 0
+    blocks = [
+        x
+        for x in story.memories
+        if x.shared and not (x.freed and when(x.freed) - began < since)
+    ]
     left_out = len(blocks) - MOST_MEMORIES
     blocks = blocks[:MOST_MEMORIES]
     groups = [(block, _bars(block, story)) for block in blocks]
@@ -131,6 +153,11 @@ def memory(story: Story, title: str) -> str:
         for block in blocks
     )
     parts = [_svg("memory", width, height, title, told)]
+    where = " ".join(f"{moment - began},{x}" for moment, x in column.items())
+    parts.append(
+        f'<g class="moments" data-moments="{where}"><line class="now" y1="0" '
+        f'y2="{height}" x1="-9" x2="-9"/></g>'
+    )
     y = 8
     for block, bars in groups:
         kind = {"malloc": "cudaMalloc", "chunk": "cuMemCreate"}.get(
@@ -211,10 +238,12 @@ def _references(bars: list[_Bar]) -> list[tuple[int, int]]:
     return counts
 
 
-def _svg(style: str, width: int, height: int, title: str, told: str) -> str:
+def _svg(
+    style: str, width: int, height: int, title: str, told: str, role: str = "img"
+) -> str:
     return (
         f'<svg class="{style}" xmlns="http://www.w3.org/2000/svg" width="{width}" '
-        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f'height="{height}" viewBox="0 0 {width} {height}" role="{role}">'
         f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
     )
 

@@ -210,7 +210,7 @@ def _event(event: Event, at: int, rule: str) -> Step:
 
 
 def _without_rounds(made: list[Step]) -> list[Step]:
-    """Rounds of a loop that come three times or more, told once."""
+    """Rounds of a loop that come three times or more, shown once."""
     shapes = [step.shape for step in made]
     kept: list[Step] = []
     place = 0

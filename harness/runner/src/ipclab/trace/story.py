@@ -74,6 +74,7 @@ class _Replay:
         self.by_file: list[Handle] = []  # descriptors
         self.sent: dict[str, deque[tuple[Event, list[Handle | None]]]] = {}
         self.said: set[tuple[Any, ...]] = set()
+        self.tainted: set[Process] = set()  # forked when CUDA was in use
 
     def run(self) -> Story:
         for at, what, value in self._order():
@@ -90,7 +91,7 @@ class _Replay:
                 space.calls += 1
                 space.faulted |= value.result in FAULTS
                 if value.process.forked and space.calls == 1:
-                    self._first_after_fork(value)
+                    self._first_after_fork(value, value.name)
                 handler = HANDLERS.get(value.name)
                 if handler:
                     handler(self, space, value)
@@ -169,19 +170,21 @@ class _Replay:
         ]
         if parents:  # descriptors are inherited, by fork and by exec
             space.descriptors = dict(parents[-1].descriptors)
+        if process.forked and any(x.calls for x in parents):
+            self.tainted.add(process)
         self.spaces[process] = space
 
-    def _first_after_fork(self, call: Call) -> None:
-        parents = [
-            x
-            for x in self.spaces.values()
-            if x.process.number == call.process.parent and x.calls
-        ]
-        if parents:
+    def _on_refused(self, space: Space, event: Event) -> None:
+        """What the runtime refused before it called the driver."""
+        if space.process.forked and space.calls == 0:
+            self._first_after_fork(event, event.facts["name"])
+
+    def _first_after_fork(self, entry: Entry, name: str) -> None:
+        if entry.process in self.tainted:
             self.found(
                 "cuda-after-fork",
-                call,
-                f"{call.name} in a child of fork, whose parent had called CUDA before",
+                entry,
+                f"{name} in a child of fork, whose parent had called CUDA before",
             )
 
     def _end(self, process: Process, at: int) -> None:
@@ -459,8 +462,8 @@ class _Replay:
             self.found(
                 "shared-with-neighbours",
                 call,
-                f"{item.name} is no multiple of 2 MiB: who opens it can read and "
-                "write what else lies in its block",
+                f"{item.name} is not a multiple of 2 MiB: its importer can read and "
+                "write everything else in its block",
                 once=(item,),
             )
 

@@ -1,0 +1,108 @@
+"""What covers each documented sentence: a page of counts, and one of all sentences.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from generator.rules import link_to
+from generator.text import lines, plain, table
+from ipclab import catalogue
+from ipclab.catalogue import Entry, Ledger
+
+Told = tuple[Entry, str]  # a sentence, and one of catalogue.COVERS
+
+
+def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
+    """File name -> page."""
+    oldest, newest = ledger.read[0], ledger.read[-1]
+    found = {x: catalogue.coverage(ledger, kinds, x) for x in (oldest, newest)}
+    counted = {x: catalogue.counts(told) for x, told in found.items()}
+    head = ["", *(f"CUDA {x}" for x in found)]
+    rows = [
+        [
+            f"{cover}: {catalogue.MEANING[cover]}",
+            *(str(count[cover]) for count in counted.values()),
+        ]
+        for cover in catalogue.COVERS
+    ]
+    rows.append(
+        [
+            "**judged and observed, of all that can be judged**",
+            *(
+                f"**{100 * catalogue.share(count):.1f} %**"
+                for count in counted.values()
+            ),
+        ]
+    )
+    everything = {
+        topic: [(entry, ledger.cover(entry, kinds)) for entry in ledger.entries[topic]]
+        for topic in ledger.entries
+    }
+    return {
+        "coverage.dox": "/**\n@page coverage Sentences\n"
+        "@brief Each documented sentence: judged, observed, or why not.\n\n"
+        "A sentence is one of the comments of CUDA's headers, of a function or a type "
+        "with which processes share memory or events. "
+        "`ipclab catalogue INCLUDE --coverage` says the same of any toolkit.\n\n"
+        f"{table(head, rows)}"
+        "- @subpage coverage_sentences\n\n"
+        f"@section coverage_open What no rule judges yet\n\n{_open(ledger, everything)}"
+        f"@section coverage_reasons Other reasons\n\n{_reasons(ledger)}*/\n",
+        "coverage_sentences.dox": "/**\n@page coverage_sentences All sentences\n"
+        "@brief By function and type, each with its rules.\n\n"
+        "A quotation has the first words of its sentence. Of functions that share "
+        "nothing, such as cudaFree, only the sentences are here on which a rule "
+        "rests.\n\n"
+        + "".join(_topic(topic, told, ledger) for topic, told in everything.items())
+        + "*/\n",
+    }
+
+
+def _open(ledger: Ledger, found: dict[str, list[Told]]) -> str:
+    """The reasons why a sentence that could be judged is not, with the functions."""
+    rows = []
+    for name, reason in ledger.reasons.items():
+        if reason["class"] != catalogue.OPEN:
+            continue
+        topics = {
+            topic: sum(entry.why_not == name for entry, _ in told)
+            for topic, told in found.items()
+        }
+        where = ", ".join(f"{x} ({count})" for x, count in topics.items() if count)
+        rows.append([plain(reason["says"]), where])
+    return table(["why", "function or type (sentences)"], rows)
+
+
+def _reasons(ledger: Ledger) -> str:
+    rows = [
+        [reason["class"], plain(reason["says"])]
+        for reason in ledger.reasons.values()
+        if reason["class"] != catalogue.OPEN
+    ]
+    return table(["", "why"], sorted(rows))
+
+
+def _topic(topic: str, told: Iterable[Told], ledger: Ledger) -> str:
+    rows = [
+        [
+            plain(entry.says),
+            lines([cover, *_span(entry)]),
+            ", ".join(map(link_to, entry.rows))
+            or plain(ledger.reasons[entry.why_not or ""]["says"]),
+        ]
+        for entry, cover in told
+    ]
+    columns = ["sentence", "", "rules, or why not"]
+    return f"@section coverage_{topic} {topic}\n\n{table(columns, rows)}"
+
+
+def _span(entry: Entry) -> list[str]:
+    """Between which versions the sentence stands there."""
+    return [
+        f"{word} {version}"
+        for word, version in (("since", entry.since), ("until", entry.until))
+        if version
+    ]

@@ -1,0 +1,167 @@
+"""Takes a page out of Doxygen's frame and makes its parts those of a book.
+
+Doxygen's HTML differs by version in its frame, not in what pages say. So only
+the title and the contents are taken; headings, tables, code and links are
+brought into a form that a phone, a screen reader and a printer can use.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape, unescape
+
+from generator import links
+
+TITLE = re.compile(r'<div class="title">(.*?)</div>', re.DOTALL)
+INSIDE = re.compile(r'<div class="contents">(.*)</div><!-- contents -->', re.DOTALL)
+ANCHOR = re.compile(r'<a class="anchor" id="([^"]+)"></a>\s*')
+HEADING = re.compile(r"<h([1-6])([^>]*)>(.*?)</h\1>", re.DOTALL)
+FRAGMENT = re.compile(r'<div class="fragment">(.*?)</div><!-- fragment -->', re.DOTALL)
+LINE = re.compile(r'<div class="line">(.*?)</div>\n?')
+TIP = re.compile(r'<div class="ttc".*?</div></div>\n?', re.DOTALL)
+TABLE = re.compile(
+    r'<table class="(?:markdownTable|doxtable)">(.*?)</table>', re.DOTALL
+)
+HEAD = re.compile(r'<tr class="markdownTableHead">\s*(.*?)</tr>\s*', re.DOTALL)
+CELL = re.compile(r"<(t[hd])[^>]*>(.*?)\s*(?=<t[hd]|</t[dhr]>|$)", re.DOTALL)
+SHORT_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
+# What a reader has no use for: empty paragraphs, and Doxygen's own classes.
+EMPTY = re.compile(r"<p>\s*</p>\n?")
+
+
+@dataclass
+class Heading:
+    """A heading of a page below its title."""
+
+    level: int  # 2 and more
+    anchor: str
+    text: str
+
+
+@dataclass
+class Page:
+    """A page of the book without its frame."""
+
+    name: str  # lesson_01
+    title: str  # as text
+    body: str  # HTML
+    headings: list[Heading] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        """What a link to it says."""
+        return f"{self.name}.html"
+
+
+def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
+    """The page of one file of Doxygen; None for one that has no contents.
+
+    `known` has the reference of each function of CUDA.
+    """
+    inside, title = INSIDE.search(html), TITLE.search(html)
+    if inside is None or title is None:
+        return None
+    page = Page(name, text_of(re.sub(r"<div.*", "", title[1], flags=re.S)), inside[1])
+    body = re.sub(r"<img [^>]*>(?:&#160;)?", "", page.body.replace("<p >", "<p>"))
+    # What Doxygen makes of two hyphens in code, and of blocks inside paragraphs.
+    body = SHORT_CODE.sub(lambda x: x[0].replace("&ndash;", "--"), body)
+    body = body.replace('<pre class="change"', '</p><pre class="change"')
+    body = re.sub(r"</details>\s*(?=<b>)", "</details>\n<p>", body)
+    body = body.replace("</details></p>", "</details>")
+    body = re.sub(r"<(/?)blockquote\b[^>]*>", _rule, body)
+    body = FRAGMENT.sub(_code, body)
+    body = TABLE.sub(_table, body)
+    page.body = EMPTY.sub("", links.linked(body, known))
+    _headings(page)
+    return page
+
+
+def _rule(tag: re.Match[str]) -> str:
+    """A rule is our wording: it looks like no quotation."""
+    return "</div>" if tag[1] else '<div class="rule">'
+
+
+def text_of(html: str) -> str:
+    """HTML as one line of text."""
+    return " ".join(unescape(TAG.sub("", html)).split())
+
+
+def _code(fragment: re.Match[str]) -> str:
+    """A program as <pre>, a <span> a line, with a button that copies it."""
+    inner = TIP.sub("", fragment[1])
+    found = LINE.findall(inner)
+    if not found:  # a shell line of Markdown
+        found = inner.strip("\n").splitlines()
+    lines = "\n".join(f'<span class="line">{line.rstrip()}</span>' for line in found)
+    return (
+        '<div class="code"><pre tabindex="0" role="group" aria-label="Code">'
+        f"<code>{lines}</code></pre></div>"
+    )
+
+
+def _table(table: re.Match[str]) -> str:
+    """A table that may be wider than the screen; without a head, one of facts."""
+    inner = table[1]
+    head = HEAD.search(inner)
+    cells = CELL.findall(head[1]) if head else []
+    if head and not any(text_of(cell) for _, cell in cells):
+        rows = [
+            [cell for _, cell in CELL.findall(row)]
+            for row in re.findall(r"<tr[^>]*>(.*?)</tr>", inner[head.end() :], re.S)
+        ]
+        told = "".join(
+            f'<tr><th scope="row">{re.sub("</?b>", "", row[0]).strip()}</th>'
+            f"<td>{row[1].strip()}</td></tr>\n"
+            for row in rows
+        )
+        return f'<table class="facts"><tbody>\n{told}</tbody></table>'
+    count = len(cells)
+    inner = re.sub(r'\s*class="markdownTable\w*"', "", inner)
+    inner = re.sub(r"<th(?: [^>]*)?>", '<th scope="col">', inner)
+    # A table whose first column names things: it is the head of its row.
+    inner = re.sub(
+        r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
+    )
+    return (
+        f'<div class="table columns-{count}" tabindex="0" role="group" '
+        f'aria-label="Table"><table>{inner}</table></div>'
+    )
+
+
+def _headings(page: Page) -> None:
+    """Headings in order below that of the page, each with an anchor and a link."""
+    open_levels: list[int] = []
+    used: set[str] = set(re.findall(r'id="([^"]+)"', page.body))
+
+    def renumbered(heading: re.Match[str]) -> str:
+        own, attributes, inner = int(heading[1]), heading[2], heading[3]
+        while open_levels and open_levels[-1] >= own:
+            open_levels.pop()
+        open_levels.append(own)
+        level = min(1 + len(open_levels), 6)
+        anchor = ANCHOR.search(inner)
+        inner = ANCHOR.sub("", inner).strip()
+        inner = re.sub(r'<span class="permalink">.*?</span>', "", inner)
+        text = text_of(inner)
+        if anchor:
+            name = anchor[1]
+        elif given := re.search(r'id="([^"]+)"', attributes):
+            name = given[1]
+        else:
+            name = base = re.sub(r"\W+", "-", text.lower()).strip("-") or "part"
+            number = 2
+            while name in used:
+                name, number = f"{base}-{number}", number + 1
+            used.add(name)
+        page.headings.append(Heading(level, name, text))
+        return (
+            f'<h{level} id="{name}">{inner}<a class="here" href="#{name}" '
+            f'aria-label="Link to: {escape(text)}"></a></h{level}>'
+        )
+
+    page.body = HEADING.sub(renumbered, page.body)

@@ -1,0 +1,123 @@
+"""The order of the book: what the menu shows, and what comes before and after.
+
+A page that nobody has put anywhere stands in the part "More", so that none is lost.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from generator.chapters import by_chapter, page_of
+from generator.rules import GROUPS
+
+# Part of the book -> its pages, where they do not come from a list.
+BEGIN = ("index", "five", "choose", "glossary")
+TOOLS = ("trace", "doctor", "runner", "errors", "calls")
+SENTENCES = ("coverage", "coverage_sentences")
+WORKSHOP = (
+    "workshop",
+    "path_two_hours",
+    "path_one_day",
+    "path_two_days",
+    "path_self_study",
+)
+WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
+# Doxygen's own name of a page -> the name that it has in the lists above.
+ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
+# Pages of one function or class: reached from their list, in no menu.
+DETAIL = ("class", "struct", "namespace", "union")
+
+
+@dataclass
+class Part:
+    """A part of the menu that opens and closes."""
+
+    title: str
+    pages: list[str] = field(default_factory=list)
+    number: str = ""  # of a chapter
+
+
+@dataclass
+class Book:
+    """All parts, and the titles of their pages."""
+
+    parts: list[Part]
+    titles: Mapping[str, str]
+    lessons: list[str]  # pages
+    under: dict[str, str]  # page of a rule -> page of its group
+
+    @property
+    def order(self) -> list[str]:
+        """Every page of the menu once, in the order in which to read."""
+        return [page for part in self.parts for page in part.pages]
+
+    def part_of(self, page: str) -> Part | None:
+        """Where a page stands, also one that no menu has."""
+        page = self.under.get(page, page)
+        return next((x for x in self.parts if page in x.pages), None)
+
+    def around(self, page: str) -> tuple[str, str]:
+        """The page before and the page after; empty at the ends."""
+        group = self.under.get(page)
+        order = (
+            [x for x, y in self.under.items() if y == group] if group else self.order
+        )
+        if page not in order:
+            return "", ""
+        at = order.index(page)
+        before = order[at - 1] if at else ""
+        return before, order[at + 1] if at + 1 < len(order) else ""
+
+    def label(self, page: str) -> str:
+        """What the menu says: a lesson by its number and the word to look for."""
+        title = self.titles.get(page, page)
+        if page in self.lessons:
+            return f"{page.removeprefix('lesson_')} {title.partition(':')[0]}"
+        if page in self.under:
+            return title.partition(":")[0]
+        return title.removesuffix(": rules")
+
+
+def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
+    """The menu for the pages that there are; `titles` has the title of each."""
+    known = set(titles)
+    parts = [Part("Begin", _there(BEGIN, known))]
+    for title, members in by_chapter(lessons).items():
+        number = members[0]["lesson"][0]
+        pages = [page_of(x["lesson"]) for x in members]
+        parts.append(Part(title, _there(pages, known), number))
+    parts.append(Part("Workshop", _there(WORKSHOP, known)))
+    parts.append(Part("Tools", _there(TOOLS, known)))
+    groups = [f"rules_{group}" for group in GROUPS]
+    parts.append(Part("Rules", _there(["rules", *groups, *SENTENCES], known)))
+    results = [x for x in titles if x.startswith("result")]
+    parts.append(Part("Results", sorted(results, key=lambda x: (x != "results", x))))
+    placed = {page for part in parts for page in part.pages} | set(WORK)
+    under = {page: f"rules_{page.split('_')[1]}" for page in titles if _is_rule(page)}
+    rest = [
+        page
+        for page in titles
+        if page not in placed
+        and page not in under
+        and page != "lessons"
+        and not page.startswith(DETAIL)
+        and not page.endswith("_8h")
+    ]
+    parts.append(Part("More", rest))
+    parts.append(Part("Work on it", _there(WORK, known)))
+    lesson_pages = [page_of(x["lesson"]) for x in lessons]
+    if "lessons" in known:
+        parts[0].pages.append("lessons")
+    return Book([x for x in parts if x.pages], titles, lesson_pages, under)
+
+
+def _there(pages: Iterable[str], known: set[str]) -> list[str]:
+    return [page for page in pages if page in known]
+
+
+def _is_rule(page: str) -> bool:
+    return page.startswith("rule_") and page.count("_") == 2

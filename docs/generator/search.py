@@ -1,0 +1,77 @@
+"""The index that search.js reads: an entry for each section of each page.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from generator.frame import Page, text_of
+from generator.navigation import Book
+
+HEADING = re.compile(r'<h[2-6] id="([^"]+)">.*?</h[2-6]>', re.DOTALL)
+UNREAD = re.compile(r"<(svg|script|style|button)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL)
+MOST = 6000  # characters of one section
+# What a reader wants first where two pages have the same words.
+WEIGHT = {
+    "lesson": 1.3,
+    "errors": 1.3,
+    "five": 1.3,
+    "choose": 1.2,
+    "glossary": 1.1,
+    "calls": 1.1,
+    "doctor": 1.2,
+    "rule": 0.8,
+    "rules": 0.5,
+    "results": 0.6,
+    "changes": 0.2,
+    "contributing": 0.4,
+    "errata": 0.5,
+}
+OTHER = 0.6
+ASIDE, LESS = ("_code", "_out", "_proof", "_test"), 0.6  # sections that name much
+APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
+WHOLE = ("rule", "class", "struct")  # pages about one thing
+
+
+def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:
+    """The file, a script because a page of a folder may not read other files.
+
+    `keywords` has words by which people look for a page, `page` or `page#section`.
+    """
+    entries = []
+    for page in pages.values():
+        kind = page.name.partition("_")[0]
+        weight = WEIGHT.get(page.name, WEIGHT.get(kind, OTHER))
+        titles = {heading.anchor: heading.text for heading in page.headings}
+        whole = kind in WHOLE
+        for anchor, html in [("", page.body)] if whole else sections(page.body):
+            text = text_of(UNREAD.sub(" ", html.replace("<", " <")))[:MOST]
+            if not anchor or text:
+                address = page.file + (f"#{anchor}" if anchor else "")
+                words = keywords.get(address.replace(".html", ""), "")
+                heading = titles.get(anchor, "")
+                label = _shown(book, page)
+                less = LESS if anchor.endswith(ASIDE) else 1
+                entry = [address, label, heading, words, text, round(weight * less, 2)]
+                entries.append([*entry, int(kind in APART)])
+    lines = ",\n".join(json.dumps(x, ensure_ascii=False) for x in entries)
+    return f"ipclabIndex = [\n{lines}\n];\n"
+
+
+def sections(body: str) -> list[tuple[str, str]]:
+    """Anchor and HTML of what stands before the first heading and after each."""
+    found, start, anchor = [], 0, ""
+    for heading in HEADING.finditer(body):
+        found.append((anchor, body[start : heading.start()]))
+        start, anchor = heading.end(), heading[1]
+    return [*found, (anchor, body[start:])]
+
+
+def _shown(book: Book, page: Page) -> str:
+    if page.name in book.lessons:
+        return f"{page.name.removeprefix('lesson_')} {page.title}"
+    return page.title

@@ -1,0 +1,140 @@
+"""Makes the book of what Doxygen wrote.
+
+    python -m generator.site --lessons lessons.json --version 0.1 GENERATED HTML
+
+Each page gets its place in the menu, what comes before and after, and an entry
+in the index that the search reads. Files that no page needs go.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from generator import frame, lesson_page, links, navigation, printed, search
+from generator.chapters import page_of
+
+TOP = Path(__file__).resolve().parents[2]
+THEME = TOP / "docs/theme"
+ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg")
+# Pages of Doxygen that say nothing that the menu does not say.
+LISTS = re.compile(r"dir_|pages$|modules$|.*-members$|files$|globals|functions")
+LESSON = re.compile(r"lesson_(\d\d)$")
+
+
+def main() -> None:
+    """Rewrite a folder of Doxygen's pages."""
+    parser = argparse.ArgumentParser(prog="generator.site")
+    parser.add_argument("--lessons", type=Path, required=True)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("generated", type=Path)
+    parser.add_argument("html", type=Path)
+    args = parser.parse_args()
+    lessons = json.loads(args.lessons.read_text())
+    make(lessons, args.version, args.generated, args.html)
+
+
+def make(
+    lessons: list[dict[str, Any]], version: str, generated: Path, html: Path
+) -> None:
+    """Frame all pages of `html`, with what `generated` has for them."""
+    known = links.references(generated / "cuda.tag")
+    raw = {path.stem: path.read_text() for path in sorted(html.glob("*.html"))}
+    found = {
+        name: page
+        for name, text in raw.items()
+        if not LISTS.match(name) and (page := frame.taken(name, text, known))
+    }
+    order = {page_of(x["lesson"]): x for x in lessons}
+    for name, lesson in order.items():
+        found[name] = lesson_page.completed(found[name], lesson)
+    book = navigation.book({x: page.title for x, page in found.items()}, lessons)
+    template = _environment().get_template("page.html.j2")
+    shutil.rmtree(html)
+    html.mkdir()
+    for page in found.values():
+        page.body = _live(page.body, found)
+        text = framed(template, book, page, version)
+        (html / page.file).write_text(text)
+    (html / "book.html").write_text(printed.page(book, found, version))
+    keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
+    (html / "index.js").write_text(search.index(book, found, keywords))
+    for asset in ASSETS:
+        shutil.copy(THEME / asset, html)
+    shutil.copytree(generated / "files", html, dirs_exist_ok=True)
+
+
+def framed(
+    template: jinja2.Template, book: navigation.Book, page: frame.Page, version: str
+) -> str:
+    """The whole file of a page."""
+    part = book.part_of(page.name)
+    group = book.under.get(page.name)
+    crumbs: list[tuple[str, str]] = []
+    if page.name != "index":
+        if part is not None:
+            title = f"{part.number} {part.title}".strip()
+            crumbs.append((title, "lessons" if part.number else ""))
+        if group:
+            crumbs.append((book.label(group), group))
+        crumbs.append((book.label(page.name), ""))
+    before, after = book.around(page.name)
+    number = LESSON.match(page.name)
+    at = book.lessons.index(page.name) + 1 if page.name in book.lessons else 0
+    shown: dict[str, Any] = {
+        **vars(page),
+        "title": page.title,
+        "number": number[1] if number else "",
+        "kind": "lesson" if number else page.name.partition("_")[0],
+        "description": frame.text_of(page.body)[:150],
+    }
+    return template.render(
+        book=book,
+        page=shown,
+        current=group or page.name,
+        here=part,
+        sections=[] if group else [x for x in page.headings if x.level == 2],
+        crumbs=crumbs,
+        progress=(at, len(book.lessons)) if at else None,
+        before=before,
+        after=after,
+        version=version,
+    )
+
+
+def _live(body: str, found: dict[str, frame.Page]) -> str:
+    """Without links to the pages that were left out."""
+
+    def kept(link: re.Match[str]) -> str:
+        return link[0] if link[1] in found else link[2]
+
+    return re.sub(
+        r'<a class="el(?:Ref)?" href="([\w]+)\.html[^"]*"[^>]*>(.*?)</a>',
+        kept,
+        body,
+        flags=re.S,
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(THEME),
+        autoescape=jinja2.select_autoescape(default=True, default_for_string=True),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["file"] = lambda name: f"{name}.html"
+    return environment
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The doctor's page: what it checks, and which answer belongs to which symptom.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from generator.chapters import page_of
+from generator.text import plain, table
+from ipclab import checks
+
+PAINS = Path(checks.__file__).with_name("pains.json")
+
+
+def parts(lessons: set[str]) -> dict[str, str]:
+    """File name -> table; `lessons` are those that there are."""
+    pains = json.loads(PAINS.read_text())["pains"]
+    return {
+        "doctor_checks.md": _checks(pains),
+        "doctor_symptoms.md": _symptoms(pains, lessons),
+    }
+
+
+def _checks(pains: list[dict[str, Any]]) -> str:
+    rows = []
+    for check in checks.CHECKS:
+        answers = [plain(x["what"]) for x in pains if check.id in x["checks"]]
+        rows.append([f"**{plain(check.title)}**", "; ".join(answers)])
+    return table(("check", "answers"), rows)
+
+
+def _symptoms(pains: list[dict[str, Any]], lessons: set[str]) -> str:
+    titles = {check.id: check.title for check in checks.CHECKS}
+    rows = []
+    for pain in pains:
+        read = [f"@ref {page_of(x)}" for x in pain["lessons"] if x in lessons]
+        read += [f'@ref error_{x} "{x}"' for x in pain["errors"]]
+        looked = ", ".join(plain(titles[x]) for x in pain["checks"])
+        rows.append([plain(pain["what"]), looked, ", ".join(read)])
+    return table(("symptom", "the doctor looks at", "read"), rows)

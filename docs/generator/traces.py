@@ -1,0 +1,261 @@
+"""The traces of the lessons, from which their pictures are drawn.
+
+docs/traces/NN_topic/ is what `ipclab trace` wrote of the lesson, without what no
+picture needs, and machine.txt, which says where. To record lessons anew:
+
+    python -m generator.traces --lessons lessons.json --build BUILD [LESSON...]
+
+on a GPU where there is one; a lesson that the machine cannot run is recorded on
+the reference model.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ipclab.errors import UsageError
+from ipclab.trace import files, sequence
+from ipclab.trace.files import Call
+from ipclab.trace.sequence import Step
+from ipclab.trace.story import Story, replay
+
+TOP = Path(__file__).resolve().parents[2]
+MACHINE = "machine.txt"
+ON_MODEL = "the reference model"
+SKIPPED = 77
+# How the runtime calls what the driver calls otherwise; else it is cudaX for cuX.
+RUNTIME = {
+    "cuCtxSynchronize": ("cudaDeviceSynchronize",),
+    "cuDevicePrimaryCtxReset": ("cudaDeviceReset",),
+    "cuEventCreate": ("cudaEventCreateWithFlags", "cudaEventCreate"),
+    "cuEventRecordWithFlags": ("cudaEventRecord",),
+    "cuLaunchHostFunc": ("cudaLaunchHostFunc", "cudaStreamAddCallback"),
+    "cuMemAlloc": ("cudaMalloc",),
+    "cuMemAllocAsync": ("cudaMallocAsync",),
+    "cuMemAllocFromPoolAsync": ("cudaMallocFromPoolAsync", "cudaMallocAsync"),
+    "cuMemAllocManaged": ("cudaMallocManaged",),
+    "cuMemAllocPitch": ("cudaMallocPitch",),
+    "cuMemFree": ("cudaFree",),
+    "cuMemFreeAsync": ("cudaFreeAsync", "cudaFree"),
+    "cuMemcpy": ("cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpyFromSymbol"),
+    "cuMemset": ("cudaMemset", "cudaMemsetAsync"),
+    "cuStreamCreate": ("cudaStreamCreateWithFlags", "cudaStreamCreate"),
+    "cuStreamCreateWithPriority": (
+        "cudaStreamCreateWithPriority",
+        "cudaStreamCreateWithFlags",
+        "cudaStreamCreate",
+    ),
+}
+
+
+class Missing(Exception):
+    """A lesson has no trace; says what to do."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A recorded lesson, replayed."""
+
+    folder: str  # 01_legacy_memory
+    machine: str
+    story: Story
+
+    @property
+    def names(self) -> list[str]:
+        """The processes, in the order in which they began."""
+        return [process.name for process in self.story.trace.processes]
+
+
+def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
+    """The trace of a lesson's folder. Raises Missing, and UsageError."""
+    folder = top / lesson
+    if not (folder / MACHINE).is_file():
+        raise Missing(
+            f"{lesson}: no trace in docs/traces; record it: ci/docs --trace {lesson}"
+        )
+    machine = (folder / MACHINE).read_text("utf-8").strip()
+    return Lesson(lesson, machine, replay(files.read(folder)))
+
+
+def steps(lesson: Lesson, source: str) -> list[Step]:
+    """What a picture shows: the calls as the lesson's source writes them.
+
+    Every call of a lesson is told, also where nothing is shared; what its source
+    does not name is the runtime's own affair.
+    """
+    story = lesson.story
+    story.concerns.update(
+        id(entry)
+        for entry in story.trace.entries
+        if isinstance(entry, Call) and as_written(entry.name, source)
+    )
+    drawn = []
+    for step in sequence.steps(story, []):
+        text = step.text
+        if step.kind in ("call", "refused", "copy", "never") and text[:2] == "cu":
+            text = as_written(text, source)
+        if not text or step.kind == "end":
+            continue
+        told = step.detail if step.kind in ("refused", "message") else ""
+        drawn.append(replace(step, text=text, detail=told))
+    return drawn
+
+
+def as_written(name: str, source: str) -> str:
+    """The name of a call as a source has it: the driver's or the runtime's; empty
+    if it has neither.
+
+    >>> as_written("cuIpcGetMemHandle", "cudaIpcGetMemHandle(&handle, data)")
+    'cudaIpcGetMemHandle'
+    """
+    if name.startswith("cuLaunch") and "<<<" in source:
+        return name
+    family = re.match("cuMem(cpy|set)", name)
+    known = RUNTIME.get(family[0] if family else name, ())
+    words = _words(source)
+    for candidate in (name, *known, f"cuda{name.removeprefix('cu')}"):
+        if candidate in words:
+            return candidate
+    return ""
+
+
+@functools.cache
+def _words(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", source))
+
+
+def sources(lesson: str) -> tuple[str, str]:
+    """The program of a lesson, and what samples/common does for it."""
+    program = TOP / "samples" / lesson / f"{lesson.partition('_')[2]}.cu"
+    headers = sorted((TOP / "samples/common").glob("*.h"))
+    return program.read_text(), "".join(path.read_text() for path in headers)
+
+
+def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
+    """Trace a lesson and keep what pictures need; where it was recorded.
+
+    Raises Missing if it fails. What was there before stays then.
+    """
+    name = lesson["lesson"]
+    program = build / "samples" / name / name.partition("_")[2]
+    gpu = _gpus()
+    with tempfile.TemporaryDirectory(prefix="ipclab-trace-") as temporary:
+        attempts = [["--backend", "cuda"]] if gpu else []
+        attempts.append(["--profile", lesson["profile"]])
+        for number, options in enumerate(attempts):
+            folder = Path(temporary) / str(number)
+            command = [
+                sys.executable, "-m", "ipclab", "trace", "--build", build,
+                "--out", folder, *options, "--", program,
+            ]  # fmt: skip
+            ended = subprocess.run(
+                list(map(str, command)),
+                cwd=TOP,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            if ended.returncode == 0:
+                machine = gpu if "cuda" in options else ON_MODEL
+                keep(folder, into / name, machine)
+                return machine
+            if ended.returncode != SKIPPED:
+                break
+    raise Missing(f"{name}: exit {ended.returncode}\n{ended.stdout}")
+
+
+def keep(folder: Path, into: Path, machine: str) -> None:
+    """Copy a trace: of the declared calls those that were made."""
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    for path in sorted(folder.glob("*.trace")):
+        kept = _used(path.read_bytes().replace(b"\0", b"").splitlines())
+        text = "".join(f"{line}\n" for line in kept).encode()
+        (into / f"{path.name}.gz").write_bytes(gzip.compress(text, mtime=0))
+    shutil.copy(folder / files.TRACER, into)
+    (into / MACHINE).write_text(machine + "\n")
+
+
+def _used(lines: list[bytes]) -> list[str]:
+    documents = [json.loads(line) for line in lines]
+    used = {x[4] for x in documents if isinstance(x, list)}
+    used |= {x["call"] for x in documents if isinstance(x, dict) and "call" in x}
+    kept = []
+    for line, document in zip(lines, documents, strict=True):
+        if isinstance(document, list) or document["what"] != "calls":
+            kept.append(line.decode())
+            continue
+        for number, call in enumerate(document["calls"], start=document["first"]):
+            if number in used:
+                one = {"what": "calls", "first": number, "calls": [call]}
+                kept.append(json.dumps(one))
+    return kept
+
+
+def _gpus() -> str:
+    """Number and name of the GPUs and the driver, empty without any."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = asked.stdout.splitlines()
+    name, _, driver = found[0].partition(", ")
+    return (
+        f"{len(found)} x {name}, driver {driver}"
+        if len(found) > 1
+        else (f"{name}, driver {driver}")
+    )
+
+
+def main() -> int:
+    """Record lessons; 1 if one fails."""
+    parser = argparse.ArgumentParser(prog="generator.traces")
+    parser.add_argument("--lessons", type=Path, required=True)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--into", type=Path, default=TOP / "docs/traces")
+    parser.add_argument("wanted", nargs="*", metavar="LESSON")
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(TOP / "harness/runner/src")
+    lessons = json.loads(args.lessons.read_text())
+    unknown = set(args.wanted) - {x["lesson"] for x in lessons}
+    if unknown:
+        print(f"traces: no lesson is called {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    failed = False
+    for lesson in lessons:
+        if args.wanted and lesson["lesson"] not in args.wanted:
+            continue
+        try:
+            machine = record(lesson, args.build, args.into)
+            print(f"{lesson['lesson']}: {machine}", flush=True)
+        except (Missing, UsageError) as error:
+            failed = True
+            print(f"traces: {error}", file=sys.stderr, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

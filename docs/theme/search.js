@@ -1,0 +1,211 @@
+// The search: words of the index (index.js) ranked by BM25, with a line of
+// context. Words may be cut short, and one or two letters may be wrong.
+"use strict";
+(() => {
+  const IGNORED = new Set(("a an and are as at be by can do does for from how i in is it my of on or " +
+    "that the this to what when where which who why with you").split(" "));
+  const FIELDS = [[1, 5], [2, 6], [3, 8], [4, 1]];  // place in an entry, weight
+  const MOST = 8;
+  let built = null;
+
+  const words = (text) => text.toLowerCase().match(/[a-z]+-\d+|[a-z_]\w*|\d+/g) || [];
+
+  // The ends that English puts after a word.
+  const stem = (word) => /^[a-z]{5,}$/.test(word) ?
+    word.replace(/(ies)$/, "y").replace(/(ing|ed|es|s)$/, "") : word;
+
+  const build = () => {
+    const postings = new Map();
+    const lengths = [];
+    ipclabIndex.forEach((entry, number) => {
+      let length = 0;
+      const counts = new Map();
+      for (const [field, weight] of FIELDS)
+        for (const word of words(entry[field])) {
+          counts.set(stem(word), (counts.get(stem(word)) || 0) + weight);
+          length += field === 4;
+        }
+      lengths.push(length);
+      for (const [word, count] of counts) {
+        if (!postings.has(word)) postings.set(word, []);
+        postings.get(word).push([number, count]);
+      }
+    });
+    const mean = lengths.reduce((sum, x) => sum + x, 0) / lengths.length;
+    return { postings, lengths, mean, vocabulary: [...postings.keys()] };
+  };
+
+  // Edits that lead from one word to the other; more than `most` are not counted.
+  const distance = (one, other, most) => {
+    if (Math.abs(one.length - other.length) > most) return most + 1;
+    let before = [], row = [...Array(other.length + 1).keys()];
+    for (let i = 1; i <= one.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= other.length; j++) {
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1,
+          row[j - 1] + (one[i - 1] !== other[j - 1]));
+        if (i > 1 && j > 1 && one[i - 1] === other[j - 2] && one[i - 2] === other[j - 1])
+          next[j] = Math.min(next[j], before[j - 2] + 1);
+      }
+      if (Math.min(...next) > most) return most + 1;
+      before = row;
+      row = next;
+    }
+    return row[other.length];
+  };
+
+  // Words of the index that a typed word may mean, each with its likelihood.
+  const meant = (typed) => {
+    const found = new Map();
+    if (built.postings.has(typed)) found.set(typed, 1);
+    if (typed.length >= 3)
+      for (const word of built.vocabulary)
+        if (word.startsWith(typed) && !found.has(word))
+          found.set(word, 0.3 + 0.4 * typed.length / word.length);
+    if (!found.size && typed.length >= 4) {
+      const most = typed.length >= 8 ? 2 : 1;
+      for (const word of built.vocabulary)
+        if (distance(typed, word, most) <= most) found.set(word, 0.4);
+    }
+    if (!found.size && typed.length >= 4)
+      for (const word of built.vocabulary)
+        if (word.includes(typed)) found.set(word, 0.3);
+    return found;
+  };
+
+  // Number of an entry -> what it is worth for each typed word.
+  const score = (typed) => {
+    const scores = new Map();
+    typed.forEach((term, place) => {
+      for (const [word, likely] of meant(term)) {
+        const list = built.postings.get(word);
+        const rare = Math.log(1 + (ipclabIndex.length - list.length + 0.5) / (list.length + 0.5));
+        for (const [number, count] of list) {
+          const long = 0.4 + 0.6 * built.lengths[number] / built.mean;
+          const value = likely * rare * count * 2.2 / (count + 1.2 * long) * ipclabIndex[number][5];
+          if (!scores.has(number)) scores.set(number, Array(typed.length).fill(0));
+          const worth = scores.get(number);
+          worth[place] = Math.max(worth[place], value);
+        }
+      }
+    });
+    return scores;
+  };
+
+  const sum = (values) => values.reduce((all, x) => all + x, 0);
+
+  // The best section of each page that has the words, best page first: a page
+  // counts with the best that any of its sections has for each word, unless its
+  // sections have nothing to do with each other.
+  const find = (text) => {
+    const all = words(text).filter((word) => !IGNORED.has(word));
+    const typed = [...new Set((all.length ? all : words(text)).map(stem))];
+    const whole = text.trim().toLowerCase();
+    const pages = new Map();
+    for (const [number, values] of score(typed)) {
+      const entry = ipclabIndex[number];
+      const named = [entry[2].split(" (")[0], entry[1].split(":")[0]]
+        .some((name, i) => name.toLowerCase() === whole && (i === 0 || !entry[2]));
+      const page = entry[0].split("#")[0];
+      if (!pages.has(page)) pages.set(page, { best: 0, values: Array(typed.length).fill(0), bonus: 0 });
+      const seen = pages.get(page);
+      const worth = sum(values) * (values.filter(Boolean).length / typed.length) + (named ? 1000 : 0);
+      if (worth > seen.best) Object.assign(seen, { best: worth, entry, ...(entry[6] && { values }) });
+      seen.bonus = Math.max(seen.bonus, named ? 1000 : 0, worth * 0.5);
+      if (!entry[6]) seen.values = seen.values.map((x, i) => Math.max(x, values[i]));
+    }
+    return [...pages.values()]
+      .map((x) => ({ ...x, worth: x.bonus +
+        sum(x.values) * (x.values.filter(Boolean).length / typed.length) ** 2 }))
+      .sort((a, b) => b.worth - a.worth)
+      .slice(0, MOST).map((x) => ({ entry: x.entry, typed }));
+  };
+
+  // A piece of the text around the first typed word, the words marked.
+  const context = (text, typed) => {
+    const like = (word) => typed.some((x) => stem(word.toLowerCase()).startsWith(x));
+    const at = [...text.matchAll(/[\w-]+/g)].find((x) => like(x[0]))?.index ?? 0;
+    const start = at > 60 ? text.indexOf(" ", at - 60) + 1 : 0;
+    const line = document.createElement("span");
+    line.className = "context";
+    if (start) line.append("… ");
+    for (const piece of text.slice(start, start + 150).split(/([\w-]+)/)) {
+      if (piece && /\w/.test(piece) && like(piece)) {
+        const mark = document.createElement("mark");
+        mark.textContent = piece;
+        line.append(mark);
+      } else line.append(piece);
+    }
+    return line;
+  };
+
+  const box = document.getElementById("search");
+  const hits = document.getElementById("hits");
+  let chosen = -1;
+
+  const choose = (next) => {
+    const all = [...hits.querySelectorAll("a")];
+    all[chosen]?.setAttribute("aria-selected", "false");
+    chosen = all.length ? (next + all.length) % all.length : -1;
+    all[chosen]?.setAttribute("aria-selected", "true");
+    all[chosen]?.scrollIntoView({ block: "nearest" });
+    if (chosen >= 0) box.setAttribute("aria-activedescendant", all[chosen].id);
+    else box.removeAttribute("aria-activedescendant");
+  };
+
+  const close = () => {
+    hits.hidden = true;
+    box.setAttribute("aria-expanded", "false");
+    choose(-1);
+    chosen = -1;
+  };
+
+  const show = () => {
+    hits.replaceChildren();
+    chosen = -1;
+    box.removeAttribute("aria-activedescendant");
+    const text = box.value.trim();
+    if (!text) return close();
+    built ??= build();
+    const found = find(text);
+    found.forEach(({ entry, typed }, number) => {
+      const hit = document.createElement("a");
+      hit.href = entry[0];
+      hit.id = `hit-${number}`;
+      hit.setAttribute("role", "option");
+      hit.setAttribute("aria-selected", "false");
+      const title = document.createElement("b");
+      title.textContent = entry[1];
+      hit.append(title);
+      if (entry[2]) hit.append(` › ${entry[2]}`);
+      hit.append(context(entry[4], typed));
+      hits.append(hit);
+    });
+    if (!found.length) {
+      const none = document.createElement("div");
+      none.setAttribute("role", "option");
+      none.setAttribute("aria-selected", "false");
+      none.className = "none";
+      none.textContent = "Nothing found. Try one word, a number or the name of a call.";
+      hits.append(none);
+    }
+    hits.hidden = false;
+    box.setAttribute("aria-expanded", "true");
+  };
+
+  box.addEventListener("input", show);
+  box.addEventListener("focus", show);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown") choose(chosen + 1);
+    else if (event.key === "ArrowUp") choose(chosen - 1);
+    else if (event.key === "Escape") close();
+    else if (event.key === "Enter") (hits.querySelectorAll("a")[Math.max(chosen, 0)])?.click();
+    else return;
+    event.preventDefault();
+  });
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest(".search")) close();
+  });
+  hits.addEventListener("click", (event) => { if (event.target.closest("a")) close(); });
+  if (document.activeElement === box) show();
+})();

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tests of the interpreter for x86-64-v3 are skipped where it cannot run.
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace {
+
+[[gnu::constructor]] void skip_on_older_processors() {
+  if (__builtin_cpu_supports("x86-64-v3")) return;
+  std::puts("SKIP: this processor is older than x86-64-v3");
+  std::fflush(stdout);
+  _exit(77);
+}
+
+}  // namespace

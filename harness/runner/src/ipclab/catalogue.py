@@ -1,0 +1,345 @@
+"""`ipclab catalogue`: does a toolkit's documentation still say what the rows cite?
+
+conformance/sentences.json has an entry for each documented sentence of the
+functions that the suite is about: the rows that judge or observe it, or the reason
+why none does. This module holds that list to the headers of a toolkit.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ipclab import deviations, documentation, schema
+from ipclab.documentation import Documentation, Sentence
+from ipclab.errors import HarnessError
+
+ALIKE = 0.6  # of two sentences: one is the other, changed
+
+# What covers a sentence, in the order in which it is told.
+JUDGED, OBSERVED, OPEN = "judged", "observed", "open"
+ELSEWHERE, NO_CLAIM = "elsewhere", "no claim"
+COVERS = (JUDGED, OBSERVED, OPEN, ELSEWHERE, NO_CLAIM)
+MEANING = {
+    JUDGED: "a row judges it",
+    OBSERVED: "a row writes down what happens, or teaches it",
+    OPEN: "it could be judged, and no row does",
+    ELSEWHERE: "it is about something other than sharing between processes",
+    NO_CLAIM: "it claims nothing that a driver could break",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sentence that somebody has read, and what covers it."""
+
+    topic: str
+    says: str
+    digest: str
+    since: str | None  # the first toolkit that has it; None: the first one read
+    until: str | None  # the last one
+    rows: tuple[str, ...]
+    why_not: str | None
+
+    def expected_in(self, toolkit: str) -> bool:
+        """Whether the sentence stands in the documentation of a toolkit."""
+        return holds(self.since, self.until, toolkit)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """conformance/sentences.json."""
+
+    read: list[str]  # the toolkits that somebody went through
+    concerned: re.Pattern[str]  # topics of which every sentence has an entry
+    reasons: dict[str, dict[str, str]]
+    entries: dict[str, list[Entry]]  # by topic
+
+    def cover(self, entry: Entry, kinds: Mapping[str, str]) -> str:
+        """One of COVERS; `kinds` are the kinds of the catalogue's rows."""
+        if entry.why_not:
+            return self.reasons[entry.why_not]["class"]
+        taught = all(kinds[row] in deviations.UNJUDGED_KINDS for row in entry.rows)
+        return OBSERVED if taught else JUDGED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How a toolkit's documentation departs from an entry.
+
+    `what` is changed, moved, gone, new, or found (though the entry's since or
+    until says that this toolkit does not have it).
+    """
+
+    what: str
+    topic: str
+    rows: tuple[str, ...]
+    old: str  # what the entry knows, or all of it if the older headers are at hand
+    new: str  # what stands there now
+
+
+def holds(since: str | None, until: str | None, toolkit: str) -> bool:
+    """Whether something holds for a version of CUDA such as 13.5."""
+    this = _version(toolkit)
+    return (since is None or _version(since) <= this) and (
+        until is None or this <= _version(until)
+    )
+
+
+def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
+    """The entries, held to their schema and to the catalogue's rows.
+
+    Raises HarnessError with the place if something is wrong.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise HarnessError(f"{path}: is no JSON ({error})") from None
+    if wrong := schema.error(document, schema.SENTENCES, "sentences"):
+        raise HarnessError(f"{path}: {wrong}")
+    ledger = Ledger(
+        document["read"],
+        re.compile("|".join(f"(?:{x})" for x in document["concerned"])),
+        document["reasons"],
+        {
+            topic: [
+                Entry(
+                    topic,
+                    x["says"],
+                    x["digest"],
+                    x.get("since"),
+                    x.get("until"),
+                    tuple(x.get("rows", ())),
+                    x.get("why_not"),
+                )
+                for x in entries
+            ]
+            for topic, entries in document["sentences"].items()
+        },
+    )
+    for entry in _all(ledger):
+        if wrong := _inconsistent(entry, ledger, rows):
+            raise HarnessError(f"{path}: {entry.topic}: {entry.digest}: {wrong}")
+    return ledger
+
+
+def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str | None:
+    if bool(entry.rows) == bool(entry.why_not):
+        return "has either 'rows' or 'why_not'"
+    if entry.why_not and entry.why_not not in ledger.reasons:
+        return f"'{entry.why_not}' is no entry of 'reasons'"
+    unknown = [row for row in entry.rows if row not in rows]
+    return f"{unknown[0]} is no row of requirements.json" if unknown else None
+
+
+def cited(ledger: Ledger) -> dict[str, list[Entry]]:
+    """Row -> the sentences that it rests on."""
+    found: dict[str, list[Entry]] = {}
+    for entry in _all(ledger):
+        for row in entry.rows:
+            found.setdefault(row, []).append(entry)
+    return found
+
+
+def compare(
+    ledger: Ledger, now: Documentation, before: Documentation | None = None
+) -> list[Finding]:
+    """How the documentation `now` departs from the entries.
+
+    `before` is that of an older toolkit, for the whole of an old sentence.
+    """
+    topics = [*ledger.entries]
+    topics += [x for x in now.topics if x not in ledger.entries]
+    whole = {
+        (topic, sentence.digest): sentence.text
+        for topic, told in (before.topics if before else {}).items()
+        for sentence in told
+    }
+    known = {(x.topic, x.digest) for x in _all(ledger)}
+    elsewhere = {
+        sentence.digest: topic
+        for topic, told in now.topics.items()
+        for sentence in told
+        if (topic, sentence.digest) not in known
+    }
+    found: list[Finding] = []
+    for topic in topics:
+        found += _of_topic(ledger, topic, now, whole, elsewhere)
+    return found
+
+
+def _of_topic(
+    ledger: Ledger,
+    topic: str,
+    now: Documentation,
+    whole: Mapping[tuple[str, str], str],
+    elsewhere: Mapping[str, str],
+) -> Iterator[Finding]:
+    entries = ledger.entries.get(topic, [])
+    told = {x.digest: x for x in now.topics.get(topic, [])}
+    known = {x.digest for x in entries}
+    unknown = [x for x in told.values() if x.digest not in known]
+    for entry in entries:
+        old = whole.get((topic, entry.digest), entry.says)
+        expected = entry.expected_in(now.toolkit)
+        if expected and entry.digest not in told:
+            if changed := _alike(entry, old, unknown):
+                unknown.remove(changed)
+                yield Finding("changed", topic, entry.rows, old, changed.text)
+            elif place := elsewhere.get(entry.digest):
+                yield Finding("moved", topic, entry.rows, old, f"now under {place}")
+            else:
+                yield Finding("gone", topic, entry.rows, old, "")
+        elif not expected and entry.digest in told:
+            span = f"since {entry.since}" if entry.since else ""
+            span += f" until {entry.until}" if entry.until else ""
+            new = f"stands there, though the entry says {span.strip()}"
+            yield Finding("found", topic, entry.rows, old, new)
+    if ledger.concerned.fullmatch(topic):
+        for sentence in unknown:
+            yield Finding("new", topic, (), "", sentence.text)
+
+
+def _alike(entry: Entry, old: str, candidates: Sequence[Sentence]) -> Sentence | None:
+    """The sentence that an entry has become."""
+    short = old == entry.says
+    best = max(
+        candidates,
+        key=lambda x: _likeness(old, x.says if short else x.text),
+        default=None,
+    )
+    if best is None or _likeness(old, best.says if short else best.text) < ALIKE:
+        return None
+    return best
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.split(), other.split()).ratio()
+
+
+def coverage(
+    ledger: Ledger, kinds: Mapping[str, str], toolkit: str
+) -> dict[str, list[tuple[Entry, str]]]:
+    """Topic -> its sentences in a toolkit's documentation, and what covers each.
+
+    Only topics that the suite is about: of others, rows cite single sentences.
+    """
+    return {
+        topic: told
+        for topic, entries in ledger.entries.items()
+        if ledger.concerned.fullmatch(topic)
+        and (
+            told := [
+                (entry, ledger.cover(entry, kinds))
+                for entry in entries
+                if entry.expected_in(toolkit)
+            ]
+        )
+    }
+
+
+def counts(found: Mapping[str, list[tuple[Entry, str]]]) -> Counter[str]:
+    """How many sentences have each of COVERS."""
+    return Counter(cover for told in found.values() for _, cover in told)
+
+
+def share(counted: Mapping[str, int]) -> float:
+    """The part of the judgeable sentences that rows judge or observe, from 0 to 1."""
+    covered = counted[JUDGED] + counted[OBSERVED]
+    return covered / (covered + counted[OPEN])
+
+
+def run(
+    out: Console, source: Path, headers: Path, old: Path | None, every: bool
+) -> int:
+    """Print what a toolkit's documentation says anew; with `every` each sentence.
+
+    Returns 1 if an entry is changed, moved, gone, new or found.
+    """
+    rows = deviations.read_requirements(source / "conformance" / "requirements.json")
+    ledger = read(source / "conformance" / "sentences.json", rows)
+    now = documentation.read(headers)
+    before = documentation.read(old) if old else None
+    found = compare(ledger, now, before)
+    kinds = {name: row["kind"] for name, row in rows.items()}
+    if every:
+        _sentences(out, ledger, coverage(ledger, kinds, now.toolkit))
+    for finding in found:
+        _tell(out, finding)
+    _summary(out, ledger, found, kinds, now)
+    return 1 if found else 0
+
+
+def _tell(out: Console, finding: Finding) -> None:
+    rows = ", ".join(finding.rows) or ("no row" if finding.what != "new" else "")
+    out.print(Text(f"{finding.what}  {finding.topic}  {rows}".rstrip(), style="bold"))
+    for label, text in (("old", finding.old), ("new", finding.new)):
+        if text:
+            out.print(Text(f"  {label}: {text}"), soft_wrap=True)
+    if finding.what in ("new", "changed"):
+        sentence = Sentence(finding.topic, finding.new)
+        entry = {"says": sentence.says, "digest": sentence.digest}
+        line = json.dumps(entry, ensure_ascii=False)
+        out.print(Text(f"  entry: {line}", style="dim"), soft_wrap=True)
+
+
+def _sentences(
+    out: Console, ledger: Ledger, found: Mapping[str, list[tuple[Entry, str]]]
+) -> None:
+    for topic, told in found.items():
+        out.print(Text(topic, style="bold"))
+        for entry, cover in told:
+            by = ", ".join(entry.rows) or ledger.reasons[entry.why_not or ""]["says"]
+            out.print(Text(f"  {cover:9} {entry.says}  [{by}]"), soft_wrap=True)
+
+
+def _summary(
+    out: Console,
+    ledger: Ledger,
+    found: Sequence[Finding],
+    kinds: Mapping[str, str],
+    now: Documentation,
+) -> None:
+    counted = counts(coverage(ledger, kinds, now.toolkit))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right")
+    table.add_column()
+    for cover in COVERS:
+        table.add_row(str(counted[cover]), f"{cover}: {MEANING[cover]}")
+    out.print(table)
+    out.print(
+        f"CUDA {now.toolkit}: {counted.total()} documented sentences; rows judge or "
+        f"observe {100 * share(counted):.1f} % of the "
+        f"{counted[JUDGED] + counted[OBSERVED] + counted[OPEN]} that can be judged"
+    )
+    touched = {row for finding in found for row in finding.rows}
+    said = Counter(finding.what for finding in found)
+    told = ", ".join(f"{number} {what}" for what, number in said.items())
+    resting = cited(ledger)
+    out.print(
+        f"{len(resting)} rows rest on sentences of the headers; of "
+        f"{len(touched)} something is different"
+        + (f" ({told})" if told else ": every sentence stands")
+    )
+
+
+def _all(ledger: Ledger) -> Iterator[Entry]:
+    for entries in ledger.entries.values():
+        yield from entries
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split("."))

@@ -1,0 +1,215 @@
+"""Judges an exercise by what it does: exit code, trace, and drivers with a fault."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipclab.learn.exercises import Exercise
+from ipclab.learn.toolbox import Ran, Toolbox
+from ipclab.trace.files import Call
+from ipclab.trace.story import Story
+
+MOST_LINES = 24  # of what a program or a compiler says
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """Why an exercise does not pass: what was expected and what was seen."""
+
+    # compile, exit, crash, hang, left, skip, finding:RULE, call:NAME, fault:NAME
+    kind: str
+    expected: str
+    seen: str
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it, for a person and for the tests."""
+        told = f"expected: {self.expected}\nseen:     {self.seen}"
+        return f"{told}\n{self.advice}" if self.advice else told
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to one save of an exercise."""
+
+    complaint: Complaint | None  # None: passed
+    output: str  # what the program printed
+    story: Story | None
+    on_model: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether the exercise is solved."""
+        return self.complaint is None
+
+    @property
+    def text(self) -> str:
+        """Output and complaint."""
+        return f"{self.output}\n{self.complaint.text if self.complaint else 'passed'}"
+
+
+def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Verdict:
+    """Build `source`, run it, and hold it to the exercise's check.
+
+    `work` is a folder for the program. The first complaint ends the judgement: a
+    later one would often follow from it.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    program = work / exercise.name
+    if said := toolbox.build(source, program):
+        cannot = Complaint("compile", "a program that compiles", _first_error(said))
+        return Verdict(cannot, _cut(said), None, True)
+    ran = toolbox.run(program, exercise.check.profile, trace=True)
+    complaint = (
+        _of_end(ran, exercise.check.ignore)
+        or _of_findings(exercise, ran.story)
+        or _of_calls(exercise, ran.story)
+        or _of_faults(toolbox, exercise, program)
+    )
+    return Verdict(complaint, _cut(ran.ended.output), ran.story, ran.on_model)
+
+
+def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
+    ended = ran.ended
+    if ended.code == 0 and not ended.survivors and not ended.timed_out:
+        return None
+    expected = "exit code 0, by which the program says that the data is right"
+    last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
+    if ended.timed_out:
+        return Complaint(
+            "hang", "an end", "it still ran at the time limit, and was ended"
+        )
+    if ended.survivors:
+        return Complaint(
+            "left", "an end of all roles", f"it left {', '.join(ended.survivors)}"
+        )
+    if ended.signal:
+        return Complaint("crash", expected, f"{ended.how}; its last line: {last}")
+    if ended.code == 77:
+        return Complaint("skip", "a machine that can run it", last)
+    said = f"exit code {ended.code}"
+    lines = ended.output.strip().splitlines()
+    failed = [f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b[:5] == "  -> "]
+    if failed:
+        said += f"; {failed[0]}"
+    elif ran.story and (first := _first_to_end(ran.story, lines)):
+        said += f"; {first}"
+    elif lines:
+        said += f"; its last line: {last}"
+    return Complaint("exit", expected, said, _besides(ran.story, ignored))
+
+
+def _besides(story: Story | None, ignored: Sequence[str]) -> str:
+    """What the trace says about a program that failed: often the reason."""
+    for found in story.findings if story else ():
+        if isinstance(found.entry, Call) and found.rule not in ignored:
+            return (
+                f"The trace finds {found.rule}: {found.process.name}: {found.text}.\n"
+                f"What to do: {found.advice}."
+            )
+    return ""
+
+
+def _first_to_end(story: Story, lines: Sequence[str]) -> str:
+    """Of several roles: which one ended first, and badly; or empty."""
+    processes = [x for x in story.trace.processes if x.recorder]
+    first = min(processes, key=lambda x: x.ended, default=None)
+    if first is None or len(processes) == 1:
+        return ""
+    if not first.died:
+        if not (code := first.exit_code):
+            return ""
+        own = [line for line in lines if line.startswith(first.name.split()[0])]
+        told = f"; its last line: {own[-1]}" if own else ""
+        return f"{first.name} ended first, with exit code {code}{told}"
+    calls = [x for x in story.trace.entries if x.process is first]
+    call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
+    return f"{first.name} crashed or was killed; its last call that ended: {call}"
+
+
+def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
+    """Is what the exercise is about still in it?"""
+    if story is None:
+        return None
+    done = [x.name for x in story.trace.entries if isinstance(x, Call) and x.ok]
+    for name, wanted in exercise.check.calls.items():
+        times = done.count(name)
+        if times < wanted:
+            return Complaint(
+                f"call:{name}",
+                f"{name} succeeds {_times(wanted)}",
+                f"it did {_times(times)}",
+                "The exercise is about this call; mend it instead of leaving it out.",
+            )
+    return None
+
+
+def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
+    if story is None:
+        return None
+    for found in story.findings:
+        if found.rule not in exercise.check.ignore:
+            return Complaint(
+                f"finding:{found.rule}",
+                f"no rule of CUDA IPC is broken ({found.requirement})",
+                f"{found.rule}: {found.process.name}: {found.text}",
+                f"What to do: {found.advice}.",
+            )
+    return None
+
+
+def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint | None:
+    """Does it notice a driver that is wrong, and bear one that is only different?"""
+    for name in (*exercise.check.faults, *exercise.check.legal):
+        fault = toolbox.fault(name)
+        ran = toolbox.run_with(fault, program, exercise.check.profile)
+        if fault.allowed:
+            if ran.ended.code != 0:
+                return Complaint(
+                    f"fault:{name}",
+                    f"exit code 0 on a driver on which {fault.what}, which is legal",
+                    _short(ran),
+                )
+        elif not ran.fired:
+            return Complaint(
+                f"fault:{name}",
+                f"your program calls {fault.function}, or it cannot notice that "
+                f"{fault.what}",
+                "it does not",
+            )
+        elif ran.ended.code == 0:
+            return Complaint(
+                f"fault:{name}",
+                f"exit code 1 on a driver with one fault: {fault.what}",
+                "exit code 0: your program believed the driver",
+                "A check that cannot fail proves nothing: look at the data.",
+            )
+    return None
+
+
+def _short(ran: Ran) -> str:
+    last = (ran.ended.output.strip().splitlines() or ["it printed nothing"])[-1]
+    return f"{ran.ended.how}; its last line: {last}"
+
+
+def _times(number: int) -> str:
+    words = {0: "not at all", 1: "once", 2: "twice"}
+    return words.get(number, f"{number} times")
+
+
+def _first_error(said: str) -> str:
+    errors = [line for line in said.splitlines() if "error:" in line]
+    return errors[0] if errors else said.splitlines()[0]
+
+
+def _cut(text: str) -> str:
+    lines = text.rstrip().splitlines()
+    if len(lines) > MOST_LINES:
+        left = len(lines) - MOST_LINES
+        lines = [*lines[:MOST_LINES], f"… {left} more lines"]
+    return "\n".join(lines)

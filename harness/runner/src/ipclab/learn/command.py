@@ -1,0 +1,382 @@
+"""`ipclab learn`: hands out an exercise, watches it, says what is wrong with it."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+import time
+import tty
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+
+from ipclab import ctest
+from ipclab.errors import UsageError
+from ipclab.learn import exercises, picture, progress, report
+from ipclab.learn.check import Verdict, judge
+from ipclab.learn.exercises import KINDS, Exercise
+from ipclab.learn.progress import Folder
+from ipclab.learn.toolbox import Toolbox
+
+LOOK = 0.2  # seconds between two looks at a file that is watched
+ACTIONS = {
+    "next": "hand out the next exercise, check it at each save",
+    "check": "check an exercise once; exit code 0 if it passes",
+    "hint": "one hint more",
+    "solution": "solutions: after it passed, or with --show",
+    "reset": "hand an exercise out again; your copy is kept beside it",
+    "list": "all exercises and your progress",
+    "open": "where the page of its lesson is; opens it on a desktop",
+}
+KEYS = "h hint   n next   s solution   l list   r run again   q quit"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command line."""
+
+    build: Path
+    folder: Path
+    action: str
+    exercise: str | None
+    backend: str
+    once: bool  # do not watch
+    show: bool  # the solution before it passed
+    verify: bool
+    report: Path | None
+
+
+def run(out: Console, request: Request) -> int:
+    """One command; its exit code: 0, or 1 if what was checked did not pass.
+
+    Raises UsageError for an exercise, folder or build that is not there.
+    """
+    known = exercises.of_build(request.build)
+    if request.report is not None:
+        return report.run(out, request.report, known)
+    folder = Folder(request.folder)
+    if request.verify:
+        return _verify(out, request, folder, known)
+    if request.action == "list":
+        return _list(out, folder, known)
+    exercise = (
+        exercises.find(known, request.exercise)
+        if request.exercise
+        else _next(folder, known)
+    )
+    if exercise is None:
+        out.print("All exercises are done. `ipclab learn --verify` runs them all anew.")
+        return 0
+    if request.action == "hint":
+        return _hint(out, folder, exercise)
+    if request.action == "solution":
+        return _solution(out, folder, exercise, request.show)
+    if request.action == "reset":
+        kept = folder.reset(exercise)
+        note = f"; your copy is {kept}" if kept else ""
+        out.print(f"{exercise.name} is as it was handed out{note}", markup=False)
+        return 0
+    if request.action == "open":
+        return _open(out, request.build, exercise)
+    bench = Toolbox(request.build, request.backend)
+    folder.flags(bench.options)
+    if request.action == "check" or request.once or not sys.stdin.isatty():
+        if request.action == "next":
+            _task(out, folder, exercise, bench)
+        return 0 if _check(out, bench, folder, exercise).passed else 1
+    return _watch(out, bench, folder, exercise, known)
+
+
+# --- one exercise -------------------------------------------------------------
+
+
+def _next(folder: Folder, known: Sequence[Exercise]) -> Exercise | None:
+    """The first that has not passed; None if all have."""
+    states = folder.read()
+    for exercise in known:
+        state = states.get(exercise.name)
+        if state is None or state.passed is None:
+            return exercise
+    return None
+
+
+def _task(out: Console, folder: Folder, exercise: Exercise, bench: Toolbox) -> None:
+    out.rule(f"{exercise.number} {exercise.title}", characters="─")
+    out.print(
+        f"{KINDS[exercise.kind]}, about {exercise.minutes} minutes, lesson "
+        f"{exercise.lesson[:2]}; runs on {bench.where}",
+        style="dim",
+        markup=False,
+    )
+    out.print(f"\n{exercise.task}\n", markup=False)
+    if exercise.seen:
+        out.print(f"Seen: {exercise.seen}\n", style="dim", markup=False)
+    out.print(f"Your file: {folder.source(exercise)}", style="bold", markup=False)
+
+
+def _check(out: Console, bench: Toolbox, folder: Folder, exercise: Exercise) -> Verdict:
+    """Check it, write it down, and say it."""
+    source = folder.source(exercise)
+    began = time.monotonic()
+    digest = progress.digest(source)  # of what was built, not of a later save
+    verdict = judge(bench, exercise, source, folder.work)
+    with folder.change(exercise) as state:
+        state.last = verdict.complaint.kind if verdict.complaint else None
+        if state.passed is None:
+            state.runs += 1
+        if verdict.passed:
+            state.passed = state.passed or progress.now()
+            state.digest = digest
+    _say(out, exercise, verdict, time.monotonic() - began)
+    return verdict
+
+
+def _say(out: Console, exercise: Exercise, verdict: Verdict, seconds: float) -> None:
+    complaint = verdict.complaint
+    out.print()
+    if verdict.output:
+        out.print(verdict.output, markup=False, style="dim", highlight=False)
+    drawn = picture.lines(verdict.story) if verdict.story else []
+    if drawn and (complaint is None or complaint.kind != "compile"):
+        out.print()
+        for line in drawn:
+            out.print(
+                line,
+                markup=False,
+                highlight=False,
+                no_wrap=True,
+                overflow="ellipsis",
+                style="bold red" if "   <- " in line else "",
+            )
+    out.print()
+    if complaint is None:
+        out.print(
+            f"{exercise.number} passes ({seconds:.1f} s). `ipclab learn solution "
+            f"{exercise.number}` shows another way; `ipclab learn` goes on.",
+            style="bold green",
+            markup=False,
+        )
+        return
+    out.print(
+        f"{exercise.number} does not pass yet ({seconds:.1f} s)",
+        style="bold red",
+        markup=False,
+    )
+    out.print(complaint.text, markup=False, highlight=False)
+    if complaint.kind != "compile":
+        out.print(
+            f"`ipclab learn hint` helps; `ipclab learn open` shows lesson "
+            f"{exercise.lesson[:2]}.",
+            style="dim",
+            markup=False,
+        )
+
+
+def _hint(out: Console, folder: Folder, exercise: Exercise) -> int:
+    folder.source(exercise)
+    with folder.change(exercise) as state:
+        state.hints = min(state.hints + 1, len(exercise.hints))
+        shown = state.hints
+    for number, hint in enumerate(exercise.hints[:shown], start=1):
+        out.print(f"{number}. {hint}", markup=False, highlight=False)
+    left = len(exercise.hints) - shown
+    more = f"{left} more" if left else "that was the last one"
+    out.print(f"{exercise.name}: {more}", style="dim", markup=False)
+    return 0
+
+
+def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> int:
+    with folder.change(exercise) as state:
+        if state.passed is None and not show:
+            raise UsageError(
+                f"{exercise.name} has not passed yet: try `ipclab learn hint`; "
+                "`ipclab learn solution --show` shows it all the same"
+            )
+        state.shown = state.shown or state.passed is None
+    for solution in exercise.solutions:
+        out.print(f"{exercise.name}: {solution.what}", style="bold", markup=False)
+        out.print(
+            Syntax(exercise.difference(solution), "diff", background_color="default")
+        )
+    return 0
+
+
+def _open(out: Console, build: Path, exercise: Exercise) -> int:
+    source = ctest.source_folder(build)
+    number, _, topic = exercise.lesson.partition("_")
+    lesson = source / "samples" / exercise.lesson / f"{topic}.cu"
+    pages = [
+        source / "build/docs/html" / f"lesson_{number}.html",
+        build.resolve() / "docs/html" / f"lesson_{number}.html",
+    ]
+    page = next((x for x in pages if x.is_file()), lesson)
+    out.print(str(page), markup=False, highlight=False)
+    if page != lesson and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+        webbrowser.open(page.as_uri())
+    return 0
+
+
+# --- all exercises ------------------------------------------------------------
+
+
+def _list(out: Console, folder: Folder, known: Sequence[Exercise]) -> int:
+    states = folder.read()
+    table = Table(box=None, pad_edge=False)
+    for head in ("", "exercise", "lesson", "what to do", "minutes", "runs", "hints"):
+        table.add_column(head)
+    for exercise in known:
+        state = states.get(exercise.name)
+        mark, runs, hints = " ", "", ""
+        if state is not None:
+            mark = "✓" if state.passed else "…"
+            mark += "*" if state.shown else ""
+            runs, hints = str(state.runs), str(state.hints or "")
+        table.add_row(
+            mark,
+            f"{exercise.number} {exercise.title}",
+            exercise.lesson[:2],
+            KINDS[exercise.kind],
+            str(exercise.minutes),
+            runs,
+            hints,
+        )
+    out.print(table)
+    done = sum(1 for x in known if (s := states.get(x.name)) and s.passed)
+    note = (
+        "; * with the solution shown" if any(x.shown for x in states.values()) else ""
+    )
+    out.print(f"{done} of {len(known)} passed{note}; {folder.path}", markup=False)
+    return 0
+
+
+def _verify(
+    out: Console, request: Request, folder: Folder, known: Sequence[Exercise]
+) -> int:
+    """Check everything anew that counts as passed."""
+    bench = Toolbox(request.build, request.backend)
+    states = folder.read()
+    passed = [x for x in known if (s := states.get(x.name)) and s.passed]
+    if not passed:
+        raise UsageError(f"{folder.path}: nothing has passed yet")
+    failed = 0
+    for exercise in passed:
+        if not folder.has(exercise):
+            answer = "its file is missing"
+        else:
+            source = folder.source(exercise)
+            verdict = judge(bench, exercise, source, folder.work)
+            answer = verdict.complaint.kind if verdict.complaint else ""
+            if not answer and progress.digest(source) != states[exercise.name].digest:
+                answer = ""  # another source than then, and it passes, too
+        failed += bool(answer)
+        told = f"does not pass: {answer}" if answer else "passes"
+        shown = ", solution shown" if states[exercise.name].shown else ""
+        out.print(
+            f"{exercise.number} {exercise.title}: {told}{shown}",
+            style="red" if answer else "",
+            markup=False,
+            highlight=False,
+        )
+    out.print(
+        f"{len(passed) - failed} of {len(passed)} solutions pass anew, "
+        f"of {len(known)} exercises; on {bench.where}",
+        style="bold",
+        markup=False,
+    )
+    return 1 if failed else 0
+
+
+# --- watching -----------------------------------------------------------------
+
+
+def _watch(
+    out: Console,
+    bench: Toolbox,
+    folder: Folder,
+    exercise: Exercise,
+    known: Sequence[Exercise],
+) -> int:
+    """Check at each save until q is pressed; n goes on to the next."""
+    with _keys() as key:
+        while True:
+            _task(out, folder, exercise, bench)
+            after = _watch_one(out, bench, folder, exercise, known, key)
+            if after is None:
+                return 0
+            exercise = after
+
+
+def _watch_one(
+    out: Console,
+    bench: Toolbox,
+    folder: Folder,
+    exercise: Exercise,
+    known: Sequence[Exercise],
+    key: Callable[[float], str],
+) -> Exercise | None:
+    source = folder.source(exercise)
+    seen = None
+    while True:
+        stamp = _stamp(source)
+        if stamp != seen:
+            seen = stamp
+            passed = _check(out, bench, folder, exercise).passed
+            out.print(f"{KEYS}   (watching {source.name})", style="dim", markup=False)
+        pressed = key(LOOK)
+        if pressed in ("q", "\x03", "\x04"):
+            return None
+        if pressed == "h":
+            _hint(out, folder, exercise)
+        elif pressed == "l":
+            _list(out, folder, known)
+        elif pressed == "s":
+            try:
+                _solution(out, folder, exercise, show=False)
+            except UsageError as error:
+                out.print(str(error), markup=False)
+        elif pressed == "r":
+            seen = None
+        elif pressed == "n":
+            place = known.index(exercise)
+            after = _next(folder, known) if passed else None
+            if after is None and place + 1 < len(known):
+                after = known[place + 1]
+            if after is not None:
+                return after
+            out.print("That was the last exercise.")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes with a save; None while an editor replaces the file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits for a key for so many seconds; empty if there is none."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def key(seconds: float) -> str:
+        if not select.select([terminal], [], [], seconds)[0]:
+            return ""
+        return os.read(terminal, 1).decode(errors="replace") or "q"
+
+    tty.setcbreak(terminal)
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

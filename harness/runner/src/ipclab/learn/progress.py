@@ -1,0 +1,184 @@
+"""A student's folder: the own copies of the exercises, and what has been done.
+
+    01_first_handle/exercise.cu   the copy that the student changes
+    progress.json                 what passed, when, with how many runs and hints
+    compile_flags.txt             for an editor that uses clangd
+    .work/                        programs; may be deleted at any time
+
+Nothing outside the folder is written, so that several people on one host, each with
+a folder, do not meet.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ipclab import schema
+from ipclab.errors import HarnessError, UsageError
+from ipclab.learn.exercises import SOURCE, Exercise
+
+FILE = "progress.json"
+FORMAT = 1
+DEFAULT = Path("~/ipclab-exercises")
+_STATE: schema.Schema = {
+    "type": "object",
+    "properties": {
+        "begun": {"type": "string"},
+        "passed": {"type": ["string", "null"]},
+        "runs": {"type": "integer"},
+        "hints": {"type": "integer"},
+        "shown": {"type": "boolean"},
+        "digest": {"type": ["string", "null"]},
+        "last": {"type": ["string", "null"]},
+    },
+    "required": ["begun", "passed", "runs", "hints", "shown", "digest", "last"],
+    "additionalProperties": False,
+}
+_FILE: schema.Schema = {
+    "type": "object",
+    "properties": {
+        "format": {"const": FORMAT},
+        "exercises": {"type": "object", "additionalProperties": _STATE},
+    },
+    "required": ["format", "exercises"],
+    "additionalProperties": False,
+}
+
+
+def now() -> str:
+    """The time as it is written down: UTC, whole seconds."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass
+class State:
+    """What a student has done with one exercise."""
+
+    begun: str = field(default_factory=now)
+    passed: str | None = None  # when it first passed
+    runs: int = 0  # until it passed
+    hints: int = 0  # that were shown
+    shown: bool = False  # whether a solution was shown before it passed
+    digest: str | None = None  # of the source that passed last
+    last: str | None = None  # the kind of the last complaint
+
+
+class Folder:
+    """A student's folder; makes it where it does not exist."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UsageError if it cannot be used."""
+        self.path = path.expanduser().resolve()
+        if any((x / "conformance/requirements.json").is_file() for x in _up(self.path)):
+            raise UsageError(
+                f"{self.path} lies in the repository: name a folder of your own with "
+                "--folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{self.path}: {error.strerror}") from None
+
+    @property
+    def work(self) -> Path:
+        """For programs."""
+        return self.path / ".work"
+
+    def source(self, exercise: Exercise) -> Path:
+        """The student's copy, handed out if it is not there yet."""
+        path = self.path / exercise.name / SOURCE
+        if not path.is_file():
+            _write(path, exercise.source)
+            with self.change(exercise):
+                pass
+        return path
+
+    def has(self, exercise: Exercise) -> bool:
+        """Whether it was handed out."""
+        return (self.path / exercise.name / SOURCE).is_file()
+
+    def reset(self, exercise: Exercise) -> Path | None:
+        """Hand it out again; where the old copy was kept, if it had changes."""
+        path = self.path / exercise.name / SOURCE
+        kept = None
+        if path.is_file() and path.read_text(encoding="utf-8") != exercise.source:
+            free = (path.with_name(f"{SOURCE}.{x}") for x in itertools.count(1))
+            kept = next(x for x in free if not x.exists())
+            path.replace(kept)
+        _write(path, exercise.source)
+        return kept
+
+    def read(self) -> dict[str, State]:
+        """The state of each exercise that was begun.
+
+        Raises HarnessError if the file is damaged; it is never overwritten then.
+        """
+        return read(self.path / FILE)
+
+    @contextlib.contextmanager
+    def change(self, exercise: Exercise) -> Iterator[State]:
+        """Change the state of one exercise; other commands wait meanwhile."""
+        with (self.path / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            states = self.read()
+            state = states.setdefault(exercise.name, State())
+            yield state
+            document = {
+                "format": FORMAT,
+                "exercises": {name: asdict(states[name]) for name in sorted(states)},
+            }
+            _write(self.path / FILE, json.dumps(document, indent=1) + "\n")
+
+    def flags(self, options: list[str]) -> None:
+        """Write the compiler's options for an editor."""
+        text = "\n".join(options) + "\n"
+        path = self.path / "compile_flags.txt"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            _write(path, text)
+
+
+def read(path: Path) -> dict[str, State]:
+    """A progress file; empty if it does not exist. Raises HarnessError."""
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise HarnessError(f"{path}: is no JSON; move it away to begin anew") from None
+    if wrong := schema.error(document, _FILE, FILE):
+        raise HarnessError(f"{path}: {wrong}")
+    return {name: State(**x) for name, x in document["exercises"].items()}
+
+
+def digest(path: Path) -> str:
+    """Of a source, to see whether it is what passed."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _up(path: Path) -> list[Path]:
+    return [path, *path.parents]
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing: what is on disk survives a crash and a full disk."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise HarnessError(f"{path}: {error.strerror}") from None

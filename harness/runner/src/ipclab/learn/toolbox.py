@@ -1,0 +1,181 @@
+"""Builds and runs an exercise with what the build folder has for it.
+
+An exercise is plain C++ that uses a precompiled header and a small library
+(samples/exercises/CMakeLists.txt), so that it is built in a third of a second. It
+runs on a GPU if there is one, and else on the reference model, on a simulated
+machine of its own.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ipclab import faults, model, supervise
+from ipclab.errors import HarnessError, UsageError
+from ipclab.faults import Fault
+from ipclab.trace import files, recording
+from ipclab.trace.story import Story, replay
+
+BUILD_SECONDS = 60  # for a compiler on a loaded machine
+RUN_SECONDS = 30  # a role gives up a wait after 10
+SKIPPED = 77
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a built exercise."""
+
+    ended: supervise.Ended
+    on_model: bool
+    story: Story | None = None  # if it was traced
+    fired: bool = False  # whether the fault took effect
+
+    @property
+    def skipped(self) -> bool:
+        """Whether this machine cannot run it."""
+        return self.ended.code == SKIPPED
+
+
+class Toolbox:
+    """The part of a build folder that exercises need; many may use one."""
+
+    def __init__(self, build: Path, backend: str = "auto") -> None:
+        """Raises UsageError if something is missing, with what to type."""
+        self._build = build.resolve()
+        self._on_model = backend == "model" or (
+            backend == "auto" and not Path("/dev/nvidiactl").exists()
+        )
+        self._fall_back = backend == "auto"
+        self._libraries = self._build / "trace"
+        path = self._build / "exercises/build.json"
+        needed = [
+            path,
+            path.with_name("libexercise.a"),
+            self._build / faults.LIBRARY,
+            self._libraries / "libipclab_trace_model.so",
+        ]
+        if self._on_model:
+            needed.append(self._build / "model/libcuda.so.1")
+        for file in needed:
+            if not file.is_file():
+                raise UsageError(
+                    f"{file} is missing; this builds it: cmake --build {build} "
+                    "--target learn (ci/learn does all)"
+                )
+        commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        self._compile: list[str] = commands["compile"]
+        self._link: list[str] = commands["link"]
+        self._faults: dict[str, Fault] | None = None
+
+    @property
+    def where(self) -> str:
+        """Where exercises run, for a person."""
+        return "the reference model" if self._on_model else "the GPU of this machine"
+
+    @property
+    def options(self) -> list[str]:
+        """Of the compiler, for an editor."""
+        return self._compile[1:]
+
+    def fault(self, name: str) -> Fault:
+        """What is known of a fault. Raises HarnessError if it does not exist."""
+        if self._faults is None:
+            self._faults = {x.name: x for x in faults.known(self._build)}
+        if name not in self._faults:
+            raise HarnessError(f"there is no fault {name}")
+        return self._faults[name]
+
+    def build(self, source: Path, program: Path) -> str:
+        """Compile `source`; what the compiler says if it cannot, or empty.
+
+        Raises HarnessError if there is no compiler or it does not end.
+        """
+        part = program.with_name(f"{program.name}.{os.getpid()}")
+        try:
+            done = subprocess.run(
+                [*self._compile, source.name, "-o", str(part), *self._link],
+                cwd=source.parent,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=BUILD_SECONDS,
+            )
+        except OSError as error:
+            raise HarnessError(f"{self._compile[0]}: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            raise HarnessError(
+                f"{source}: the compiler has not ended after {BUILD_SECONDS} s"
+            ) from None
+        if done.returncode:
+            return (done.stderr or done.stdout).strip() or "the compiler failed"
+        part.replace(program)
+        return ""
+
+    def run(self, program: Path, profile: str | None, trace: bool) -> Ran:
+        """Run it, and write down what it does if `trace` says so.
+
+        Where the GPU cannot and nobody insists on it, the model takes its place.
+        """
+        ran = self._traced(program, profile, trace, self._on_model)
+        if ran.skipped and not ran.on_model and self._fall_back:
+            ran = self._traced(program, profile, trace, True)
+        return ran
+
+    def run_with(self, fault: Fault, program: Path, profile: str | None) -> Ran:
+        """Run it on a driver that has this one fault."""
+        on_model = self._on_model or profile is not None
+        with TemporaryDirectory(prefix="ipclab-learn-") as folder:
+            log = Path(folder, "fired")
+            state = Path(folder, "state")
+            state.mkdir()
+            library = self._build / faults.LIBRARY
+            environment = {
+                **self._environment(on_model, profile or fault.profile),
+                **fault.environment,
+                "IPCLAB_FAULT_LOG": str(log),
+                "IPCLAB_FAULT_STATE": str(state),
+                "IPCLAB_MUTANT_LOG": str(log),
+            }
+            if fault.kind != faults.HOOK:
+                environment["LD_PRELOAD"] = str(library)
+            ended = self._start(program, environment)
+            return Ran(ended, on_model, fired=log.is_file() and log.stat().st_size > 0)
+
+    def _traced(
+        self, program: Path, profile: str | None, trace: bool, on_model: bool
+    ) -> Ran:
+        environment = self._environment(on_model, profile)
+        if not trace:
+            return Ran(self._start(program, environment), on_model)
+        with TemporaryDirectory(prefix="ipclab-learn-") as folder:
+            request = recording.Request(
+                [str(program)], Path(folder), self._libraries, environment, on_model
+            )
+            ended = self._start(program, recording.variables(request))
+            if not any(Path(folder).glob("*.trace")):
+                return Ran(ended, on_model)
+            return Ran(ended, on_model, replay(files.read(Path(folder))))
+
+    def _environment(self, on_model: bool, profile: str | None) -> dict[str, str]:
+        if not on_model:
+            return {}
+        return model.environment((self._build / "model").resolve(), profile)
+
+    @staticmethod
+    def _start(program: Path, environment: dict[str, str]) -> supervise.Ended:
+        try:
+            return supervise.run(
+                [str(program)],
+                timeout=RUN_SECONDS,
+                folder=str(program.parent),
+                environment={**os.environ, **environment},
+            )
+        except OSError as error:
+            raise HarnessError(f"{program}: {error.strerror}") from None

@@ -1,0 +1,110 @@
+"""`ipclab model -- PROGRAM …`: any program on the reference model."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ipclab.errors import UsageError
+
+MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
+RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
+
+
+def folder(build: Path) -> Path:
+    """Where the model's libraries are in a build.
+
+    Raises UsageError if they are not there.
+    """
+    path = (build / "model").resolve()
+    if not (path / RUNTIME).is_file():
+        raise UsageError(
+            f"{path}: no reference model here; build it with: cmake --build {build}"
+        )
+    return path
+
+
+def environment(folder: Path, profile: str | None) -> dict[str, str]:
+    """The variables that lead a program and its children to the model.
+
+    They meet on a simulated machine of their own, unless this process is on one
+    already. It is made of the memory of its processes and ends with them.
+    """
+    variables = {
+        "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
+        MACHINE: os.environ.get(MACHINE) or f"run {os.getpid()} {secrets.token_hex(4)}",
+    }
+    if profile is not None:
+        variables["IPCLAB_PROFILE"] = profile
+    return variables
+
+
+def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn:
+    """Turn this process into a program on the model.
+
+    Raises UsageError if there is no model or no such program.
+    """
+    if not command:
+        raise UsageError("which program? ipclab model -- PROGRAM ARGS…")
+    libraries = folder(build)
+    program = find_program(command[0])
+    variables = {**os.environ, **environment(libraries, profile)}
+    if (libraries / "nvml").is_dir():
+        variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
+    if not _loads(program, libraries, variables):
+        before = os.environ.get("LD_PRELOAD")
+        runtime = str(libraries / RUNTIME)
+        variables["LD_PRELOAD"] = f"{before}:{runtime}" if before else runtime
+    print(
+        f"ipclab: {Path(program).name} on the reference model "
+        f"({variables.get('IPCLAB_PROFILE', 'default profile')}, machine "
+        f"'{variables[MACHINE]}'); says nothing about a driver",
+        file=sys.stderr,
+        flush=True,
+    )
+    try:
+        os.execve(program, list(command), variables)
+    except OSError as error:
+        raise UsageError(f"{program}: {error.strerror}") from None
+
+
+def find_program(name: str) -> str:
+    """The path of a program; UsageError if there is none of that name."""
+    program = shutil.which(name)
+    if program is None:
+        raise UsageError(f"{name}: no such program")
+    return program
+
+
+def _in_front(variable: str, path: Path) -> str:
+    before = os.environ.get(variable)
+    return f"{path}:{before}" if before else str(path)
+
+
+def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
+    """Does the program itself load the model?
+
+    Not where an RPATH leads elsewhere, nor where CUDA comes with a library that
+    is loaded later, as in a script.
+    """
+    try:
+        listed = subprocess.run(
+            ["ldd", program],
+            env={x: y for x, y in variables.items() if x != "LD_PRELOAD"},
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    except OSError:
+        return False
+    names = "|".join(re.escape(name) for name in (RUNTIME, DRIVER))
+    found = re.findall(rf"(?:{names}) => (\S+)", listed)
+    return bool(found) and all(libraries in Path(x).resolve().parents for x in found)

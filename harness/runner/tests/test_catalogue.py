@@ -1,0 +1,258 @@
+"""The documented sentences: found in the headers, and each covered or explained."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conftest import Build
+from ipclab import catalogue, deviations, documentation
+from ipclab.catalogue import Finding, Ledger
+from ipclab.documentation import Documentation
+from ipclab.errors import HarnessError, UsageError
+
+TOP = Path(__file__).parents[3]
+FILE = TOP / "conformance" / "sentences.json"
+ROWS = deviations.read_requirements(TOP / "conformance" / "requirements.json")
+KINDS = {name: row["kind"] for name, row in ROWS.items()}
+# Of the sentences that can be judged, the part that rows judge or observe.
+LEAST = {"13.0": 0.95}
+
+
+@pytest.fixture(scope="module")
+def ledger() -> Ledger:
+    return catalogue.read(FILE, ROWS)
+
+
+@pytest.fixture(scope="module", params=["IPCLAB_CUDA_INCLUDE", "IPCLAB_NEWEST_INCLUDE"])
+def headers(request: pytest.FixtureRequest) -> Documentation:
+    """The toolkit of the build, and the newest one, which ci/setup --test brings."""
+    return documentation.read(Path(os.environ[request.param]))
+
+
+def test_every_citation_is_found(ledger: Ledger, headers: Documentation) -> None:
+    assert headers.toolkit in ledger.read
+    assert catalogue.compare(ledger, headers) == []
+
+
+def test_most_sentences_are_covered(ledger: Ledger) -> None:
+    for toolkit, least in LEAST.items():
+        found = catalogue.counts(catalogue.coverage(ledger, KINDS, toolkit))
+        assert catalogue.share(found) >= least, f"CUDA {toolkit}: {found}"
+
+
+def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -> None:
+    cited = {
+        (entry.topic, row)
+        for entries in ledger.entries.values()
+        for entry in entries
+        for row in entry.rows
+    }
+    for name, row in ROWS.items():
+        if SILENT.search(row["source"]) or row["kind"] == deviations.DERIVED:
+            continue
+        told = re.sub(r"\(.*?\)", "", row["source"])  # without remarks
+        for topic in re.findall(r"\bcu(?:da)?[A-Z]\w+", told):
+            if topic in ledger.entries:
+                assert (topic, name) in cited, f"{name}: {topic}"
+
+
+# A source may say that the documentation is silent, or name a function in passing.
+SILENT = re.compile(r"\b(none|no|absence|lacks|cross references|report on|drivers)\b")
+
+
+def test_no_source_is_a_line_of_a_header() -> None:
+    for name, row in ROWS.items():
+        assert not re.search(r"\b(RT|DRV|TY):|\.h:\d", row["source"]), name
+
+
+def test_a_row_holds_since_its_sentences_do(ledger: Ledger) -> None:
+    cited = catalogue.cited(ledger)
+    for name, row in ROWS.items():
+        for field, pick in (("since", min), ("until", max)):
+            if field in row:
+                told = [getattr(entry, field) for entry in cited[name]]
+                assert None not in told, f"{name}: a sentence has no {field}"
+                assert pick(told) == row[field], name
+
+
+def test_quotations_are_short_and_know_their_sentence(ledger: Ledger) -> None:
+    for entries in ledger.entries.values():
+        digests = [entry.digest for entry in entries]
+        assert len(set(digests)) == len(digests), entries[0].topic
+        for entry in entries:
+            assert len(entry.says.split()) <= documentation.WORDS + 2, entry
+
+
+def test_every_reason_is_used(ledger: Ledger) -> None:
+    used = {x.why_not for entries in ledger.entries.values() for x in entries}
+    assert set(ledger.reasons) == used - {None}
+
+
+# --- planted changes ---------------------------------------------------------
+
+CLOSE = "Decrements the reference count of the memory returnd by"
+GONE = """ * Any resources used to enable peer access will be freed if this is the
+ * last mapping using them.
+"""
+UNIQUE = " * If a region of memory is freed with ::cudaFree"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the headers that a test may change."""
+    for name in documentation.HEADERS:
+        shutil.copy(Path(os.environ["IPCLAB_CUDA_INCLUDE"]) / name, tmp_path)
+    return tmp_path
+
+
+def planted(folder: Path, old: str, new: str) -> Path:
+    """Change the header of the runtime."""
+    header = folder / "cuda_runtime_api.h"
+    text = header.read_text()
+    assert text.count(old) == 1, f"{text.count(old)} times: {old}"
+    header.write_text(text.replace(old, new))
+    return folder
+
+
+def compared(ledger: Ledger, include: Path) -> list[Finding]:
+    return catalogue.compare(
+        ledger,
+        documentation.read(include),
+        documentation.read(Path(os.environ["IPCLAB_CUDA_INCLUDE"])),
+    )
+
+
+def test_an_altered_sentence_is_told_old_beside_new(
+    ledger: Ledger, copied: Path
+) -> None:
+    planted(copied, CLOSE, "Sets to zero the reference count of the memory that is of")
+    (found,) = compared(ledger, copied)
+    assert (found.what, found.topic) == ("changed", "cudaIpcCloseMemHandle")
+    assert {"LMEM-09", "LMEM-10"} <= set(found.rows)
+    assert found.old.startswith(CLOSE)
+    assert found.new.startswith("Sets to zero the reference count")
+
+
+def test_a_removed_sentence_is_told(ledger: Ledger, copied: Path) -> None:
+    planted(copied, GONE, "")
+    (found,) = compared(ledger, copied)
+    assert (found.what, found.topic) == ("gone", "cudaIpcCloseMemHandle")
+    assert "LMEM-34" in found.rows
+
+
+def test_an_added_sentence_is_told(ledger: Ledger, copied: Path) -> None:
+    planted(copied, UNIQUE, " * A handle lasts for a day.\n *\n" + UNIQUE)
+    (found,) = compared(ledger, copied)
+    assert (found.what, found.topic) == ("new", "cudaIpcGetMemHandle")
+    assert found.new == "A handle lasts for a day."
+
+
+def test_a_sentence_under_another_function_is_told(
+    ledger: Ledger, copied: Path
+) -> None:
+    planted(copied, GONE, "")
+    planted(copied, UNIQUE, GONE + " *\n" + UNIQUE)
+    moved, new = sorted(compared(ledger, copied), key=lambda x: x.what)
+    assert (moved.what, moved.new) == ("moved", "now under cudaIpcGetMemHandle")
+    assert new.what == "new"
+
+
+def test_a_line_may_move_and_break_elsewhere(ledger: Ledger, copied: Path) -> None:
+    planted(
+        copied, CLOSE, "Decrements the\n *   reference count of the memory returnd by"
+    )
+    planted(copied, UNIQUE, " *\n *\n" + UNIQUE)
+    assert compared(ledger, copied) == []
+
+
+def test_a_new_function_is_told(ledger: Ledger, copied: Path) -> None:
+    header = copied / "cuda_runtime_api.h"
+    added = (
+        "/**\n * \\brief Shares all\n *\n * Exports everything.\n */\n"
+        "extern __host__ cudaError_t CUDARTAPI cudaIpcGetAll(void *handle);\n"
+    )
+    header.write_text(header.read_text() + added)
+    assert [x.new for x in compared(ledger, copied)] == [
+        "Shares all",
+        "Exports everything.",
+    ]
+
+
+def test_the_command_tells_and_fails(copied: Path) -> None:
+    told = io.StringIO()
+    out = Console(file=told, width=200)
+    include = Path(os.environ["IPCLAB_CUDA_INCLUDE"])
+    assert catalogue.run(out, TOP, include, None, every=False) == 0
+    planted(copied, CLOSE, "Doubles the reference count of the memory that is of")
+    assert catalogue.run(out, TOP, copied, None, every=True) == 1
+    text = told.getvalue()
+    assert "changed  cudaIpcCloseMemHandle  LIFE-01, LMEM-09" in text
+    assert re.search(r"old: Decrements the reference count .*…", text)
+    assert re.search(r"judged +Decrements the reference count .* \[.*LMEM-09", text)
+
+
+def test_headers_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name the include folder"):
+        documentation.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "wrong"),
+    [
+        ({"says": "A.", "digest": "0"}, "does not match"),
+        ({"says": "A.", "digest": "01234567"}, "either 'rows' or 'why_not'"),
+        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "no row"),
+        ({"says": "A.", "digest": "01234567", "why_not": "rain"}, "'reasons'"),
+    ],
+)
+def test_a_wrong_entry_is_refused(
+    tmp_path: Path, entry: dict[str, object], wrong: str
+) -> None:
+    document = json.loads(FILE.read_text())
+    document["sentences"]["cudaFree"] = [entry]
+    file = tmp_path / "sentences.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(HarnessError, match=wrong):
+        catalogue.read(file, ROWS)
+
+
+# --- rows that hold for some versions ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "reason"),
+    [
+        ({"since": "13.5"}, "documented since CUDA 13.5; the driver is of CUDA 13.0"),
+        ({"until": "12.9"}, "documented until CUDA 12.9; the driver is of CUDA 13.0"),
+        ({"since": "13.0", "until": "13.0"}, None),
+    ],
+)
+def test_a_row_is_judged_where_it_holds(
+    build: Build, span: dict[str, str], reason: str | None
+) -> None:
+    file = build.source / "conformance" / "requirements.json"
+    document = json.loads(file.read_text())
+    document["rows"][0].update(span)
+    file.write_text(json.dumps(document))
+    build.conformance("record(outcome='violates')" if reason else "record()")
+    build.ipclab("run", "--build", "build", "--results", "seen")
+    record = json.loads((build.root / "seen/records.jsonl").read_text())
+    assert record["verdict"] == ("not applicable" if reason else "conforms")
+    assert record["reason"] == (reason or "")
+
+
+def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
+    row = {"id": "LMEM-01", "statement": "It is so.", "kind": "MUST", "since": "13"}
+    file = tmp_path / "requirements.json"
+    file.write_text(json.dumps({"rows": [row]}))
+    with pytest.raises(HarnessError, match="'since' is a version of CUDA"):
+        deviations.read_requirements(file)

@@ -1,0 +1,298 @@
+"""Every exercise fails as it is handed out, for the reason that it names; its
+solutions pass; wrong ones fail with a message that helps. And `ipclab learn` itself.
+
+IPCLAB_LEARN_BACKEND=cuda does it on a GPU instead of the reference model.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ipclab.cli import main
+from ipclab.errors import HarnessError
+from ipclab.learn import command, exercises, paths, picture
+from ipclab.learn.check import Verdict, judge
+from ipclab.learn.exercises import Exercise
+from ipclab.learn.toolbox import Toolbox
+from test_repository import LESSONS, TOP
+
+BUILD = (
+    Path(os.environ["IPCLAB_MODEL"]).parent if "IPCLAB_MODEL" in os.environ else None
+)
+ALL = exercises.read(TOP)
+BY_NAME = {exercise.name: exercise for exercise in ALL}
+LONGEST_TASK = 10  # lines
+
+needs_build = pytest.mark.skipif(BUILD is None, reason="no build (IPCLAB_MODEL)")
+
+
+def variants(exercise: Exercise) -> dict[str, str]:
+    """The sources of all variants by the names of their tests."""
+    found = {"handed out": exercise.source}
+    for number, solution in enumerate(exercise.solutions, start=1):
+        found[f"solution {number}"] = exercise.changed(solution)
+    for number, wrong in enumerate(exercise.wrong, start=1):
+        found[f"wrong {number}"] = exercise.changed(wrong)
+    return found
+
+
+CASES = [(x.name, variant) for x in ALL for variant in variants(x)]
+
+
+@functools.cache
+def toolbox() -> Toolbox:
+    assert BUILD is not None
+    return Toolbox(BUILD, os.environ.get("IPCLAB_LEARN_BACKEND", "model"))
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], "concurrent.futures.Future[Verdict]"]:
+    """Of all variants that were asked for: as many at a time as there are cores."""
+    top = tmp_path_factory.mktemp("learn")
+
+    def one(name: str, variant: str) -> Verdict:
+        folder = top / name / variant.replace(" ", "_")
+        folder.mkdir(parents=True)
+        source = folder / exercises.SOURCE
+        source.write_text(variants(BY_NAME[name])[variant])
+        return judge(toolbox(), BY_NAME[name], source, folder / "work")
+
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    parameters = [getattr(x, "callspec", None) for x in request.session.items]
+    asked = {
+        (x.params["name"], x.params["variant"])
+        for x in parameters
+        if x and "variant" in x.params
+    }
+    asked.add((ALL[0].name, "solution 1"))
+    return {case: pool.submit(one, *case) for case in CASES if case in asked}
+
+
+@needs_build
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_a_variant_is_judged_as_it_has_to_be(
+    name: str,
+    variant: str,
+    verdicts: dict[tuple[str, str], "concurrent.futures.Future[Verdict]"],
+) -> None:
+    exercise = BY_NAME[name]
+    verdict = verdicts[name, variant].result(timeout=240)
+    kind = verdict.complaint.kind if verdict.complaint else "passed"
+    if variant.startswith("solution"):
+        assert verdict.passed, verdict.text
+        return
+    assert not verdict.passed, "it passes"
+    # A wait that ends by its deadline makes a bad lesson.
+    assert "still waiting after 10 s" not in verdict.text
+    if variant == "handed out":
+        assert re.fullmatch(exercise.fails, kind), verdict.text
+        assert re.search(exercise.says, verdict.text), verdict.text
+    else:
+        says = exercise.wrong[int(variant.split()[1]) - 1].says
+        assert kind != "compile" and re.search(says, verdict.text), verdict.text
+
+
+def test_there_are_enough_exercises() -> None:
+    numbers = [x.number for x in ALL]
+    assert numbers == [f"{i:02}" for i in range(1, len(ALL) + 1)]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_an_exercise_is_whole(name: str) -> None:
+    exercise = BY_NAME[name]
+    files = sorted(x.name for x in exercise.folder.iterdir())
+    assert files == [exercises.SOURCE, exercises.FACTS]
+    assert exercise.lesson in LESSONS
+    assert len(exercise.hints) == 3
+    assert exercise.solutions and exercise.wrong
+    assert all(wrong.says for wrong in exercise.wrong)
+    assert exercise.source.startswith(f"// Exercise {exercise.number}: ")
+    assert 2 <= len(exercise.task.splitlines()) <= LONGEST_TASK
+    assert max(map(len, exercise.source.splitlines())) <= 72
+    assert "// SPDX-License-Identifier: Apache-2.0" in exercise.source
+    # No solution is the handed-out file, and none is another.
+    texts = list(variants(exercise).values())
+    assert len(set(texts)) == len(texts)
+
+
+def test_a_change_that_fits_nowhere_is_an_error() -> None:
+    first = ALL[0]
+    wrong = exercises.Variant("nothing", "", (("what nobody writes", ""),))
+    with pytest.raises(HarnessError, match="stands there 0 times"):
+        first.changed(wrong)
+
+
+# --- the command --------------------------------------------------------------
+
+
+def learn(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit code and all that `ipclab learn` prints."""
+    assert BUILD is not None
+    said = io.StringIO()
+    options = ["--folder", str(folder), "--build", str(BUILD), "--backend", "model"]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(["learn", *words, "--once", *options])
+    return code, said.getvalue()
+
+
+def solve(folder: Path, exercise: Exercise) -> None:
+    text = exercise.changed(exercise.solutions[0])
+    (folder / exercise.name / exercises.SOURCE).write_text(text)
+
+
+@needs_build
+def test_a_student_goes_from_one_exercise_to_the_next(tmp_path: Path) -> None:
+    first, second = ALL[:2]
+    code, said = learn(tmp_path, "next")
+    assert code == 1 and first.title in said and "does not pass yet" in said
+    assert learn(tmp_path, "check")[0] == 1
+    solve(tmp_path, first)
+    code, said = learn(tmp_path, "check")
+    assert code == 0 and "passes" in said
+    code, said = learn(tmp_path, "next")
+    assert code == 1 and second.title in said
+    state = json.loads((tmp_path / "progress.json").read_text())["exercises"]
+    assert state[first.name]["passed"] and state[first.name]["runs"] == 3
+    assert state[second.name]["passed"] is None
+    assert f"1 of {len(ALL)} passed" in learn(tmp_path, "list")[1]
+
+
+@needs_build
+def test_hints_come_one_by_one(tmp_path: Path) -> None:
+    hints = ALL[0].hints
+    for count in (1, 2, 3, 3):
+        said = " ".join(learn(tmp_path, "hint")[1].split())
+        assert [hint in said for hint in hints] == [i < count for i in range(3)]
+
+
+@needs_build
+def test_a_solution_is_shown_after_it_passed_or_on_demand(tmp_path: Path) -> None:
+    first, second = ALL[:2]
+    learn(tmp_path, "check")
+    code, said = learn(tmp_path, "solution", "1")
+    assert code == 2 and "has not passed yet" in said
+    solve(tmp_path, first)
+    learn(tmp_path, "check", "1")
+    assert learn(tmp_path, "solution", "1")[0] == 0
+    assert learn(tmp_path, "solution", "2", "--show")[0] == 0
+    state = json.loads((tmp_path / "progress.json").read_text())["exercises"]
+    assert not state[first.name]["shown"] and state[second.name]["shown"]
+
+
+@needs_build
+def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
+    first = ALL[0]
+    learn(tmp_path, "check")
+    source = tmp_path / first.name / exercises.SOURCE
+    source.write_text("mine")
+    assert learn(tmp_path, "reset")[0] == 0
+    assert source.read_text() == first.source
+    assert source.with_name("exercise.cu.1").read_text() == "mine"
+
+
+@needs_build
+def test_verify_runs_all_that_passed_anew(tmp_path: Path) -> None:
+    assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
+    for exercise in ALL[:2]:
+        learn(tmp_path, "check", exercise.name)
+        solve(tmp_path, exercise)
+        assert learn(tmp_path, "check", exercise.name)[0] == 0
+    assert learn(tmp_path, "--verify")[0] == 0
+    (tmp_path / ALL[1].name / exercises.SOURCE).write_text(ALL[1].source)
+    code, said = learn(tmp_path, "--verify")
+    assert code == 1 and "1 of 2 solutions pass anew" in said
+
+
+@needs_build
+def test_a_report_tells_of_a_class(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        learn(tmp_path / name, "check")
+    solve(tmp_path / "two", ALL[0])
+    learn(tmp_path / "two", "check")
+    code, said = learn(tmp_path / "none", "--report", str(tmp_path))
+    assert code == 0
+    assert re.search(rf"one +0 of {len(ALL)}", said)
+    assert re.search(rf"two +1 of {len(ALL)}", said)
+    (tmp_path / "one/progress.json").write_text("{")
+    code, said = learn(tmp_path / "none", "--report", str(tmp_path))
+    assert code == 1 and "is no JSON" in said and re.search("two +1 of", said)
+    assert learn(tmp_path / "none", "--report", str(tmp_path / "empty"))[0] == 2
+
+
+@needs_build
+def test_a_damaged_progress_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "progress.json").write_text("{")
+    code, said = learn(tmp_path, "check")
+    assert code == 3 and "move it away" in said
+    assert (tmp_path / "progress.json").read_text() == "{"
+
+
+@needs_build
+def test_wrong_names_are_one_clear_error(tmp_path: Path) -> None:
+    code, said = learn(tmp_path, "check", "99")
+    assert code == 2 and "no exercise '99'" in said
+    code, said = learn(TOP / "samples/exercises", "check")
+    assert code == 2 and "lies in the repository" in said
+
+
+@needs_build
+def test_what_does_not_compile_shows_the_compilers_line(tmp_path: Path) -> None:
+    learn(tmp_path, "check")
+    (tmp_path / ALL[0].name / exercises.SOURCE).write_text("int x = nothing;\n")
+    code, said = learn(tmp_path, "check")
+    assert code == 1 and "exercise.cu:1:9: error:" in said
+
+
+@needs_build
+def test_the_picture_shows_who_did_what(
+    verdicts: dict[tuple[str, str], "concurrent.futures.Future[Verdict]"],
+) -> None:
+    verdict = verdicts[ALL[0].name, "solution 1"].result(timeout=240)
+    assert verdict.story is not None
+    drawn = picture.lines(verdict.story)
+    assert re.match(r" +exporter +importer$", drawn[0])
+    assert any("cuIpcOpenMemHandle" in line for line in drawn)
+    assert any("─ handle ─" in line and ">" in line for line in drawn)
+    assert any("<" in line and "─ closed ─" in line for line in drawn)
+
+
+# --- paths --------------------------------------------------------------------
+
+
+def test_paths_take_the_time_that_they_say() -> None:
+    ways = {way.name: way for way in paths.read(TOP, ALL)}
+    assert set(ways) == {"two_hours", "one_day", "two_days", "self_study"}
+    assert ways["two_hours"].minutes == 120
+    alone = [x.name for step in ways["self_study"].steps for x in step.exercises]
+    assert sorted(alone) == sorted(BY_NAME)  # each once
+    for way in ways.values():
+        for step in way.steps:
+            assert step.block.lesson is None or step.block.lesson in LESSONS
+
+
+def test_the_readme_lists_all_exercises() -> None:
+    text = (TOP / "samples/exercises/README.md").read_text()
+    for exercise in ALL:
+        assert (
+            f"| [{exercise.name}]({exercise.name}/{exercises.SOURCE}) | "
+            f"{exercise.title} |"
+        ) in text
+
+
+def test_the_development_container_starts_what_there_is() -> None:
+    text = (TOP / ".devcontainer/devcontainer.json").read_text()
+    file = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
+    program, *words = file["postCreateCommand"].split()
+    assert os.access(TOP / program, os.X_OK) and words[0] in command.ACTIONS
+    assert "g++" in file["onCreateCommand"] and "python3" in file["onCreateCommand"]

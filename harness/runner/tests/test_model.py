@@ -1,0 +1,176 @@
+"""`ipclab model -- PROGRAM …`: programs that nobody here wrote."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import PROBE, Build, machine
+from ipclab import model
+
+PROGRAM = """\
+#include <cstdio>
+__global__ void answer(int* at) { *at = 42; }
+int main() {
+  int *at = nullptr, seen = 0;
+  cudaMalloc(&at, sizeof seen);
+  answer<<<1, 1>>>(at);
+  cudaMemcpy(&seen, at, sizeof seen, cudaMemcpyDefault);
+  std::printf("seen %d\\n", seen);
+}
+"""
+ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """A build folder that has the real model."""
+    folder = os.environ.get("IPCLAB_MODEL")
+    if folder is None:
+        pytest.skip("CTest says where the model is")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "model").symlink_to(folder)
+    return tmp_path / "build"
+
+
+def start(build: Build, *words: str) -> subprocess.CompletedProcess[str]:
+    """`ipclab model` in a process of its own, which becomes the program."""
+    command = build.start("model", "--build", "build", *words)
+    text, _ = command.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, command.returncode, text)
+
+
+def compiled(folder: Path, *options: str) -> str:
+    """PROGRAM, built as somebody may have built it."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    source, program = folder / "answer.cu", folder / "answer"
+    source.write_text(PROGRAM)
+    done = subprocess.run(
+        [nvcc, *options, "-o", str(program), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return str(program)
+
+
+def on_model(build: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program there as a person does."""
+    return subprocess.run(
+        [sys.executable, "-m", "ipclab", "model", "--build", build, "--", *command],
+        env={**os.environ, "PYTHONPATH": str(Path(model.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of the model itself."""
+    return [x for x in done.stderr.splitlines() if x.startswith("ipclab model [")]
+
+
+def test_each_command_has_a_machine_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(model.MACHINE, raising=False)
+    names = {model.environment(tmp_path, None)[model.MACHINE] for _ in range(10)}
+    assert len(names) == 10
+
+
+def test_a_command_inside_another_shares_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(model.MACHINE, "of the class")
+    assert model.environment(tmp_path, None)[model.MACHINE] == "of the class"
+
+
+def test_the_program_finds_the_model(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = machine(build, PROBE)
+    (folder / "nvml").mkdir()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
+    done = start(
+        build, "--profile", "two-gpus", "--", sys.executable, "-c", ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stdout
+    first, line = (
+        x for x in done.stdout.splitlines() if not x.startswith("ERROR: ld.so")
+    )
+    seen = json.loads(line)
+    assert first.endswith("; says nothing about a driver")
+    path = seen["LD_LIBRARY_PATH"].split(":")
+    assert path == [str(folder), "/elsewhere", str(folder / "nvml")]
+    assert seen["LD_PRELOAD"] == str(folder / "libcudart.so.13")
+    assert (seen["IPCLAB_PROFILE"], "run " in seen[model.MACHINE]) == ("two-gpus", True)
+
+
+def test_its_exit_code_is_the_commands(build: Build) -> None:
+    machine(build, PROBE)
+    code = "import sys; sys.exit(7)"
+    assert start(build, "--", sys.executable, "-c", code).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "which program? ipclab model -- PROGRAM"),
+        (("--",), "which program? ipclab model -- PROGRAM"),
+        (("--", "no-such-program"), "no-such-program: no such program"),
+    ],
+)
+def test_without_a_program(build: Build, words: tuple[str, ...], problem: str) -> None:
+    machine(build, PROBE)
+    done = start(build, *words)
+    assert (done.returncode, problem in done.stdout) == (2, True), done.stdout
+
+
+def test_without_a_model(build: Build) -> None:
+    done = start(build, "--", "true")
+    assert done.returncode == 2
+    assert "no reference model here; build it with" in done.stdout
+
+
+def test_a_shared_runtime_needs_no_preload(real: Path, tmp_path: Path) -> None:
+    program = compiled(tmp_path, "-cudart", "shared")
+    done = on_model(real, program)
+    assert (done.stdout, said(done)) == ("seen 42\n", [])
+    libraries = (real / "model").resolve()
+    variables = {**os.environ, **model.environment(libraries, None)}
+    assert model._loads(program, libraries, variables)
+
+
+def test_an_rpath_is_no_hindrance(real: Path, tmp_path: Path) -> None:
+    program = compiled(
+        tmp_path,
+        *("-cudart", "shared", "-Xlinker", "--disable-new-dtags"),
+        *("-Xlinker", "-rpath=/usr/local/cuda/lib64"),
+    )
+    done = on_model(real, program)
+    assert (done.stdout, said(done)) == ("seen 42\n", [])
+    # Nor is it for what a script starts.
+    assert on_model(real, "sh", "-c", program).stdout == "seen 42\n"
+
+
+def test_a_static_runtime_is_told_in_one_line(real: Path, tmp_path: Path) -> None:
+    done = on_model(real, compiled(tmp_path, "-cudart", "static"))
+    [line] = said(done)
+    assert "brings NVIDIA's runtime: build it with '-cudart shared'" in line
+    assert done.stdout == "seen 0\n"
+
+
+def test_a_program_without_ptx_is_told_in_one_line(real: Path, tmp_path: Path) -> None:
+    code = "-gencode=arch=compute_90,code=sm_90"
+    done = on_model(real, compiled(tmp_path, "-cudart", "shared", code))
+    [line] = said(done)
+    assert "no PTX" in line and "build it with" in line
+    assert done.stdout == "seen 0\n"

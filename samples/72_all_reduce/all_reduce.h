@@ -1,0 +1,370 @@
+// All-reduce over legacy memory handles: each rank, one process with
+// one GPU, has an array, and each array becomes the sum of all of them.
+//
+// Small arrays are pushed: every rank writes its values into a mailbox
+// on each other GPU and adds what it finds in its own. The values are
+// their own flags: a word that still has the bits kEmpty has not
+// arrived. Large arrays are summed in two phases: each rank sums one
+// slice of all arrays and writes the sum to all ranks.
+//
+// Every rank adds in the order of the ranks, starting with 0, in fp32.
+// So all have the same bits, and a sum on the host has them, too.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <algorithm>
+#include <cuda/atomic>
+#include <vector>
+
+#include "../common/data.h"
+
+constexpr int kMaxRanks = 8;
+constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; larger: two phases
+constexpr int kMaxBlocks = 1024;        ///< of a kernel of two phases
+
+/// -0 as a float, 0 and -0 as two halves. It is never sent: 0 is.
+constexpr unsigned kEmpty = 0x80000000;
+
+constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
+
+/// What the other ranks write on this rank's GPU, and its own counters.
+struct Mailbox {
+  uint4 pushed[3][kMaxRanks][kPackets];     ///< by call % 3 and sender
+  unsigned arrived[kMaxBlocks][kMaxRanks];  ///< meetings, by sender
+  unsigned met[kMaxBlocks];  ///< how many meetings each block had
+  unsigned unanswered;       ///< 1 + the rank that somebody gave up
+  unsigned calls;            ///< pushes so far
+  unsigned blocks_done;      ///< of the push that runs
+  size_t packets_before;     ///< of the push before
+};
+
+/// One rank's view of all ranks. Kernels get it by value.
+struct Team {
+  int rank;                   ///< this one
+  int size;                   ///< how many ranks
+  int blocks;                 ///< that run at once on every GPU
+  Mailbox* mail[kMaxRanks];   ///< of each rank; mail[rank] is its own
+  volatile unsigned* failed;  ///< host memory: as Mailbox::unanswered
+  unsigned long long limit;   ///< of a wait, in ns of the GPU's clock
+};
+
+/// An array on each GPU, as this process sees them.
+struct Arrays {
+  void* of[kMaxRanks];  ///< of[rank] is the process's own
+};
+
+using SystemWord =
+    cuda::atomic_ref<unsigned, cuda::thread_scope_system>;
+using DeviceWord =
+    cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
+
+//! [patience]
+/// A wait for one rank. It ends after the team's limit, or soon after
+/// another thread or rank gave up, and tells the host and all ranks.
+struct Patience {
+  const Team& team;
+  int awaited;  ///< the rank
+  unsigned polls = 0;
+  unsigned long long began = 0;
+
+  __device__ bool is_over() {
+    if (++polls % 256 != 0)
+      return false;  // a look at the clock is slow
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    if (began == 0) began = now;
+    unsigned& told = team.mail[team.rank]->unanswered;
+    const unsigned known = SystemWord(told).load();
+    if (known == 0 && now - began < team.limit) return false;
+
+    const unsigned lost = known != 0 ? known : 1 + awaited;
+    *team.failed = lost;
+    if (known == 0)
+      for (int i = 0; i < team.size; ++i)
+        SystemWord(team.mail[i]->unanswered).store(lost);
+    return true;
+  }
+};
+//! [patience]
+
+//! [packets]
+__device__ inline void send(uint4* to, const uint4& packet) {
+  asm volatile(
+      "st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+      "r"(packet.x), "r"(packet.y), "r"(packet.z), "r"(packet.w));
+}
+
+__device__ inline uint4 look(const uint4* from) {
+  uint4 packet;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z),
+                 "=r"(packet.w)
+               : "l"(from));
+  return packet;
+}
+
+// Each word is looked at: nothing promises that the four of a packet
+// arrive at once.
+__device__ inline uint4 receive(const uint4* from, Patience patience) {
+  for (;;) {
+    const uint4 packet = look(from);
+    if (packet.x != kEmpty && packet.y != kEmpty &&
+        packet.z != kEmpty && packet.w != kEmpty)
+      return packet;
+    if (patience.is_over()) return packet;
+  }
+}
+
+__device__ inline uint4 never_empty(uint4 packet) {
+  if (packet.x == kEmpty) packet.x = 0;
+  if (packet.y == kEmpty) packet.y = 0;
+  if (packet.z == kEmpty) packet.z = 0;
+  if (packet.w == kEmpty) packet.w = 0;
+  return packet;
+}
+
+/// The sum of packets of T (float, __half, __nv_bfloat16), in fp32.
+template <class T>
+struct Sum {
+  static constexpr int kValues = sizeof(uint4) / sizeof(T);
+  float values[kValues] = {};
+
+  __device__ void add(const uint4& packet) {
+    T parts[kValues];
+    memcpy(parts, &packet, sizeof packet);
+    for (int i = 0; i < kValues; ++i)
+      values[i] += static_cast<float>(parts[i]);
+  }
+  __device__ uint4 rounded() const {
+    T parts[kValues];
+    for (int i = 0; i < kValues; ++i)
+      parts[i] = static_cast<T>(values[i]);
+    uint4 packet;
+    memcpy(&packet, parts, sizeof packet);
+    return packet;
+  }
+};
+//! [packets]
+
+//! [push]
+/// One-shot: data and flag are one store, and nobody waits for anything
+/// else. A call needs the mail of the call before no more, so it clears
+/// that; a peer writes there two calls later, after it has had this
+/// rank's mail of the next call.
+template <class T>
+__global__ void push_and_sum(Team team, uint4* array, size_t packets) {
+  Mailbox& mine = *team.mail[team.rank];
+  if (mine.unanswered != 0) return;  // the team is at its end
+  const size_t first = blockIdx.x * blockDim.x + threadIdx.x;
+  const size_t step = gridDim.x * blockDim.x;
+  const unsigned now = mine.calls % 3, before = (mine.calls + 2) % 3;
+
+  for (size_t i = first; i < packets; i += step)
+    for (int k = 1; k < team.size; ++k) {
+      const int peer = (team.rank + k) % team.size;
+      send(&team.mail[peer]->pushed[now][team.rank][i],
+           never_empty(array[i]));
+    }
+
+  for (size_t i = first; i < mine.packets_before; i += step)
+    for (int rank = 0; rank < team.size; ++rank)
+      mine.pushed[before][rank][i] = {kEmpty, kEmpty, kEmpty, kEmpty};
+
+  for (size_t i = first; i < packets; i += step) {
+    Sum<T> sum;
+    for (int rank = 0; rank < team.size; ++rank)
+      sum.add(rank == team.rank
+                  ? array[i]
+                  : receive(&mine.pushed[now][rank][i], {team, rank}));
+    array[i] = sum.rounded();
+  }
+
+  // The last block counts the call; all have read the counter by then.
+  // It lies on the GPU, so that a graph can be replayed.
+  __syncthreads();
+  if (threadIdx.x == 0 &&
+      DeviceWord(mine.blocks_done)
+              .fetch_add(1, cuda::memory_order_acq_rel) ==
+          gridDim.x - 1) {
+    mine.blocks_done = 0;
+    mine.packets_before = packets;
+    ++mine.calls;
+  }
+}
+//! [push]
+
+//! [phases]
+/// The blocks of equal number meet: what a rank's block, or its stream,
+/// wrote before is visible to all of them afterwards.
+__device__ inline void meet(const Team& team) {
+  Mailbox& mine = *team.mail[team.rank];
+  __syncthreads();
+  const unsigned meeting = mine.met[blockIdx.x] + 1;
+  if (threadIdx.x < team.size) {
+    const int peer = threadIdx.x;
+    Patience patience{team, peer};
+    SystemWord(team.mail[peer]->arrived[blockIdx.x][team.rank])
+        .store(meeting, cuda::memory_order_release);
+    const SystemWord arrived(mine.arrived[blockIdx.x][peer]);
+    while (arrived.load(cuda::memory_order_acquire) - meeting > 1)
+      if (patience.is_over()) break;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) mine.met[blockIdx.x] = meeting;
+}
+
+/// Each rank sums its slice of all arrays, and no other rank touches
+/// that slice before it is written: the arrays need no copy.
+template <class T>
+__global__ void __launch_bounds__(256, 2)
+    sum_in_two_phases(Team team, Arrays arrays, size_t packets) {
+  constexpr int kInFlight = 4;  // loads, to keep the link busy
+  const size_t end = packets * (team.rank + 1) / team.size;
+  const size_t step = gridDim.x * blockDim.x;
+  size_t at = packets * team.rank / team.size +
+              blockIdx.x * blockDim.x + threadIdx.x;
+
+  if (team.mail[team.rank]->unanswered != 0) return;
+  meet(team);  // all arrays are ready
+  for (; at < end; at += kInFlight * step) {
+    Sum<T> sums[kInFlight];
+    for (int rank = 0; rank < team.size; ++rank) {
+      const uint4* array = static_cast<uint4*>(arrays.of[rank]);
+      uint4 packet[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k)
+        if (at + k * step < end) packet[k] = array[at + k * step];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k)
+        if (at + k * step < end) sums[k].add(packet[k]);
+    }
+    for (int k = 1; k <= team.size; ++k) {
+      uint4* array =
+          static_cast<uint4*>(arrays.of[(team.rank + k) % team.size]);
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u)
+        if (at + u * step < end)
+          array[at + u * step] = sums[u].rounded();
+    }
+  }
+  meet(team);  // all sums are written
+}
+//! [phases]
+
+//! [setup]
+/// Opens the memory of all ranks. `ranks` has rank, size, and
+/// gather(value): a vector of the values of all ranks. `mine` is of
+/// cudaMalloc. Ends the process if a call fails.
+template <class Ranks>
+Arrays share(Ranks& ranks, void* mine) {
+  cudaIpcMemHandle_t handle;
+  CUDA_CHECK(cudaIpcGetMemHandle(&handle, mine));
+  const auto handles = ranks.gather(handle);
+  Arrays arrays{};
+  for (int i = 0; i < ranks.size; ++i)
+    if (i == ranks.rank)
+      arrays.of[i] = mine;
+    else
+      CUDA_CHECK(cudaIpcOpenMemHandle(&arrays.of[i], handles[i],
+                                      cudaIpcMemLazyEnablePeerAccess));
+  return arrays;
+}
+
+/// Closes what share() has opened, and returns when all ranks have:
+/// only then may this rank free its own memory.
+template <class Ranks>
+void unshare(Ranks& ranks, const Arrays& arrays) {
+  for (int i = 0; i < ranks.size; ++i)
+    if (i != ranks.rank)
+      CUDA_CHECK(cudaIpcCloseMemHandle(arrays.of[i]));
+  ranks.gather(0);
+}
+
+/// Makes a mailbox on the current GPU and opens those of all ranks.
+/// A kernel that has waited for `limit_s` seconds gives up.
+template <class Ranks>
+Team join_team(Ranks& ranks, int limit_s = 10) {
+  Team team{};
+  team.rank = ranks.rank;
+  team.size = ranks.size;
+  team.limit = limit_s * 1'000'000'000ULL;
+
+  int device = 0, processors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(
+      &processors, cudaDevAttrMultiProcessorCount, device));
+  const auto all = ranks.gather(processors);
+  team.blocks = std::min(2 * *std::min_element(all.begin(), all.end()),
+                         kMaxBlocks);
+
+  Mailbox* mine = nullptr;
+  // Whole pages of 2 MiB, so that nothing else is shared with them.
+  CUDA_CHECK(cudaMalloc(&mine, round_up(sizeof *mine, 2 << 20)));
+  CUDA_CHECK(cudaMemset(mine, 0, sizeof *mine));
+  write_values(mine->pushed, sizeof mine->pushed / sizeof kEmpty,
+               kEmpty, nullptr, 0);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  const Arrays mail = share(ranks, mine);
+  for (int i = 0; i < team.size; ++i)
+    team.mail[i] = static_cast<Mailbox*>(mail.of[i]);
+
+  void* failed = nullptr;
+  CUDA_CHECK(
+      cudaHostAlloc(&failed, sizeof(unsigned), cudaHostAllocMapped));
+  team.failed = static_cast<unsigned*>(failed);
+  *team.failed = 0;
+  return team;
+}
+
+/// Gives back what join_team() has made. All ranks call it.
+template <class Ranks>
+void leave_team(Ranks& ranks, const Team& team) {
+  Arrays mail{};
+  std::copy(team.mail, team.mail + team.size, mail.of);
+  unshare(ranks, mail);
+  CUDA_CHECK(cudaFree(team.mail[team.rank]));
+  CUDA_CHECK(cudaFreeHost(const_cast<unsigned*>(team.failed)));
+}
+//! [setup]
+
+//! [call]
+/// Queues the sum of `count` values of T of each rank, in place; every
+/// rank calls it with the same count, in the same order. The size is a
+/// whole number of packets of 16 bytes. Ends the process if it is not,
+/// or if the launch fails.
+template <class T>
+void all_reduce(const Team& team, const Arrays& arrays, size_t count,
+                cudaStream_t stream) {
+  const size_t bytes = count * sizeof(T);
+  const size_t packets = bytes / sizeof(uint4);
+  if (bytes % sizeof(uint4) != 0) {
+    print_role(stderr);
+    std::fprintf(stderr,
+                 "all_reduce: %zu bytes are no multiple of 16: pad the "
+                 "array\n",
+                 bytes);
+    std::exit(EXIT_FAILURE);
+  }
+  if (packets == 0) return;
+
+  if (bytes <= kMaxPushed / (team.size > 2 ? team.size / 2 : 1)) {
+    const int threads = packets > 64u * team.blocks ? 256 : 128;
+    const int blocks = static_cast<int>(std::min<size_t>(
+        (packets + threads - 1) / threads, team.blocks));
+    push_and_sum<T><<<blocks, threads, 0, stream>>>(
+        team, static_cast<uint4*>(arrays.of[team.rank]), packets);
+    CUDA_CHECK(cudaGetLastError());
+  } else {
+    sum_in_two_phases<T>
+        <<<team.blocks, 256, 0, stream>>>(team, arrays, packets);
+    CUDA_CHECK(cudaGetLastError());
+  }
+}
+
+/// The rank that has not answered in time, or -1. Ask it after the work
+/// is done: the sums are worth nothing then, and the team is at its
+/// end.
+inline int unanswered(const Team& team) {
+  return static_cast<int>(*team.failed) - 1;
+}
+//! [call]

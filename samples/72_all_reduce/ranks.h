@@ -1,0 +1,77 @@
+// The ranks of lesson 72: processes that all do the same. Rank 0 is the
+// program as it was started; it starts the others, and what they tell
+// each other goes through it.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <vector>
+
+#include "../common/roles.h"
+
+/// The ranks, as one of them sees them.
+class Ranks {
+ public:
+  int rank;  ///< this process
+  int size;  ///< how many there are
+
+  /// Rank 0: starts the others; `argv` is main's.
+  Ranks(char** argv, int ranks) : rank(0), size(ranks) {
+    for (int i = 1; i < size; ++i) {
+      others_.push_back(start_again(argv));
+      others_.back().channel.send("place", Place{i, size});
+    }
+    name();
+  }
+
+  /// Any other rank; `parent` is its channel to rank 0.
+  explicit Ranks(Channel parent) {
+    const auto place = parent.receive<Place>("place");
+    rank = place.rank;
+    size = place.size;
+    parent_.push_back(std::move(parent));
+    name();
+  }
+
+  /// The values of all ranks, in the order of the ranks. Every rank
+  /// calls it, and returns when all have.
+  template <class T>
+  std::vector<T> gather(const T& mine) {
+    std::vector<T> all{mine};
+    if (rank == 0) {
+      for (Child& other : others_)
+        all.push_back(other.channel.receive<T>("value"));
+      for (Child& other : others_)
+        for (const T& value : all) other.channel.send("values", value);
+    } else {
+      parent_[0].send("value", mine);
+      all.clear();
+      for (int i = 0; i < size; ++i)
+        all.push_back(parent_[0].receive<T>("values"));
+    }
+    return all;
+  }
+
+  /// The exit code of the program: `mine`, or that of a rank that
+  /// failed. A rank has 30 s to end.
+  int finish(int mine) {
+    for (Child& other : others_) {
+      const int theirs = other.wait(30s);
+      if (mine == EXIT_SUCCESS) mine = theirs;
+    }
+    return mine;
+  }
+
+ private:
+  struct Place {
+    int rank, size;
+  };
+
+  void name() {
+    static char name[16];
+    std::snprintf(name, sizeof name, "rank %d", rank);
+    role_name() = name;
+  }
+
+  std::vector<Child> others_;    // of rank 0
+  std::vector<Channel> parent_;  // of the others: one
+};

@@ -1,0 +1,39 @@
+// Exercise 02: the handle that was sent too early.
+//
+// The importer sometimes reads old values: the exporter launches the
+// kernel that writes them and sends the handle while it still runs. A
+// handle orders nothing. Mend it, so that the values are there before
+// the handle is. It fails now with wrong values, or, where the kernel
+// was quick, because the trace sees that nothing orders the two sides.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 22;
+constexpr int kOldValue = 1000000;
+constexpr int kNewValue = 2000000;
+
+int exporter(Channel& channel) {
+  void* data = allocate_values(kCount, kOldValue);
+
+  write_values(data, kCount, kNewValue);  // launches a kernel
+  channel.send("handle", handle_of(data));
+
+  channel.wait("closed");
+  CUDA_CHECK(cudaFree(data));
+
+  return EXIT_SUCCESS;
+}
+
+int importer(Channel channel) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  void* data = open_memory(handle);
+
+  const int wrong = count_wrong(data, kCount, kNewValue);
+  say("reads the new values: %d wrong", wrong);
+
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("closed");
+
+  return exit_code(wrong);
+}

@@ -1,0 +1,38 @@
+// Exercise 03: free or close?
+//
+// The importer is done with the memory and gives it back. The call is
+// refused. Which call gives back what a handle has opened? Mend the
+// importer; the exporter is right.
+// It fails now with cudaErrorInvalidValue.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 20;
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 2000000;
+
+int exporter(Channel& channel) {
+  void* data = allocate_values(kCount, kExporterValue);
+  channel.send("handle", handle_of(data));
+
+  channel.wait("closed");
+  const int wrong = count_wrong(data, kCount, kImporterValue);
+  say("reads the importer's values: %d wrong", wrong);
+  CUDA_CHECK(cudaFree(data));
+
+  return exit_code(wrong);
+}
+
+int importer(Channel channel) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+  void* data = open_memory(handle);
+
+  write_values(data, kCount, kImporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+
+  CUDA_CHECK(cudaFree(data));
+  channel.signal("closed");
+
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,52 @@
+// Exercise 06: opened twice, closed once.
+//
+// Two parts of the importer, a reader and a writer, open the same
+// handle. Both get the same pointer, and so somebody thought that one
+// close is enough. But every open is counted: the memory stays mapped.
+// Let each part close what it has opened.
+// It fails now because the trace finds: closed-too-seldom, or, if the
+// exporter is quick, freed-while-open.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 20;
+constexpr int kExporterValue = 1000000;
+constexpr int kImporterValue = 2000000;
+
+int exporter(Channel& channel) {
+  void* data = allocate_values(kCount, kExporterValue);
+  channel.send("handle", handle_of(data));
+
+  channel.wait("closed");
+  const int wrong = count_wrong(data, kCount, kImporterValue);
+  say("reads the importer's values: %d wrong", wrong);
+  CUDA_CHECK(cudaFree(data));
+
+  return exit_code(wrong);
+}
+
+int read_values(const cudaIpcMemHandle_t& handle) {
+  void* data = open_memory(handle);
+  const int wrong = count_wrong(data, kCount, kExporterValue);
+  say("opens it at %p, reads: %d wrong", data, wrong);
+  return wrong;
+}
+
+void change_values(const cudaIpcMemHandle_t& handle) {
+  void* data = open_memory(handle);
+  say("opens it at %p, writes", data);
+  write_values(data, kCount, kImporterValue);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+}
+
+int importer(Channel channel) {
+  const auto handle = channel.receive<cudaIpcMemHandle_t>("handle");
+
+  const int wrong = read_values(handle);
+  change_values(handle);
+  channel.signal("closed");
+
+  return exit_code(wrong);
+}

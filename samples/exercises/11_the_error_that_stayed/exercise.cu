@@ -1,0 +1,46 @@
+// Exercise 11: the error that stayed.
+//
+// The exporter tries to export pinned host memory, is refused as
+// documented, and takes device memory instead. Later a launch that is
+// right seems to fail. The runtime keeps the code of a refused call
+// until somebody asks for it. Mend the exporter; keep the attempt.
+// It fails now with the error of another call.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 20;
+constexpr size_t kBytes = kCount * sizeof(int);
+constexpr int kValue = 1000000;
+
+int exporter(Channel& channel) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMallocHost(&data, kBytes));
+
+  cudaIpcMemHandle_t handle;
+  if (cudaIpcGetMemHandle(&handle, data) != cudaSuccess) {
+    say("cannot export host memory, takes device memory");
+    CUDA_CHECK(cudaFreeHost(data));
+    CUDA_CHECK(cudaMalloc(&data, kBytes));
+    CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
+  }
+
+  write_values(data, kCount, kValue);  // launches, and checks that
+  CUDA_CHECK(cudaDeviceSynchronize());
+  channel.send("handle", handle);
+  channel.wait("closed");
+  CUDA_CHECK(cudaFree(data));
+
+  return EXIT_SUCCESS;
+}
+
+int importer(Channel channel) {
+  void* data =
+      open_memory(channel.receive<cudaIpcMemHandle_t>("handle"));
+  const int wrong = count_wrong(data, kCount, kValue);
+  say("reads the exporter's values: %d wrong", wrong);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("closed");
+
+  return exit_code(wrong);
+}

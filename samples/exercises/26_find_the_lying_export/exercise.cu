@@ -1,0 +1,25 @@
+// Exercise 26: find the fault: an export that should be refused.
+//
+// This driver exports managed memory, and says that all is well. Write
+// the test that notices: exit with 0 if the driver refuses what it has
+// to refuse, and with 1 if it does not. refused(what, call) prints the
+// answer of a call and returns whether it was refused.
+// It fails now because the program never asks.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr size_t kBytes = 4 << 20;
+
+int main() {
+  require_gpus(1);
+  require_legacy_ipc();
+  void* data = nullptr;
+  CUDA_CHECK(cudaMallocManaged(&data, kBytes));
+
+  bool good = true;
+  // TODO: export it; that has to be refused.
+
+  CUDA_CHECK(cudaFree(data));
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,46 @@
+// Exercise 38: the forgetful pool.
+//
+// A program allocates and frees 64 MiB in each step. Each time it
+// synchronises the pool gives all memory back to the system, and must
+// ask for it again in the next step, which is slow. Tell the pool to
+// keep up to 64 MiB, no more: a limit without end starves others.
+// It fails now because the pool holds nothing between two steps.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr size_t kMiB = 1 << 20;
+constexpr size_t kStep = 64 * kMiB;
+
+size_t held_mib(cudaMemPool_t pool) {
+  cuuint64_t bytes = 0;
+  CUDA_CHECK(cudaMemPoolGetAttribute(
+      pool, cudaMemPoolAttrReservedMemCurrent, &bytes));
+  return bytes / kMiB;
+}
+
+void run_step(cudaMemPool_t pool, size_t bytes) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaMallocFromPoolAsync(&data, bytes, pool, nullptr));
+  CUDA_CHECK(cudaFreeAsync(data, nullptr));
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+}
+
+int main() {
+  require_gpus(1);
+  require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
+  cudaMemPool_t pool = create_pool(cudaMemHandleTypeNone);
+  // TODO: let the pool keep up to 64 MiB.
+
+  run_step(pool, kStep);
+  const size_t usual = held_mib(pool);
+  say("after a step of 64 MiB the pool holds %zu MiB", usual);
+
+  run_step(pool, 16 * kStep);
+  const size_t peak = held_mib(pool);
+  say("after a step of 1024 MiB it holds %zu MiB", peak);
+  CUDA_CHECK(cudaMemPoolDestroy(pool));
+
+  const bool good = usual >= 64 && peak < 1024;
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}

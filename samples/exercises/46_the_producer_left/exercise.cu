@@ -1,0 +1,48 @@
+// Exercise 46: the producer left first.
+//
+// The exporter sends its handle and ends: its work is done, it thinks.
+// With its process goes the memory that the importer still reads. Let
+// the exporter stay until the importer has closed.
+// It fails now because the trace finds: exporter-ended-while-open, or
+// because the importer finds nobody at the end.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 19;
+constexpr int kValue = 1000000;
+
+// Here main() does not wait for the importer, as a service would not.
+int lend(Channel& channel) {
+  void* data = allocate_values(kCount, kValue);
+  channel.send("handle", handle_of(data));
+
+  channel.wait("opened");
+  say("has sent its handle, and ends");
+  return EXIT_SUCCESS;
+}
+
+int importer(Channel channel) {
+  void* data =
+      open_memory(channel.receive<cudaIpcMemHandle_t>("handle"));
+  channel.signal("opened");
+
+  const int wrong = count_wrong(data, kCount, kValue);
+  say("reads the exporter's values: %d wrong", wrong);
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  channel.signal("closed");
+
+  return exit_code(wrong);
+}
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) {
+    prctl(PR_SET_PDEATHSIG, 0);  // it outlives its exporter
+    return importer(channel_from_parent(argv));
+  }
+  require_gpus(1);
+  require_legacy_ipc();
+
+  Child child = start_again(argv);
+  return lend(child.channel);
+}

@@ -1,0 +1,95 @@
+// Exercise 48: a tensor server (a project).
+//
+// The server keeps three tensors in one allocation. A client asks for a
+// tensor by its number, gets a loan (handle, offset, count), reads, and
+// gives it back. It may have several tensors at once. Write lend() of
+// the server, and borrow() and give_back() of the client: open the
+// allocation once, whatever number of tensors is borrowed, and close it
+// when the last one is given back. It fails now without any tensor.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kTensors = 3;
+constexpr int kCount = 1 << 18;  // values of a tensor
+
+int first_value(int tensor) { return 1000000 * (tensor + 1); }
+
+struct Loan {
+  cudaIpcMemHandle_t handle;
+  size_t offset;  // in bytes
+  int count;      // of values; 0: there is no such tensor
+};
+
+// ---- the server
+
+Loan lend(int* base, int tensor) {
+  Loan loan{};
+  // TODO: where the tensor lies. A client may ask for one that is not
+  // there.
+  (void)base;
+  (void)tensor;
+  return loan;
+}
+
+int exporter(Channel& channel) {
+  // A multiple of 2 MiB, so that no neighbour is lent besides.
+  int* base = static_cast<int*>(allocate_values(4 * kCount, 0));
+  for (int i = 0; i < kTensors; ++i)
+    write_values(base + i * kCount, kCount, first_value(i));
+  CUDA_CHECK(cudaDeviceSynchronize());
+
+  for (;;) {
+    const int tensor = channel.receive<int>("tensor?");
+    if (tensor == -1) break;  // the client is done
+    channel.send("loan", lend(base, tensor));
+  }
+  CUDA_CHECK(cudaFree(base));
+
+  return EXIT_SUCCESS;
+}
+
+// ---- the client
+
+struct Client {
+  Channel channel;
+  void* opened = nullptr;
+  int borrowed = 0;
+
+  // The tensor's first value; null if the server has no such tensor.
+  void* borrow(int tensor) {
+    channel.send("tensor?", tensor);
+    const Loan loan = channel.receive<Loan>("loan");
+    // TODO
+    (void)loan;
+    return nullptr;
+  }
+
+  void give_back() {
+    // TODO
+  }
+};
+
+int wrong_values(void* data, int tensor) {
+  if (data == nullptr) return kCount;
+  return count_wrong(data, kCount, first_value(tensor));
+}
+
+int importer(Channel channel) {
+  Client client{std::move(channel)};
+  void* second = client.borrow(1);
+  void* third = client.borrow(2);
+  int wrong = wrong_values(second, 1) + wrong_values(third, 2);
+  client.give_back();
+  wrong += wrong_values(third, 2);
+  client.give_back();
+
+  wrong += wrong_values(client.borrow(0), 0);
+  client.give_back();
+  if (client.borrow(kTensors) != nullptr) ++wrong;  // there is none
+  if (client.borrow(-7) != nullptr) ++wrong;
+  say("reads three tensors: %d wrong", wrong);
+  client.channel.send("tensor?", -1);
+
+  return exit_code(wrong);
+}

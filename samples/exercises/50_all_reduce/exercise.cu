@@ -1,0 +1,125 @@
+// Exercise 50: an all-reduce for three ranks (a project).
+//
+// Each rank has a buffer of three chunks; at the end all of them have
+// the sums of all three. Step 1, reduce: rank r adds chunk r of the two
+// others to its own chunk r. Step 2, gather: rank r copies chunk s from
+// rank s. Step 1 is there. Write gather(), and the barrier that it
+// needs before: nobody copies a chunk before it is complete. It fails
+// now because two chunks of each rank have no sums.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kRanks = 3;
+constexpr int kChunk = 1 << 19;  // values
+constexpr int kCount = kRanks * kChunk;
+constexpr size_t kChunkBytes = kChunk * sizeof(int);
+
+// Rank r begins with first_value(r) + i as value i.
+int first_value(int rank) { return 1000000 * (rank + 1); }
+
+struct Ranks {
+  int me = 0;
+  std::vector<Channel*> others;  // of rank 0: all; else: rank 0
+  int* buffers[kRanks] = {};     // the own one and the opened ones
+
+  // Nobody goes on before all are here and their GPU work is done.
+  void barrier() {
+    CUDA_CHECK(cudaDeviceSynchronize());
+    if (me != 0) others[0]->signal("here");
+    for (Channel* other : others)
+      if (me == 0) other->wait("here");
+    for (Channel* other : others)
+      if (me == 0) other->signal("go");
+    if (me != 0) others[0]->wait("go");
+  }
+
+  int* chunk(int rank, int number) const {
+    return buffers[rank] + number * kChunk;
+  }
+};
+
+void reduce(const Ranks& ranks) {
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != ranks.me)
+      add_values(ranks.chunk(ranks.me, ranks.me),
+                 ranks.chunk(rank, ranks.me), kChunk);
+}
+
+void gather(const Ranks& ranks) {
+  // TODO
+  (void)ranks;
+  (void)kChunkBytes;
+}
+
+int run(Ranks& ranks) {
+  ranks.barrier();
+  reduce(ranks);
+  // TODO: what has to be between the two?
+  gather(ranks);
+  ranks.barrier();
+
+  // The sums: step 3, because each of three values rises by one.
+  const unsigned first =
+      first_value(0) + first_value(1) + first_value(2);
+  const int wrong =
+      count_wrong(ranks.buffers[ranks.me], kCount, first, kRanks);
+  say("rank %d: %d wrong", ranks.me, wrong);
+
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != ranks.me)
+      CUDA_CHECK(cudaIpcCloseMemHandle(ranks.buffers[rank]));
+  ranks.barrier();
+  CUDA_CHECK(cudaFree(ranks.buffers[ranks.me]));
+
+  return exit_code(wrong);
+}
+
+// Everybody sends its handle to rank 0, which sends all to everybody.
+struct Handles {
+  cudaIpcMemHandle_t of[kRanks];
+};
+
+void open_all(Ranks& ranks, const Handles& handles) {
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != ranks.me)
+      ranks.buffers[rank] =
+          static_cast<int*>(open_memory(handles.of[rank]));
+}
+
+int importer(Channel channel) {
+  Ranks ranks;
+  ranks.others = {&channel};
+  ranks.me = channel.receive<int>("rank");
+  void* own = allocate_values(kCount, first_value(ranks.me));
+  ranks.buffers[ranks.me] = static_cast<int*>(own);
+  channel.send("handle", handle_of(own));
+  open_all(ranks, channel.receive<Handles>("handles"));
+  return run(ranks);
+}
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+  require_gpus(1);
+  require_legacy_ipc();
+
+  Child children[] = {start_again(argv), start_again(argv)};
+  Ranks ranks;
+  Handles handles;
+  void* own = allocate_values(kCount, first_value(0));
+  ranks.buffers[0] = static_cast<int*>(own);
+  handles.of[0] = handle_of(own);
+  int rank = 1;
+  for (Child& child : children) {
+    child.channel.send("rank", rank);
+    handles.of[rank++] =
+        child.channel.receive<cudaIpcMemHandle_t>("handle");
+    ranks.others.push_back(&child.channel);
+  }
+  for (Child& child : children) child.channel.send("handles", handles);
+  open_all(ranks, handles);
+
+  int result = run(ranks);
+  for (Child& child : children) result |= child.wait(10s);
+  return result;
+}

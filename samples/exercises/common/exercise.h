@@ -1,0 +1,103 @@
+// What every exercise includes. An exercise is plain C++: its kernels
+// are in kernels.cu and are built once, so that a saved file is built
+// and run in a second.
+//
+// SPDX-License-Identifier: Apache-2.0
+#ifndef IPCLAB_EXERCISE_H_
+#define IPCLAB_EXERCISE_H_
+#include <cstdint>
+#include <vector>
+
+#include "../../common/data.h"
+#include "../../common/gate.h"
+#include "../../common/pool.h"
+#include "../../common/roles.h"
+#include "../../common/vmm.h"
+
+/// The two functions of an exercise with two roles. An exercise that
+/// has no main() of its own gets the one of two_roles.cc, which starts
+/// both and exits with 0 if both return EXIT_SUCCESS.
+int exporter(Channel& channel);
+int importer(Channel channel);
+
+/// The exit code of a role: success if no value was wrong.
+inline int exit_code(int wrong) {
+  return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/// Opens a legacy memory handle; the caller closes the pointer.
+inline void* open_memory(const cudaIpcMemHandle_t& handle) {
+  void* data = nullptr;
+  CUDA_CHECK(cudaIpcOpenMemHandle(&data, handle,
+                                  cudaIpcMemLazyEnablePeerAccess));
+  return data;
+}
+
+/// Exports memory of cudaMalloc.
+inline cudaIpcMemHandle_t handle_of(void* data) {
+  cudaIpcMemHandle_t handle;
+  CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
+  return handle;
+}
+
+/// Creates an event that other processes can open.
+inline cudaEvent_t create_shared_event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(
+      &event, cudaEventInterprocess | cudaEventDisableTiming));
+  return event;
+}
+
+/// Exports an event.
+inline cudaIpcEventHandle_t handle_of(cudaEvent_t event) {
+  cudaIpcEventHandle_t handle;
+  CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
+  return handle;
+}
+
+/// Opens an event; the caller destroys it.
+inline cudaEvent_t open_event(const cudaIpcEventHandle_t& handle) {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaIpcOpenEventHandle(&event, handle));
+  return event;
+}
+
+/// One value of 4 bytes of a GPU.
+inline unsigned value_at(const void* data) {
+  unsigned value = 0xEEEEEEEE;
+  CUDA_CHECK(cudaMemcpy(&value, data, sizeof value, cudaMemcpyDefault));
+  return value;
+}
+
+/// Queues a kernel that adds `count` values to others. Does not wait.
+void add_values(void* to, const void* values, int count,
+                cudaStream_t stream = nullptr);
+
+/// Does the stream still wait after 0.2 s? By then all that nothing
+/// holds has been done.
+inline bool is_held(cudaStream_t stream) {
+  cudaError_t code = cudaStreamQuery(stream);
+  for (int look = 0; look < 20 && code == cudaErrorNotReady; ++look) {
+    poll(nullptr, 0, 10);  // ms between two looks
+    code = cudaStreamQuery(stream);
+  }
+  if (code != cudaErrorNotReady) CUDA_CHECK(code);
+  return code == cudaErrorNotReady;
+}
+
+/// An answer to a question of an exercise.
+enum Answer { kUnknown, kYes, kNo };
+
+/// Compares what you predict with what happens; true if they agree.
+inline bool predicted(const char* question, Answer yours,
+                      bool happens) {
+  const bool right = yours == (happens ? kYes : kNo);
+  constexpr const char* kWords[] = {"not answered", "yes", "no"};
+  say("%s you: %s, %s", question, kWords[yours],
+      yours == kUnknown ? "predict it first"
+      : right           ? "and so it is"
+                        : "but it is NOT so");
+  return right;
+}
+
+#endif

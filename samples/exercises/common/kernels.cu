@@ -1,0 +1,24 @@
+// The kernels of all exercises: what exercise.h, data.h and gate.h only
+// declare for a C++ compiler.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+static __global__ void add(unsigned* to, const unsigned* values,
+                           int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) to[i] += values[i];
+}
+
+void add_values(void* to, const void* values, int count,
+                cudaStream_t stream) {
+  add<<<(count + 255) / 256, 256, 0, stream>>>(
+      static_cast<unsigned*>(to), static_cast<const unsigned*>(values),
+      count);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+// Inline functions are put into an object only where they are used.
+[[gnu::used]] static void (*const kWriteValues)(
+    void*, int, unsigned, cudaStream_t, unsigned) = write_values;
+[[gnu::used]] static void (*const kHold)(cudaStream_t, Gate*) = hold;

@@ -1,0 +1,15 @@
+// main() of an exercise with two roles, as lesson 01 has it. The linker
+// takes it from the library only if the exercise has none.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
+  require_gpus(1);
+  require_legacy_ipc();
+
+  Child child = start_again(argv);
+  return child.finish(exporter(child.channel));
+}
