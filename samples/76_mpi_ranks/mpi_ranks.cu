@@ -16,7 +16,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "../common/data.h"
-#include "ranks.h"
+#include "mpi_ranks.h"
 
 constexpr int kCount = 1 << 20;
 constexpr int kFirst = 1000000;  // of rank 0; each has its own values
@@ -48,20 +48,8 @@ int ordinal_of(const CUuuid& gpu) {
 }
 //! [uuid]
 
-//! [reverse]
-// As a job script may do: odd ranks see the first two GPUs reversed.
-void see_gpus_in_another_order(Ranks& ranks) {
-  int devices = 0;  // rank 0 counts: a variable is read only once
-  if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));
-  devices = ranks.all_gather(devices)[0];
-  if (ranks.rank() % 2 == 1 && devices > 1 &&
-      std::getenv("CUDA_VISIBLE_DEVICES") == nullptr)
-    setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
-}
-//! [reverse]
-
 //! [rank]
-bool run(Ranks& ranks) {
+bool run(MpiRanks& ranks) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   const int own = ranks.rank() / 2 % devices;
@@ -103,7 +91,7 @@ bool run(Ranks& ranks) {
 //! [rank]
 
 int main(int argc, char** argv) {
-  Ranks ranks(argc, argv);
+  MpiRanks ranks(argc, argv);
   if (ranks.rank() == 0) {  // one line is enough for all
     require_gpus(1);
     require_legacy_ipc();

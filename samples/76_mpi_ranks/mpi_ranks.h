@@ -12,12 +12,12 @@
 #endif
 
 /// This process among the ranks of its node.
-class Ranks {
+class MpiRanks {
  public:
   /// Takes main's arguments.
-  Ranks(int argc, char** argv);
-  Ranks(const Ranks&) = delete;
-  ~Ranks();
+  MpiRanks(int argc, char** argv);
+  MpiRanks(const MpiRanks&) = delete;
+  ~MpiRanks();
 
   int rank() const { return rank_; }  ///< from 0
   int size() const { return size_; }  ///< how many there are
@@ -56,7 +56,7 @@ class Ranks {
 
 #ifdef USE_MPI
 
-inline Ranks::Ranks(int argc, char** argv) {
+inline MpiRanks::MpiRanks(int argc, char** argv) {
   alarm(60);  // a rank that waits longer than that ends all of them
   MPI_Init(&argc, &argv);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
@@ -67,13 +67,13 @@ inline Ranks::Ranks(int argc, char** argv) {
   role_name() = name_.c_str();
 }
 
-inline Ranks::~Ranks() {
+inline MpiRanks::~MpiRanks() {
   MPI_Comm_free(&node_);
   MPI_Finalize();
 }
 
 template <class T>
-std::vector<T> Ranks::all_gather(const T& mine) {
+std::vector<T> MpiRanks::all_gather(const T& mine) {
   std::vector<char> bytes(size_ * sizeof(T));
   MPI_Allgather(&mine, sizeof(T), MPI_BYTE, bytes.data(), sizeof(T),
                 MPI_BYTE, node_);
@@ -88,7 +88,7 @@ std::vector<T> Ranks::all_gather(const T& mine) {
 
 #else
 
-inline Ranks::Ranks(int argc, char** argv) {
+inline MpiRanks::MpiRanks(int argc, char** argv) {
   if (is_child(argc, argv)) {
     rank_ = 1;
     channel_.push_back(channel_from_parent(argv));
@@ -99,12 +99,12 @@ inline Ranks::Ranks(int argc, char** argv) {
   role_name() = name_.c_str();
 }
 
-inline Ranks::~Ranks() {
+inline MpiRanks::~MpiRanks() {
   for (Child& other : other_) other.wait(10s);
 }
 
 template <class T>
-std::vector<T> Ranks::all_gather(const T& mine) {
+std::vector<T> MpiRanks::all_gather(const T& mine) {
   Channel& other = rank_ == 0 ? other_[0].channel : channel_[0];
   other.send("gather", mine);
   const T theirs = other.receive<T>("gather");
@@ -113,3 +113,15 @@ std::vector<T> Ranks::all_gather(const T& mine) {
 }
 
 #endif
+
+//! [reverse]
+/// As a job script may do: odd ranks see the first two GPUs reversed.
+inline void see_gpus_in_another_order(MpiRanks& ranks) {
+  int devices = 0;  // rank 0 counts: a variable is read only once
+  if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));
+  devices = ranks.all_gather(devices)[0];
+  if (ranks.rank() % 2 == 1 && devices > 1 &&
+      std::getenv("CUDA_VISIBLE_DEVICES") == nullptr)
+    setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+}
+//! [reverse]
