@@ -68,6 +68,7 @@ GROUPS = {
     "ARED": "All-reduce",
     "COST": "What sharing takes",
     "PIPE": "Pipelines",
+    "RANK": "Ranks of one node",
     "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)

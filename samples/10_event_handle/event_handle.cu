@@ -38,7 +38,6 @@ int exporter(Channel& channel) {
   hold(nullptr, gate);
   write_values(data, kCount, kNewValue);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
-
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
   say("holds its stream, queues a kernel and the event in it");

@@ -25,6 +25,7 @@ OWN_FILES = {
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
     "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
     "74_pipeline": ["ring.h", "ways.h"],
+    "76_mpi_ranks": ["mpi_ranks.h"],  # of MPI, or two processes that play them
 }
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
