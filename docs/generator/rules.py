@@ -66,6 +66,9 @@ GROUPS = {
     "TENS": "Tensors of PyTorch",
     "COST": "What sharing takes",
     "SERV": "Servers and clients",
+    "ARED": "Sums over all ranks",
+    "CACH": "Caches of opened handles",
+    "PIPE": "Pipelines",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
