@@ -70,9 +70,6 @@ GROUPS = {
     "PIPE": "Pipelines",
     "RANK": "Ranks of one node",
     "SERV": "Servers and clients",
-    "ARED": "Sums over all ranks",
-    "CACH": "Caches of opened handles",
-    "PIPE": "Pipelines",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
