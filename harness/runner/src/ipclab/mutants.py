@@ -729,7 +729,7 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """Of all that decides what a test says under a fault."""
+        """The digest of all that decides what a test says under a fault."""
         build = self._request.build
         source = ctest.source_folder(build)
         files: Iterable[Path] = (
