@@ -202,7 +202,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   // Work that frees it again may be queued before the stream comes here.
   stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                   [pool, lease] {
-                    const std::lock_guard lock(state_mutex());
+                    const std::lock_guard guard(state_mutex());
                     if (lease->ended) return;
                     lease->ready = true;
                     grant_lease(*pool, *lease);
@@ -232,7 +232,7 @@ CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
   if (stream != nullptr) {
     ++pool->unfinished_frees;
     freed = stream->submit_free({CU_GRAPH_NODE_TYPE_MEM_FREE, [pool, lease] {
-                                   const std::lock_guard lock(state_mutex());
+                                   const std::lock_guard guard(state_mutex());
                                    --pool->unfinished_frees;
                                    end_of_free(pool, *lease);
                                  }});
