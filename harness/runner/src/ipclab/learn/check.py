@@ -97,7 +97,7 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
     failed = [f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b[:5] == "  -> "]
     if failed:
         said += f"; {failed[0]}"
-    elif ran.story and (first := _first_to_end(ran.story, lines)):
+    elif ran.story and (first := _first_to_fail(ran.story, lines)):
         said += f"; {first}"
     elif lines:
         said += f"; its last line: {last}"
@@ -115,18 +115,16 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
     return ""
 
 
-def _first_to_end(story: Story, lines: Sequence[str]) -> str:
-    """Of several roles: which one ended first, and badly; or empty."""
-    processes = [x for x in story.trace.processes if x.recorder]
-    first = min(processes, key=lambda x: x.ended, default=None)
-    if first is None or len(processes) == 1:
+def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
+    """Of several roles: which one failed first, and how; or empty."""
+    failed = [x for x in story.trace.processes if x.died or x.exit_code]
+    first = min(failed, key=lambda x: x.ended, default=None)
+    if first is None or len(story.trace.processes) == 1:
         return ""
     if not first.died:
-        if not (code := first.exit_code):
-            return ""
         own = [line for line in lines if line.startswith(first.name.split()[0])]
         told = f"; its last line: {own[-1]}" if own else ""
-        return f"{first.name} ended first, with exit code {code}{told}"
+        return f"{first.name} failed first, with exit code {first.exit_code}{told}"
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
     return f"{first.name} crashed or was killed; its last call that ended: {call}"
