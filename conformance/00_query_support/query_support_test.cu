@@ -40,8 +40,9 @@ CUresult granularity(size_t* size, CUmemAllocationGranularity_flags which) {
   return DRIVER(cuMemGetAllocationGranularity)(size, &wanted, which);
 }
 
-// Creates a minimum-sized allocation, exports it if a handle type is given,
-// and releases it. The first code that is no success, and the call's name.
+// Creates a minimum-sized allocation, exports it if a handle type is given, and
+// releases it. Returns the first code that is not success, and the name of that
+// call.
 CUresult create_and_export(CUmemAllocationHandleType type, std::string* call) {
   size_t size = 0;
   *call = "cuMemGetAllocationGranularity";
@@ -229,7 +230,7 @@ TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
       ADD_FAILURE() << call << " gives " << name_of(code)
                     << " where cudaDevAttrIpcEventSupport is " << supported;
     };
-    // The two opens and the close get what no export made.
+    // The two opens and the close get bytes and a pointer that no export made.
     check("cudaIpcOpenMemHandle",
           NOTED(cudaIpcOpenMemHandle(&opened, memory,
                                      cudaIpcMemLazyEnablePeerAccess)));
@@ -301,7 +302,7 @@ TEST(QuerySupport, GranularityIsUsable) {
 
     const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle memory;
-    // Every multiple will do, not only the powers of two.
+    // Every multiple works, not only powers of two.
     for (const size_t times : {1, 2, 3, 5}) {
       SCOPED_TRACE(std::to_string(times) + " times the minimum");
       EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, times * minimum, &wanted, 0));
@@ -437,7 +438,7 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     CALL(cudaFree(unmapped));
     std::vector<char> host(4096);
 
-    // What is known, to tell it from what is not.
+    // An attribute that is known, as a control.
     Sentinel<cudaPointerAttributes> of_known;
     EXPECT_SUCCESS(cudaPointerGetAttributes(of_known.out(), known.data));
     EXPECT_EQ(of_known.result().type, cudaMemoryTypeDevice);
@@ -512,8 +513,8 @@ TEST(QuerySupport, TegraSharesEventsOnly) {
   scenario.run(20s);
 }
 
-// Of one machine all processes and both APIs tell one version; whether it is
-// the one that this program was compiled for is for its user to know.
+// All processes of a machine get one version from both APIs. Whether this
+// program was compiled for that version is not judged.
 TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
   covers("PLAT-05");
   needs(gpus(1));
@@ -672,8 +673,8 @@ TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   scenario.run(20s);
 }
 
-// The limit is set once CUDA runs and cudaMalloc works under it: what is
-// refused then is the stream-ordered allocator's.
+// The limit is set after CUDA has started, and cudaMalloc works under it: so a
+// refusal is the stream-ordered allocator's.
 TEST(QuerySupport, AddressSpaceLimitForbidsStreamOrderedAllocation) {
   covers("PLAT-15");
   needs(gpus(1), pools);

@@ -93,44 +93,47 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
   scenario.run(20s);
 }
 
+// An exporter that sends one handle by a pipe, a file, memory and text.
+static void sends_the_handle_by_every_channel(Role& me) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("exporter"));
+  const cudaIpcMemHandle_t handle = buffer.legacy_handle();
+  const std::string bytes(reinterpret_cast<const char*>(&handle),
+                          sizeof handle);
+
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Descriptor reads(ends[0]), writes(ends[1]);
+  ASSERT_EQ(write(writes.get(), bytes.data(), bytes.size()), 64);
+  me.send_descriptor("pipe", reads.get());
+
+  char path[] = "/tmp/ipclab-handle-XXXXXX";
+  const Descriptor file(mkstemp(path));
+  ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
+  ASSERT_EQ(write(file.get(), bytes.data(), bytes.size()), 64);
+  me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
+                            std::to_string(file.get()));
+
+  const Descriptor memory(memfd_create("handle", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(memory.get(), 64), 0);
+  void* shared =
+      mmap(nullptr, 64, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  std::memcpy(shared, &handle, sizeof handle);
+  munmap(shared, 64);
+  me.send_descriptor("shared memory", memory.get());
+
+  me.send_bytes("text", to_hexadecimal(bytes));
+
+  me.wait("closed", 4);
+}
+
 TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
   covers("LMEM-04");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    const cudaIpcMemHandle_t handle = buffer.legacy_handle();
-    const std::string bytes(reinterpret_cast<const char*>(&handle),
-                            sizeof handle);
-
-    int ends[2];
-    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    const Descriptor reads(ends[0]), writes(ends[1]);
-    ASSERT_EQ(write(writes.get(), bytes.data(), bytes.size()), 64);
-    me.send_descriptor("pipe", reads.get());
-
-    char path[] = "/tmp/ipclab-handle-XXXXXX";
-    const Descriptor file(mkstemp(path));
-    ASSERT_EQ(unlink(path), 0);  // whoever is killed leaves no name behind
-    ASSERT_EQ(write(file.get(), bytes.data(), bytes.size()), 64);
-    me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
-                              std::to_string(file.get()));
-
-    const Descriptor memory(memfd_create("handle", MFD_CLOEXEC));
-    ASSERT_EQ(ftruncate(memory.get(), 64), 0);
-    void* shared =
-        mmap(nullptr, 64, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-    ASSERT_NE(shared, MAP_FAILED);
-    std::memcpy(shared, &handle, sizeof handle);
-    munmap(shared, 64);
-    me.send_descriptor("shared memory", memory.get());
-
-    me.send_bytes("text", to_hexadecimal(bytes));
-
-    me.wait("closed", 4);
-  });
+  scenario.role("exporter", sends_the_handle_by_every_channel);
 
   const auto importer = [&](const char* name, auto receive) {
     scenario.role(name, [receive](Role& me) {
@@ -222,6 +225,71 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   scenario.run(20s);
 }
 
+// An importer that uses its pointer like one of cudaMalloc.
+static void uses_the_pointer_in_every_way(Role& me) {
+  LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+  const DeviceBuffer own(kBytes);
+  std::vector<uint32_t> host(mapping.count);
+  const auto on_host = [&](Pattern written) {
+    for (size_t i = 0; i < host.size(); ++i) host[i] = written.at(i);
+  };
+  const auto done = [&](const char* step) {
+    CALL(cudaDeviceSynchronize());
+    me.signal(step);
+    me.wait(std::string("seen: ") + step);
+  };
+
+  mapping.fill(pattern("kernel store"));
+  done("kernel store");
+
+  on_host(pattern("copy from the host"));
+  CALL(cudaMemcpy(mapping.data, host.data(), kBytes, cudaMemcpyHostToDevice));
+  done("copy from the host");
+
+  on_host(pattern("copy from the host, async"));
+  CALL(cudaMemcpyAsync(mapping.data, host.data(), kBytes,
+                       cudaMemcpyHostToDevice, nullptr));
+  done("copy from the host, async");
+
+  own.fill(pattern("copy from the device"));
+  CALL(cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice));
+  done("copy from the device");
+
+  own.fill(pattern("copy from the device, async"));
+  CALL(cudaMemcpyAsync(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice,
+                       nullptr));
+  done("copy from the device, async");
+
+  CALL(cudaMemset(mapping.data, 0x3C, kBytes));
+  CALL(cudaDeviceSynchronize());
+  me.signal("memset");
+
+  me.wait("written");
+  const Pattern written = pattern("to read");
+  EXPECT_TRUE(kernel_reads(mapping, written));
+  EXPECT_TRUE(copy_reads(mapping, written));
+  own.poison();
+  CALL(cudaMemcpy(own.data, mapping.data, kBytes, cudaMemcpyDeviceToDevice));
+  EXPECT_TRUE(kernel_reads(own, written));
+  own.poison();
+  CALL(cudaMemcpyAsync(own.data, mapping.data, kBytes, cudaMemcpyDeviceToDevice,
+                       nullptr));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(own, written));
+  own.poison();
+  launch_copy(own, mapping);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_TRUE(kernel_reads(own, written));
+  std::vector<uint32_t> seen(mapping.count, 0);
+  CALL(cudaMemcpyAsync(seen.data(), mapping.data, kBytes,
+                       cudaMemcpyDeviceToHost, nullptr));
+  CALL(cudaDeviceSynchronize());
+  on_host(written);
+  EXPECT_TRUE(seen == host) << "cudaMemcpyAsync to the host";
+  mapping.close();
+  me.signal("closed");
+}
+
 // Every way in which a local pointer can be used, each with a value of its own
 // that the exporter then finds, or finds copied from.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
@@ -254,74 +322,12 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
     me.wait("closed");
   });
 
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    const DeviceBuffer own(kBytes);
-    std::vector<uint32_t> host(mapping.count);
-    const auto on_host = [&](Pattern written) {
-      for (size_t i = 0; i < host.size(); ++i) host[i] = written.at(i);
-    };
-    const auto done = [&](const char* step) {
-      CALL(cudaDeviceSynchronize());
-      me.signal(step);
-      me.wait(std::string("seen: ") + step);
-    };
-
-    mapping.fill(pattern("kernel store"));
-    done("kernel store");
-
-    on_host(pattern("copy from the host"));
-    CALL(cudaMemcpy(mapping.data, host.data(), kBytes, cudaMemcpyHostToDevice));
-    done("copy from the host");
-
-    on_host(pattern("copy from the host, async"));
-    CALL(cudaMemcpyAsync(mapping.data, host.data(), kBytes,
-                         cudaMemcpyHostToDevice, nullptr));
-    done("copy from the host, async");
-
-    own.fill(pattern("copy from the device"));
-    CALL(cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice));
-    done("copy from the device");
-
-    own.fill(pattern("copy from the device, async"));
-    CALL(cudaMemcpyAsync(mapping.data, own.data, kBytes,
-                         cudaMemcpyDeviceToDevice, nullptr));
-    done("copy from the device, async");
-
-    CALL(cudaMemset(mapping.data, 0x3C, kBytes));
-    CALL(cudaDeviceSynchronize());
-    me.signal("memset");
-
-    me.wait("written");
-    const Pattern written = pattern("to read");
-    EXPECT_TRUE(kernel_reads(mapping, written));
-    EXPECT_TRUE(copy_reads(mapping, written));
-    own.poison();
-    CALL(cudaMemcpy(own.data, mapping.data, kBytes, cudaMemcpyDeviceToDevice));
-    EXPECT_TRUE(kernel_reads(own, written));
-    own.poison();
-    CALL(cudaMemcpyAsync(own.data, mapping.data, kBytes,
-                         cudaMemcpyDeviceToDevice, nullptr));
-    CALL(cudaDeviceSynchronize());
-    EXPECT_TRUE(kernel_reads(own, written));
-    own.poison();
-    launch_copy(own, mapping);
-    CALL(cudaDeviceSynchronize());
-    EXPECT_TRUE(kernel_reads(own, written));
-    std::vector<uint32_t> seen(mapping.count, 0);
-    CALL(cudaMemcpyAsync(seen.data(), mapping.data, kBytes,
-                         cudaMemcpyDeviceToHost, nullptr));
-    CALL(cudaDeviceSynchronize());
-    on_host(written);
-    EXPECT_TRUE(seen == host) << "cudaMemcpyAsync to the host";
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("importer", uses_the_pointer_in_every_way);
 
   scenario.run(30s);
 }
 
-// Parts of odd place and size: what is beside them stays as it was.
+// Parts with odd offsets and sizes: what is beside them does not change.
 TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);

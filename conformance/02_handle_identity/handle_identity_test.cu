@@ -42,14 +42,6 @@ std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   return std::move(others.back());
 }
 
-template <class T>
-T pointer_attribute(CUpointer_attribute which, const void* pointer) {
-  T value{};
-  CALL(DRIVER(cuPointerGetAttribute)(&value, which,
-                                     reinterpret_cast<CUdeviceptr>(pointer)));
-  return value;
-}
-
 // The same of a pointer for which no answer is promised.
 template <class T>
 std::string answer_for(CUpointer_attribute which, const void* pointer) {
@@ -137,8 +129,8 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
     buffer.fill(pattern("exporter"));
     std::array<Handle, 3> kept;
     kept[0] = buffer.legacy_handle();
-    // Others may take memory at the same time, so shrinking once proves
-    // nothing; not shrinking once proves enough.
+    // Others may allocate at the same time, so one try in which memory shrinks
+    // proves nothing; one try in which it does not shrink is enough.
     constexpr int kRounds = 50;
     bool shrinks = true;
     std::set<std::string> different;
@@ -230,8 +222,8 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
       second->fill(pattern("secret"));
       me.observe(std::to_string(bytes) + " bytes: the address " +
                  (second->data == address ? "came back" : "did not come back"));
-      // Lent to somebody else, perhaps: only memory that has been exported can
-      // be opened at all.
+      // Exported, as if for another process: only exported memory can be opened
+      // at all.
       second->legacy_handle();
       me.send("stale handle", stale);
       me.wait("tried");

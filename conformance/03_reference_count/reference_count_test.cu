@@ -18,12 +18,6 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
 
-void* open(const Handle& handle) {
-  void* opened = nullptr;
-  CALL(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
-  return opened;
-}
-
 // The exporter of a mapping that must go on working: each time the importer
 // has written, it finds that and answers with something new.
 void answer(Role& me, const DeviceBuffer& buffer, int times) {
@@ -58,7 +52,7 @@ std::function<void(Role&)> answers(int turns) {
   };
 }
 
-// What no open gave, neither API closes.
+// Neither API closes what no open returned.
 void expect_no_close(const void* pointer) {
   EXPECT_CODE(cudaErrorInvalidValue,
               cudaIpcCloseMemHandle(const_cast<void*>(pointer)));
@@ -76,7 +70,7 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    void* first = open(handle);
+    void* first = open_handle(handle);
     for (int i = 1; i < kOpens; ++i) {
       void* again = nullptr;
       EXPECT_SUCCESS(
@@ -101,7 +95,8 @@ TEST(ReferenceCount, AMappingWorksUntilItsLastClose) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     Words mapping;
-    for (int i = 0; i < kOpens; ++i) mapping = Words(open(handle), kBytes);
+    for (int i = 0; i < kOpens; ++i)
+      mapping = Words(open_handle(handle), kBytes);
     for (int i = 0; i < kOpens; ++i) {
       expect_works(me, mapping, i);
       EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
@@ -119,7 +114,7 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     void* opened = nullptr;
-    for (int i = 0; i < kOpens; ++i) opened = open(handle);
+    for (int i = 0; i < kOpens; ++i) opened = open_handle(handle);
     const auto address = reinterpret_cast<CUdeviceptr>(opened);
     cudaPointerAttributes attributes{};
     for (int i = 0; i < kOpens; ++i) {
@@ -161,7 +156,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
     mapping.close();
     launch_write(closed, 1);
     EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
-    // The context is lost, whatever is asked of it.
+    // The context is lost: every call reports it.
     EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
     me.signal("faulted");
   });
@@ -178,7 +173,7 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
     const auto handle = me.receive<Handle>("handle");
     for (const int opens : {1, kOpens}) {
       void* opened = nullptr;
-      for (int i = 0; i < opens; ++i) opened = open(handle);
+      for (int i = 0; i < opens; ++i) opened = open_handle(handle);
       for (int i = 0; i < opens; ++i) CALL(cudaIpcCloseMemHandle(opened));
       EXPECT_REFUSED(cudaIpcCloseMemHandle(opened), cudaErrorInvalidValue,
                      cudaErrorMapBufferObjectFailed);
@@ -219,7 +214,8 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     Words mapping;
-    for (int i = 0; i < kOpens; ++i) mapping = Words(open(handle), kBytes);
+    for (int i = 0; i < kOpens; ++i)
+      mapping = Words(open_handle(handle), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
     for (int i = 0; i < kOpens; ++i) CALL(cudaIpcCloseMemHandle(mapping.data));
     me.signal("closed");
@@ -308,7 +304,7 @@ TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
   scenario.run(20s);
 }
 
-// Nothing is said of an address inside an open mapping.
+// Nothing is documented about an address inside an open mapping.
 TEST(ReferenceCount, ClosingInsideAMapping) {
   covers("LMEM-29");
   needs(gpus(1), legacy_memory);
@@ -358,7 +354,7 @@ TEST(ReferenceCount, FreeingBeforeTheClose) {
   scenario
       .role("importer",
             [](Role& me) {
-              void* opened = open(me.receive<Handle>("handle"));
+              void* opened = open_handle(me.receive<Handle>("handle"));
               me.signal("opened");
               me.wait("freed");
               const Words words(opened, kBytes);

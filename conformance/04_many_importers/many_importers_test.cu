@@ -93,7 +93,7 @@ __global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
       atomicAdd(&wrong[blockIdx.x], 1u);
 }
 
-// The pointers where kernels find them.
+// The pointers in memory that kernels read.
 struct Table : DeviceBuffer {
   explicit Table(const std::vector<uint32_t*>& pointers)
       : DeviceBuffer(pointers.size() * sizeof(uint32_t*)) {
@@ -199,6 +199,41 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
   scenario.run(20s);
 }
 
+// An importer that opens many handles in another order.
+static void opens_thousands_of_handles(Role& me) {
+  const std::string handles = me.receive_bytes("handles");
+  std::vector<std::unique_ptr<LegacyMapping>> mappings;
+  std::vector<uint32_t*> pointers;
+  for (unsigned i = 0; i < kAllocations; ++i) {
+    Handle handle;
+    std::memcpy(&handle, handles.data() + i * sizeof handle, sizeof handle);
+    mappings.push_back(
+        std::make_unique<LegacyMapping>(handle, kWords * sizeof(uint32_t)));
+    pointers.push_back(mappings.back()->data);
+  }
+  const Table table(pointers);
+  const DeviceBuffer counters(kAllocations * sizeof(unsigned));
+  CALL(cudaMemset(counters.data, 0, counters.bytes()));
+  note_call("check_each<<<>>>");
+  check_each<<<kAllocations, 128>>>(table.pointers(), pattern("exporter"),
+                                    counters.data);
+  CALL(cudaGetLastError());
+  std::vector<unsigned> wrong(kAllocations, 1);
+  CALL(cudaMemcpy(wrong.data(), counters.data, counters.bytes(),
+                  cudaMemcpyDeviceToHost));
+  std::vector<uint32_t> copied(kWords);
+  for (unsigned i = 0; i < kAllocations; ++i) {
+    ASSERT_EQ(wrong[i], 0u) << "words of allocation " << i << ", by kernel";
+    CALL(cudaMemcpy(copied.data(), pointers[i], mappings[i]->bytes(),
+                    cudaMemcpyDefault));
+    for (unsigned word = 0; word < kWords; ++word)
+      ASSERT_EQ(copied[word], pattern("exporter").at(i * kWords + word))
+          << "allocation " << i << ", word " << word << ", by copy";
+  }
+  mappings.clear();
+  me.signal("closed");
+}
+
 TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
   covers("LMEM-17");
   needs(gpus(1), legacy_memory);
@@ -224,39 +259,7 @@ TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
     me.wait("closed");
   });
 
-  scenario.role("importer", [](Role& me) {
-    const std::string handles = me.receive_bytes("handles");
-    std::vector<std::unique_ptr<LegacyMapping>> mappings;
-    std::vector<uint32_t*> pointers;
-    for (unsigned i = 0; i < kAllocations; ++i) {
-      Handle handle;
-      std::memcpy(&handle, handles.data() + i * sizeof handle, sizeof handle);
-      mappings.push_back(
-          std::make_unique<LegacyMapping>(handle, kWords * sizeof(uint32_t)));
-      pointers.push_back(mappings.back()->data);
-    }
-    const Table table(pointers);
-    const DeviceBuffer counters(kAllocations * sizeof(unsigned));
-    CALL(cudaMemset(counters.data, 0, counters.bytes()));
-    note_call("check_each<<<>>>");
-    check_each<<<kAllocations, 128>>>(table.pointers(), pattern("exporter"),
-                                      counters.data);
-    CALL(cudaGetLastError());
-    std::vector<unsigned> wrong(kAllocations, 1);
-    CALL(cudaMemcpy(wrong.data(), counters.data, counters.bytes(),
-                    cudaMemcpyDeviceToHost));
-    std::vector<uint32_t> copied(kWords);
-    for (unsigned i = 0; i < kAllocations; ++i) {
-      ASSERT_EQ(wrong[i], 0u) << "words of allocation " << i << ", by kernel";
-      CALL(cudaMemcpy(copied.data(), pointers[i], mappings[i]->bytes(),
-                      cudaMemcpyDefault));
-      for (unsigned word = 0; word < kWords; ++word)
-        ASSERT_EQ(copied[word], pattern("exporter").at(i * kWords + word))
-            << "allocation " << i << ", word " << word << ", by copy";
-    }
-    mappings.clear();
-    me.signal("closed");
-  });
+  scenario.role("importer", opens_thousands_of_handles);
 
   scenario.run(60s);
 }
@@ -368,7 +371,8 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // Nobody has to export it, but who does gives out the origin.
+      // Nothing demands this export to work; if it works, it must lead to the
+      // original memory.
       void* opened = nullptr;
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));
@@ -385,7 +389,8 @@ TEST(ManyImporters, ExportingAnImport) {
 
 namespace {
 
-// Whoever has the bytes tries; the exporter neither started it nor knows it.
+// A process that has the bytes tries to open them. The exporter has not started
+// it and does not know it.
 void try_to_open(Role& me, const char* who) {
   const auto handle = me.receive<Handle>("handle");
   void* opened = nullptr;
@@ -421,7 +426,8 @@ TEST(ManyImporters, WhoeverHasTheBytesOpens) {
   scenario.role("importer of another user", [](Role& me) {
     const bool changed =
         geteuid() == 0 && setgid(kNobody) == 0 && setuid(kNobody) == 0;
-    // A change of user hides a process from itself; the harness looks at it.
+    // After a change of user a process cannot read its own /proc entries, which
+    // the harness needs.
     if (changed) prctl(PR_SET_DUMPABLE, 1);
     try_to_open(me, changed ? "a process of another user"
                             : "a second process of the same user");

@@ -1,5 +1,6 @@
-// What cannot be exported, what cannot be opened, and what a refusal leaves
-// behind: nothing. Mirror of samples/05_legacy_refusals.
+// What cannot be exported, what cannot be opened, and that a refusal changes
+// nothing.
+// Mirror of samples/05_legacy_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -36,18 +37,6 @@ const std::vector<CUresult> kDriverRefusals = {
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_MAP_FAILED,
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
     CUDA_ERROR_INVALID_VALUE};
-
-template <class To, class From>
-To same_bytes(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
-}
-
-CUdeviceptr address_of(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
-}
 
 // Opens a handle with one of the APIs; *opened is what it wrote.
 Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
@@ -110,8 +99,8 @@ bool open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
 
 // What a damaged handle shows that opens. Returns false once the context is
 // lost by looking.
-bool look_behind_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
-  me.signal("look behind " + inverted(at));
+bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
+  me.signal("examine " + inverted(at));
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
   void* opened = nullptr;
   CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
@@ -194,50 +183,72 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
   scenario.run(20s);
 }
 
+static constexpr char kNullTable[] = "a null argument";
+
+// What the exporter lends to each caller.
+struct Lent {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+static const std::vector<cudaError_t> kNoMemoryHandle = {
+    cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
+    cudaErrorNotSupported, cudaErrorMemoryAllocation};
+static const std::vector<cudaError_t> kNoEventHandle = {
+    cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
+    cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
+    cudaErrorNotSupported};
+
+// Makes one call with what it needs and a null argument.
+template <class Attempt>
+static void passes_null(Role& me, const char* call, Attempt attempt) {
+  const DeviceBuffer own(kBytes);
+  cudaEvent_t event = nullptr;
+  CALL(cudaEventCreateWithFlags(
+      &event, cudaEventDisableTiming | cudaEventInterprocess));
+  const auto lent = me.receive<Lent>("handles");
+  me.signal(call);
+  note_call(call);
+  const Outcome outcome = attempt(own.data, event, lent);
+  me.tabulate(kNullTable, call, outcome);
+  EXPECT_NE(outcome.kind, Outcome::kWrongSuccess);
+  CALL(cudaEventDestroy(event));
+  EXPECT_TRUE(context_is_usable());
+}
+
+// Lends memory and an event to all callers.
+static void lends_until_all_have_ended(
+    Role& me, const std::vector<std::string>& callers) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("exporter"));
+  cudaEvent_t event = nullptr;
+  CALL(cudaEventCreateWithFlags(
+      &event, cudaEventDisableTiming | cudaEventInterprocess));
+  Lent lent{buffer.legacy_handle(), {}};
+  CALL(cudaIpcGetEventHandle(&lent.event, event));
+  me.send("handles", lent);
+  for (const std::string& each : callers) me.wait_for_end(each);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  CALL(cudaEventDestroy(event));
+}
+
 // Each call has a role of its own, because it may end by a signal.
 TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
   covers("LMEM-22");
   needs(gpus(1), legacy_memory, legacy_events);
-  static constexpr char kTable[] = "a null argument";
-  struct Lent {
-    cudaIpcMemHandle_t memory;
-    cudaIpcEventHandle_t event;
-  };
-  static const std::vector<cudaError_t> no_memory_handle = {
-      cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
-      cudaErrorNotSupported, cudaErrorMemoryAllocation};
-  static const std::vector<cudaError_t> no_event_handle = {
-      cudaErrorInvalidValue, cudaErrorInvalidResourceHandle,
-      cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
-      cudaErrorNotSupported};
   Scenario scenario;
   std::vector<std::string> callers;
 
   const auto caller = [&](const char* call, auto attempt) {
     callers.push_back(call);
-    scenario
-        .role(call,
-              [call, attempt](Role& me) {
-                const DeviceBuffer own(kBytes);
-                cudaEvent_t event = nullptr;
-                CALL(cudaEventCreateWithFlags(
-                    &event, cudaEventDisableTiming | cudaEventInterprocess));
-                const auto lent = me.receive<Lent>("handles");
-                me.signal(call);
-                note_call(call);
-                const Outcome outcome = attempt(own.data, event, lent);
-                me.tabulate(kTable, call, outcome);
-                EXPECT_NE(outcome.kind, Outcome::kWrongSuccess);
-                CALL(cudaEventDestroy(event));
-                EXPECT_TRUE(context_is_usable());
-              })
+    scenario.role(call, [=](Role& me) { passes_null(me, call, attempt); })
         .may_end_by(SIGSEGV);
   };
   caller("cudaIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
-    return outcome_of(cudaIpcGetMemHandle(nullptr, own), no_memory_handle);
+    return outcome_of(cudaIpcGetMemHandle(nullptr, own), kNoMemoryHandle);
   });
   caller("cudaIpcGetMemHandle of null", [](void*, cudaEvent_t, const auto&) {
-    return outcome_of(cudaIpcGetMemHandle(nullptr, nullptr), no_memory_handle);
+    return outcome_of(cudaIpcGetMemHandle(nullptr, nullptr), kNoMemoryHandle);
   });
   caller("cuIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
     return outcome_of(DRIVER(cuIpcGetMemHandle)(nullptr, address_of(own)),
@@ -256,11 +267,11 @@ TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
         kDriverRefusals);
   });
   caller("cudaIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
-    return outcome_of(cudaIpcGetEventHandle(nullptr, event), no_event_handle);
+    return outcome_of(cudaIpcGetEventHandle(nullptr, event), kNoEventHandle);
   });
   caller("cudaIpcGetEventHandle of null", [](void*, cudaEvent_t, const auto&) {
     cudaIpcEventHandle_t handle;
-    return outcome_of(cudaIpcGetEventHandle(&handle, nullptr), no_event_handle);
+    return outcome_of(cudaIpcGetEventHandle(&handle, nullptr), kNoEventHandle);
   });
   caller("cuIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
     return outcome_of(DRIVER(cuIpcGetEventHandle)(nullptr, event),
@@ -275,21 +286,11 @@ TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
                        cudaErrorNotSupported, cudaErrorDeviceUninitialized});
   });
 
-  scenario.role("exporter", [callers](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    cudaEvent_t event = nullptr;
-    CALL(cudaEventCreateWithFlags(
-        &event, cudaEventDisableTiming | cudaEventInterprocess));
-    Lent lent{buffer.legacy_handle(), {}};
-    CALL(cudaIpcGetEventHandle(&lent.event, event));
-    me.send("handles", lent);
-    for (const std::string& each : callers) me.wait_for_end(each);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    CALL(cudaEventDestroy(event));
-  });
+  scenario.role("exporter",
+                [&](Role& me) { lends_until_all_have_ended(me, callers); });
   scenario.run(30s);
-  for (const std::string& each : callers) tabulate_end(scenario, each, kTable);
+  for (const std::string& each : callers)
+    tabulate_end(scenario, each, kNullTable);
 }
 
 TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
@@ -343,26 +344,29 @@ TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
   scenario.run(20s);
 }
 
+// An exporter of memory and of an event, whose values nobody may change.
+static void lends_memory_and_an_event(Role& me) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("exporter"));
+  cudaEvent_t event = nullptr;
+  CALL(cudaEventCreateWithFlags(
+      &event, cudaEventDisableTiming | cudaEventInterprocess));
+  cudaIpcEventHandle_t of_event;
+  CALL(cudaIpcGetEventHandle(&of_event, event));
+  me.send("event", of_event);
+  me.send("handle", buffer.legacy_handle());
+  me.wait_for_end("importer");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  CALL(cudaEventDestroy(event));
+}
+
 TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
   covers("LMEM-24");
   needs(gpus(1), legacy_memory, legacy_events);
   static constexpr char kTable[] = " of what no export made";
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    cudaEvent_t event = nullptr;
-    CALL(cudaEventCreateWithFlags(
-        &event, cudaEventDisableTiming | cudaEventInterprocess));
-    cudaIpcEventHandle_t of_event;
-    CALL(cudaIpcGetEventHandle(&of_event, event));
-    me.send("event", of_event);
-    me.send("handle", buffer.legacy_handle());
-    me.wait_for_end("importer");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    CALL(cudaEventDestroy(event));
-  });
+  scenario.role("exporter", lends_memory_and_an_event);
 
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
@@ -479,7 +483,7 @@ TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
                 EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
                 mapping.close();
                 for (const size_t at : open)
-                  if (!look_behind_damaged(me, good, at)) return;
+                  if (!examine_damaged(me, good, at)) return;
               })
         .may_end_by(SIGSEGV);
 
@@ -535,66 +539,68 @@ TEST(LegacyRefusals, StaleHandlesHarmNobody) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
+// An importer whose calls are refused, by both APIs.
+static void makes_every_mistake(Role& me) {
+  const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
+  LegacyMapping mapping(lent, kBytes);
+  const DeviceBuffer own(kBytes);
+  const cudaIpcMemHandle_t own_handle = own.legacy_handle();
+  const auto same = same_bytes<CUipcMemHandle>(own_handle);
+  cudaIpcMemHandle_t handle;
+  CUipcMemHandle driver_handle;
+  void* pointer = nullptr;
+  CUdeviceptr address = 0;
+
+  const auto by_runtime = [&](const char* what, cudaError_t code) {
+    SCOPED_TRACE(what);
+    EXPECT_TRUE(is_told_once(what, code));
+    EXPECT_TRUE(context_is_usable());
+  };
+  by_runtime("cudaIpcGetMemHandle of null",
+             NOTED(cudaIpcGetMemHandle(&handle, nullptr)));
+  by_runtime("cudaIpcOpenMemHandle of zeros",
+             NOTED(cudaIpcOpenMemHandle(&pointer, handle_of(0), kLazy)));
+  by_runtime("cudaIpcOpenMemHandle of an own handle",
+             NOTED(cudaIpcOpenMemHandle(&pointer, own_handle, kLazy)));
+  by_runtime("cudaIpcCloseMemHandle of an own pointer",
+             NOTED(cudaIpcCloseMemHandle(own.data)));
+  by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
+
+  const auto by_driver = [&](const char* what, CUresult code) {
+    SCOPED_TRACE(what);
+    EXPECT_NE(code, CUDA_SUCCESS);
+    EXPECT_TRUE(context_is_usable());
+  };
+  by_driver("cuIpcGetMemHandle of null",
+            NOTED(DRIVER(cuIpcGetMemHandle)(&driver_handle, 0)));
+  by_driver(
+      "cuIpcOpenMemHandle of zeros",
+      NOTED(DRIVER(cuIpcOpenMemHandle)(&address, CUipcMemHandle{}, kLazy)));
+  by_driver("cuIpcOpenMemHandle of an own handle",
+            NOTED(DRIVER(cuIpcOpenMemHandle)(&address, same, kLazy)));
+  by_driver("cuIpcCloseMemHandle of an own pointer",
+            NOTED(DRIVER(cuIpcCloseMemHandle)(address_of(own.data))));
+
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  // A call that succeeds leaves no error that the next check could find.
+  EXPECT_TRUE(leaves_no_error("cudaIpcGetMemHandle",
+                              NOTED(cudaIpcGetMemHandle(&handle, own.data))));
+  EXPECT_TRUE(
+      leaves_no_error("cudaIpcOpenMemHandle",
+                      NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));
+  EXPECT_TRUE(leaves_no_error("cudaIpcCloseMemHandle",
+                              NOTED(cudaIpcCloseMemHandle(pointer))));
+  mapping.close();
+  me.signal("closed");
+}
+
 TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
   covers("LMEM-45");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
 
-  scenario.role("importer", [](Role& me) {
-    const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
-    LegacyMapping mapping(lent, kBytes);
-    const DeviceBuffer own(kBytes);
-    const cudaIpcMemHandle_t own_handle = own.legacy_handle();
-    const auto same = same_bytes<CUipcMemHandle>(own_handle);
-    cudaIpcMemHandle_t handle;
-    CUipcMemHandle driver_handle;
-    void* pointer = nullptr;
-    CUdeviceptr address = 0;
-
-    const auto by_runtime = [&](const char* what, cudaError_t code) {
-      SCOPED_TRACE(what);
-      EXPECT_TRUE(is_told_once(what, code));
-      EXPECT_TRUE(context_is_usable());
-    };
-    by_runtime("cudaIpcGetMemHandle of null",
-               NOTED(cudaIpcGetMemHandle(&handle, nullptr)));
-    by_runtime("cudaIpcOpenMemHandle of zeros",
-               NOTED(cudaIpcOpenMemHandle(&pointer, handle_of(0), kLazy)));
-    by_runtime("cudaIpcOpenMemHandle of an own handle",
-               NOTED(cudaIpcOpenMemHandle(&pointer, own_handle, kLazy)));
-    by_runtime("cudaIpcCloseMemHandle of an own pointer",
-               NOTED(cudaIpcCloseMemHandle(own.data)));
-    by_runtime("cudaFree of an imported pointer",
-               NOTED(cudaFree(mapping.data)));
-
-    const auto by_driver = [&](const char* what, CUresult code) {
-      SCOPED_TRACE(what);
-      EXPECT_NE(code, CUDA_SUCCESS);
-      EXPECT_TRUE(context_is_usable());
-    };
-    by_driver("cuIpcGetMemHandle of null",
-              NOTED(DRIVER(cuIpcGetMemHandle)(&driver_handle, 0)));
-    by_driver(
-        "cuIpcOpenMemHandle of zeros",
-        NOTED(DRIVER(cuIpcOpenMemHandle)(&address, CUipcMemHandle{}, kLazy)));
-    by_driver("cuIpcOpenMemHandle of an own handle",
-              NOTED(DRIVER(cuIpcOpenMemHandle)(&address, same, kLazy)));
-    by_driver("cuIpcCloseMemHandle of an own pointer",
-              NOTED(DRIVER(cuIpcCloseMemHandle)(address_of(own.data))));
-
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    // And what succeeds leaves no error for the next check to find.
-    EXPECT_TRUE(leaves_no_error("cudaIpcGetMemHandle",
-                                NOTED(cudaIpcGetMemHandle(&handle, own.data))));
-    EXPECT_TRUE(
-        leaves_no_error("cudaIpcOpenMemHandle",
-                        NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));
-    EXPECT_TRUE(leaves_no_error("cudaIpcCloseMemHandle",
-                                NOTED(cudaIpcCloseMemHandle(pointer))));
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("importer", makes_every_mistake);
   scenario.run(30s);
 }

@@ -1,5 +1,5 @@
-// Which context may open a handle, and that runtime and driver API speak of
-// the same handles. Mirror of samples/06_contexts_and_apis.
+// Which context may open a handle, and that runtime and driver API mean the
+// same handles. Mirror of samples/06_contexts_and_apis.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -19,14 +19,6 @@ constexpr const char* kNames[] = {"runtime", "driver"};
 
 std::string pair_of(Api exported, Api opened) {
   return std::string(kNames[exported]) + " to " + kNames[opened];
-}
-
-template <class To, class From>
-To same_bytes(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof to);
-  return to;
 }
 
 // A second context on device 0, current while it lives.
@@ -95,7 +87,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   scenario.run(20s);
 }
 
-// The rule speaks of the handles of a device, not of one handle.
+// The rule is about all handles of a device, not about one handle.
 TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
@@ -182,6 +174,41 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   scenario.run(20s);
 }
 
+// An exporter of one event by each API.
+static void exports_events_by_both_apis(Role& me) {
+  const DeviceBuffer buffer(kBytes), source(kBytes);
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CALL(cudaEventCreateWithFlags(
+      &event, cudaEventDisableTiming | cudaEventInterprocess));
+  cudaIpcEventHandle_t by_runtime;
+  CUipcEventHandle by_driver;
+  EXPECT_SUCCESS(cudaIpcGetEventHandle(&by_runtime, event));
+  EXPECT_SUCCESS(DRIVER(cuIpcGetEventHandle)(&by_driver, event));
+  me.send("handle", buffer.legacy_handle());
+  me.send("runtime", by_runtime);
+  me.send("driver", same_bytes<cudaIpcEventHandle_t>(by_driver));
+  for (const Api exported : kApis)
+    for (const Api opened : kApis) {
+      const std::string pair = pair_of(exported, opened);
+      source.fill(pattern(pair));
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaMemcpyAsync(buffer.data, source.data, kBytes,
+                           cudaMemcpyDeviceToDevice, stream));
+      CALL(cudaEventRecord(event, stream));
+      me.signal("recorded: " + pair);
+      me.wait("queued: " + pair);
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+      latch.release();
+      me.wait("read: " + pair);
+      CALL(cudaStreamSynchronize(stream));
+    }
+  CALL(cudaEventDestroy(event));
+  CALL(cudaStreamDestroy(stream));
+}
+
 // For each pair the exporter holds back a copy into the shared buffer; the
 // importer's stream waits for the event that follows it, and must then find
 // what was copied.
@@ -190,39 +217,7 @@ TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes), source(kBytes);
-    cudaStream_t stream = nullptr;
-    cudaEvent_t event = nullptr;
-    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CALL(cudaEventCreateWithFlags(
-        &event, cudaEventDisableTiming | cudaEventInterprocess));
-    cudaIpcEventHandle_t by_runtime;
-    CUipcEventHandle by_driver;
-    EXPECT_SUCCESS(cudaIpcGetEventHandle(&by_runtime, event));
-    EXPECT_SUCCESS(DRIVER(cuIpcGetEventHandle)(&by_driver, event));
-    me.send("handle", buffer.legacy_handle());
-    me.send("runtime", by_runtime);
-    me.send("driver", same_bytes<cudaIpcEventHandle_t>(by_driver));
-    for (const Api exported : kApis)
-      for (const Api opened : kApis) {
-        const std::string pair = pair_of(exported, opened);
-        source.fill(pattern(pair));
-        Latch latch;
-        latch.hold(stream);
-        CALL(cudaMemcpyAsync(buffer.data, source.data, kBytes,
-                             cudaMemcpyDeviceToDevice, stream));
-        CALL(cudaEventRecord(event, stream));
-        me.signal("recorded: " + pair);
-        me.wait("queued: " + pair);
-        EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-        latch.release();
-        me.wait("read: " + pair);
-        CALL(cudaStreamSynchronize(stream));
-      }
-    CALL(cudaEventDestroy(event));
-    CALL(cudaStreamDestroy(stream));
-  });
+  scenario.role("exporter", exports_events_by_both_apis);
 
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);

@@ -25,7 +25,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-constexpr size_t kLarge = 256 << 20;  // nobody takes so much by the way
+constexpr size_t kLarge = 256 << 20;  // far more than anything else takes
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 constexpr int kRounds = 200;
@@ -61,7 +61,7 @@ void lends_both_ways(Role& me) {
   me.wait("closed");
 }
 
-// The pointer queries tell what the mapping is and where it lies.
+// The pointer queries return what the mapping is and where it is.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   // Memory of this process is asked about first: it is not what is meant.
   const DeviceBuffer own(kBytes);
@@ -99,7 +99,8 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
 }
 
 // Takes the right to open the GPU's device file from this process, as a
-// container does that was not given the GPU. What hinders it, if anything.
+// container does that was not given the GPU. Returns why that is not possible,
+// or nothing.
 std::optional<std::string> lock_out(const std::string& pci_bus_id) {
   std::ifstream facts("/proc/driver/nvidia/gpus/" + pci_bus_id +
                       "/information");
@@ -264,6 +265,52 @@ TEST(LegacyTwoGpus, WhereTheOpenWorksTheGpusAreSaidToBePeers) {
   scenario.run(20s);
 }
 
+// An importer that opens handles of one GPU after another.
+static void opens_handles_of_all_other_gpus(Role& me) {
+  int count = 0;
+  CALL(cudaGetDeviceCount(&count));
+  CALL(cudaSetDevice(count - 1));
+  std::vector<Words> mappings;
+  const auto expect_all = [&] {
+    for (size_t device = 0; device < mappings.size(); ++device)
+      EXPECT_TRUE(kernel_reads(mappings[device],
+                               pattern("GPU " + std::to_string(device))));
+  };
+  bool refused = false;
+  for (int device = 0; device < count - 1 && !refused; ++device) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    void* opened = nullptr;
+    const cudaError_t code =
+        NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+    if (code == cudaSuccess) {
+      mappings.emplace_back(opened, kBytes);
+      continue;
+    }
+    refused = true;
+    EXPECT_EQ(name_of(code), name_of(cudaErrorTooManyPeers));
+    EXPECT_EQ(cudaGetLastError(), code);
+    EXPECT_TRUE(context_is_usable());
+    ASSERT_FALSE(mappings.empty());
+    expect_all();
+    CALL(cudaIpcCloseMemHandle(mappings.back().data));  // makes room
+    mappings.pop_back();
+    LegacyMapping instead(handle, kBytes);
+    EXPECT_TRUE(
+        kernel_reads(instead, pattern("GPU " + std::to_string(device))));
+    instead.close();
+  }
+  expect_all();
+  const size_t peers = mappings.size();
+  for (const Words& mapping : mappings)
+    CALL(cudaIpcCloseMemHandle(mapping.data));
+  me.signal("closed");
+  if (refused) return;
+  if (peers > kPeersWithoutASwitch)
+    me.lifted(std::to_string(peers) + " peers at the same time");
+  else
+    me.not_applicable("a GPU has room for all other GPUs of this machine");
+}
+
 // One GPU borrows from all the others until it has no room left.
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
@@ -283,50 +330,7 @@ TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
     me.wait("closed");
   });
 
-  scenario.role("importer", [](Role& me) {
-    int count = 0;
-    CALL(cudaGetDeviceCount(&count));
-    CALL(cudaSetDevice(count - 1));
-    std::vector<Words> mappings;
-    const auto expect_all = [&] {
-      for (size_t device = 0; device < mappings.size(); ++device)
-        EXPECT_TRUE(kernel_reads(mappings[device],
-                                 pattern("GPU " + std::to_string(device))));
-    };
-    bool refused = false;
-    for (int device = 0; device < count - 1 && !refused; ++device) {
-      const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-      void* opened = nullptr;
-      const cudaError_t code =
-          NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-      if (code == cudaSuccess) {
-        mappings.emplace_back(opened, kBytes);
-        continue;
-      }
-      refused = true;
-      EXPECT_EQ(name_of(code), name_of(cudaErrorTooManyPeers));
-      EXPECT_EQ(cudaGetLastError(), code);
-      EXPECT_TRUE(context_is_usable());
-      ASSERT_FALSE(mappings.empty());
-      expect_all();
-      CALL(cudaIpcCloseMemHandle(mappings.back().data));  // makes room
-      mappings.pop_back();
-      LegacyMapping instead(handle, kBytes);
-      EXPECT_TRUE(
-          kernel_reads(instead, pattern("GPU " + std::to_string(device))));
-      instead.close();
-    }
-    expect_all();
-    const size_t peers = mappings.size();
-    for (const Words& mapping : mappings)
-      CALL(cudaIpcCloseMemHandle(mapping.data));
-    me.signal("closed");
-    if (refused) return;
-    if (peers > kPeersWithoutASwitch)
-      me.lifted(std::to_string(peers) + " peers at the same time");
-    else
-      me.not_applicable("a GPU has room for all other GPUs of this machine");
-  });
+  scenario.role("importer", opens_handles_of_all_other_gpus);
   scenario.run(60s);
 }
 
@@ -385,7 +389,8 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                     LegacyMapping mapping(handle, kBytes);
                     mapping.close();
                   });
-                  // What the open enabled is over: an own enable is the first.
+                  // What the open enabled has ended: an explicit enable
+                  // succeeds again.
                   EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
                   LegacyMapping mapping(handle, kBytes);
                   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));

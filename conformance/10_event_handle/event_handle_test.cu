@@ -25,9 +25,9 @@ struct Handles {
 
 void nothing(const SharedEvent&) {}
 
-/// An exporter that writes `written` and records behind a latch, which it
-/// releases once the importer has said `ready`. `looks_on` runs while the
-/// latch holds, `looks_back` once the work is done.
+/// An exporter that writes `written` and records after a latch, which it
+/// releases once the importer has said `ready`. `looks_on` runs while the latch
+/// holds, `looks_back` once the work is done.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing) {
@@ -79,11 +79,11 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
         &event, cudaEventInterprocess | cudaEventDisableTiming));
     struct Guarded {
       Sentinel<cudaIpcEventHandle_t> handle;
-      Sentinel<cudaIpcEventHandle_t> behind;
+      Sentinel<cudaIpcEventHandle_t> after;
     } guarded;
     EXPECT_SUCCESS(cudaIpcGetEventHandle(guarded.handle.out(), event));
     EXPECT_TRUE(guarded.handle.touched());
-    EXPECT_FALSE(guarded.behind.touched()) << "wrote more than 64 bytes";
+    EXPECT_FALSE(guarded.after.touched()) << "wrote more than 64 bytes";
     EXPECT_SUCCESS(cudaEventDestroy(event));
   });
   scenario.run(20s);
@@ -147,8 +147,8 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
     me.signal("ready");
 
     EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy behind the wait";
-    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel behind the wait";
+    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
+    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
     event.destroy();
     mapping.close();
     me.signal("closed");
@@ -247,47 +247,51 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
   scenario.run(20s);
 }
 
+// An exporter whose event blocks the thread that waits.
+static void waits_without_spinning(Role& me) {
+  const Pattern written = pattern("exporter");
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("old"));
+  const Stream stream;
+  cudaEvent_t created = nullptr;
+  EXPECT_SUCCESS(cudaEventCreateWithFlags(&created, cudaEventInterprocess |
+                                                        cudaEventDisableTiming |
+                                                        cudaEventBlockingSync));
+  Latch latch;
+  latch.hold(stream);
+  buffer.queue_fill(written, stream);
+  CALL(cudaEventRecord(created, stream));
+  Handles handles{buffer.legacy_handle(), {}};
+  EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
+  me.send("handles", handles);
+
+  HostWait waiter(created);
+  me.wait("waiting");
+  const auto until = std::chrono::steady_clock::now() + kLongWait;
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_FALSE(waiter.returned()) << "before the work was done";
+  latch.release();
+  EXPECT_EQ(waiter.join(), cudaSuccess);
+  // A thread that is blocked uses next to nothing of the time it waits.
+  const double spun = static_cast<double>(waiter.cpu_us()) /
+                      static_cast<double>(waiter.waited_us());
+  me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
+             " us of processor time in " + std::to_string(waiter.waited_us()) +
+             " us");
+  expected_but_saw("a blocked thread", "a thread that spins");
+  EXPECT_LT(spun, kMaySpin) << "of its time the thread was not blocked";
+  EXPECT_TRUE(kernel_reads(buffer, written));
+  me.wait("closed");
+  EXPECT_SUCCESS(cudaEventDestroy(created));
+}
+
 TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
   covers("LEVT-22");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario;
 
-  scenario.role("exporter", [=](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("old"));
-    const Stream stream;
-    cudaEvent_t created = nullptr;
-    EXPECT_SUCCESS(cudaEventCreateWithFlags(
-        &created, cudaEventInterprocess | cudaEventDisableTiming |
-                      cudaEventBlockingSync));
-    Latch latch;
-    latch.hold(stream);
-    buffer.queue_fill(written, stream);
-    CALL(cudaEventRecord(created, stream));
-    Handles handles{buffer.legacy_handle(), {}};
-    EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
-    me.send("handles", handles);
-
-    HostWait waiter(created);
-    me.wait("waiting");
-    const auto until = std::chrono::steady_clock::now() + kLongWait;
-    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    EXPECT_FALSE(waiter.returned()) << "before the work was done";
-    latch.release();
-    EXPECT_EQ(waiter.join(), cudaSuccess);
-    // A thread that is blocked uses next to nothing of the time it waits.
-    const double spun = static_cast<double>(waiter.cpu_us()) /
-                        static_cast<double>(waiter.waited_us());
-    me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
-               " us of processor time in " +
-               std::to_string(waiter.waited_us()) + " us");
-    expected_but_saw("a blocked thread", "a thread that spins");
-    EXPECT_LT(spun, kMaySpin) << "of its time the thread was not blocked";
-    EXPECT_TRUE(kernel_reads(buffer, written));
-    me.wait("closed");
-    EXPECT_SUCCESS(cudaEventDestroy(created));
-  });
+  scenario.role("exporter", waits_without_spinning);
 
   scenario.role("importer", [=](Role& me) {
     const auto handles = me.receive<Handles>("handles");

@@ -24,8 +24,8 @@ constexpr int kLooks = 50;
 constexpr int kImporters = 8;
 constexpr int kSiblings = 3;
 constexpr int kSiblingRounds = 20;
-// The host tells of every record, so a round costs two process switches of
-// the GPU: all of them together stay under two seconds.
+// The hosts exchange a message for every record, so a round costs two process
+// switches of the GPU: all of them together stay under two seconds.
 constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;  // queued before the first of them runs
 constexpr int kBulkRounds = 200;
@@ -114,40 +114,44 @@ testing::AssertionResult counted(const Words& counter, int rounds) {
 
 }  // namespace
 
+// An exporter that waits in a stream, in a thread and by queries.
+static void waits_for_the_importers_record(Role& me) {
+  const Pattern written = pattern("importer");
+  const DeviceBuffer buffer(kBytes), by_copy(kBytes), by_kernel(kBytes);
+  buffer.fill(pattern("old"));
+  const Stream stream;
+  const SharedEvent event;
+  me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+  me.wait("recorded");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  queue_copy(by_copy, buffer, stream);
+  launch_copy(by_kernel, buffer, stream);
+  HostWait waiter(event);
+  for (int i = 0; i < kLooks; ++i) {
+    me.signal("look");
+    me.wait("looked");
+  }
+  EXPECT_FALSE(waiter.returned()) << "before the importer's work was done";
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("ready");
+
+  EXPECT_EQ(waiter.join(), cudaSuccess);
+  EXPECT_TRUE(kernel_reads(buffer, written)) << "after the synchronize";
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
+  EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
+  me.wait("closed");
+}
+
 TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   covers("LEVT-10");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("importer");
   Scenario scenario;
 
-  scenario.role("exporter", [=](Role& me) {
-    const DeviceBuffer buffer(kBytes), by_copy(kBytes), by_kernel(kBytes);
-    buffer.fill(pattern("old"));
-    const Stream stream;
-    const SharedEvent event;
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
-    me.wait("recorded");
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-    queue_copy(by_copy, buffer, stream);
-    launch_copy(by_kernel, buffer, stream);
-    HostWait waiter(event);
-    for (int i = 0; i < kLooks; ++i) {
-      me.signal("look");
-      me.wait("looked");
-    }
-    EXPECT_FALSE(waiter.returned()) << "before the importer's work was done";
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.signal("ready");
-
-    EXPECT_EQ(waiter.join(), cudaSuccess);
-    EXPECT_TRUE(kernel_reads(buffer, written)) << "after the synchronize";
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy behind the wait";
-    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel behind the wait";
-    me.wait("closed");
-  });
+  scenario.role("exporter", waits_for_the_importers_record);
 
   scenario.role("importer", [=](Role& me) {
     const auto handles = me.receive<Handles>("handles");
@@ -175,6 +179,45 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   });
 
   scenario.run(30s);
+}
+
+// An importer whose wait keeps the record that it found.
+static void importer_keeps_the_record(Role& me) {
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  const DeviceBuffer copy(kBytes);
+  const Stream early, first, second;
+  Latch early_latch, first_latch;
+  // This role's latches hold both waits until the next record is made.
+  early_latch.hold(early);
+  EXPECT_SUCCESS(cudaStreamWaitEvent(early, event, 0));
+  me.signal("waits for nothing");
+
+  me.wait("recorded 1");
+  first_latch.hold(first);
+  EXPECT_SUCCESS(cudaStreamWaitEvent(first, event, 0));
+  me.signal("waits for 1");
+
+  me.wait("recorded 2");
+  early_latch.release();
+  EXPECT_TRUE(passes(early)) << "the wait from before the first record";
+  first_latch.release();
+  EXPECT_TRUE(passes(first)) << "the wait for the first record";
+  EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
+  queue_copy(copy, mapping, second);
+  me.signal("waits for 2");
+
+  me.wait("recorded 3");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
+  me.signal("still waits for 2");
+  EXPECT_TRUE(passes(second)) << "the wait for the second record";
+  EXPECT_TRUE(kernel_reads(copy, pattern("second")));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  me.signal("seen");
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
 }
 
 // A wait before the record waits for nothing; a wait keeps its record though
@@ -215,43 +258,7 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
     me.wait("closed");
   });
 
-  scenario.role("importer", [](Role& me) {
-    const auto handles = me.receive<Handles>("handles");
-    LegacyMapping mapping(handles.memory, kBytes);
-    SharedEvent event(handles.event);
-    const DeviceBuffer copy(kBytes);
-    const Stream early, first, second;
-    Latch early_latch, first_latch;
-    // The own latches keep both waits back until the next record is made.
-    early_latch.hold(early);
-    EXPECT_SUCCESS(cudaStreamWaitEvent(early, event, 0));
-    me.signal("waits for nothing");
-
-    me.wait("recorded 1");
-    first_latch.hold(first);
-    EXPECT_SUCCESS(cudaStreamWaitEvent(first, event, 0));
-    me.signal("waits for 1");
-
-    me.wait("recorded 2");
-    early_latch.release();
-    EXPECT_TRUE(passes(early)) << "the wait from before the first record";
-    first_latch.release();
-    EXPECT_TRUE(passes(first)) << "the wait for the first record";
-    EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
-    queue_copy(copy, mapping, second);
-    me.signal("waits for 2");
-
-    me.wait("recorded 3");
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
-    me.signal("still waits for 2");
-    EXPECT_TRUE(passes(second)) << "the wait for the second record";
-    EXPECT_TRUE(kernel_reads(copy, pattern("second")));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    me.signal("seen");
-    event.destroy();
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("importer", importer_keeps_the_record);
 
   scenario.run(30s);
 }
@@ -299,6 +306,42 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   scenario.run(20s);
 }
 
+// An exporter that queues many rounds before the first may run.
+static void exporter_plays_many_rounds(Role& me) {
+  const DeviceBuffer counter(256);
+  const Stream stream;
+  const SharedEvent ping, pong;
+  auto [mine, theirs] = Whistle::ends();
+  const Whistle whistle(std::move(mine));
+  count_on<<<1, 1, 0, stream>>>(counter.data, 0);  // loads the kernel
+  CALL(cudaStreamSynchronize(stream));
+  CALL(cudaMemset(counter.data, 0, 256));
+  CALL(cudaDeviceSynchronize());
+  me.send_descriptor("whistle", theirs.get());
+  me.send("handles",
+          TwoWays{counter.legacy_handle(), ping.handle(), pong.handle()});
+  me.wait("opened");
+  for (int round = 0; round < kRounds;) {
+    Latch latch;
+    latch.hold(stream);
+    for (int i = 0; i < kHeldRounds; ++i, ++round) {
+      note_call("count_on<<<>>>");
+      count_on<<<1, 1, 0, stream>>>(counter.data,
+                                    static_cast<uint32_t>(2 * round));
+      CALL(cudaGetLastError());
+      CALL(cudaEventRecord(ping, stream));
+      ASSERT_TRUE(whistle.blow());
+      ASSERT_TRUE(whistle.hear()) << "round " << round;
+      CALL(cudaStreamWaitEvent(stream, pong, 0));
+    }
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    ASSERT_TRUE(passes(stream)) << "round " << round;
+    ASSERT_TRUE(counted(counter, round));
+  }
+  me.wait("closed");
+}
+
 // Both sides queue many rounds while the first of them is held, again and
 // again: no step can be in turn by luck.
 TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
@@ -307,40 +350,7 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   static_assert(kRounds % kHeldRounds == 0);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer counter(256);
-    const Stream stream;
-    const SharedEvent ping, pong;
-    auto [mine, theirs] = Whistle::ends();
-    const Whistle whistle(std::move(mine));
-    count_on<<<1, 1, 0, stream>>>(counter.data, 0);  // loads the kernel
-    CALL(cudaStreamSynchronize(stream));
-    CALL(cudaMemset(counter.data, 0, 256));
-    CALL(cudaDeviceSynchronize());
-    me.send_descriptor("whistle", theirs.get());
-    me.send("handles",
-            TwoWays{counter.legacy_handle(), ping.handle(), pong.handle()});
-    me.wait("opened");
-    for (int round = 0; round < kRounds;) {
-      Latch latch;
-      latch.hold(stream);
-      for (int i = 0; i < kHeldRounds; ++i, ++round) {
-        note_call("count_on<<<>>>");
-        count_on<<<1, 1, 0, stream>>>(counter.data,
-                                      static_cast<uint32_t>(2 * round));
-        CALL(cudaGetLastError());
-        CALL(cudaEventRecord(ping, stream));
-        ASSERT_TRUE(whistle.blow());
-        ASSERT_TRUE(whistle.hear()) << "round " << round;
-        CALL(cudaStreamWaitEvent(stream, pong, 0));
-      }
-      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-      latch.release();
-      ASSERT_TRUE(passes(stream)) << "round " << round;
-      ASSERT_TRUE(counted(counter, round));
-    }
-    me.wait("closed");
-  });
+  scenario.role("exporter", exporter_plays_many_rounds);
 
   scenario.role("importer", [](Role& me) {
     const Whistle whistle(me.receive_descriptor("whistle"));
@@ -368,50 +378,55 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   scenario.run(60s);
 }
 
+// More memory on a larger GPU, so that a round takes about as long.
+static size_t bulk_bytes() {
+  return kBulkBytesPerMultiprocessor *
+         static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
+}
+
+// An exporter that writes many rounds, the first of them held.
+static void exporter_writes_many_rounds(Role& me) {
+  const DeviceBuffer buffer(bulk_bytes());
+  const Stream stream;
+  const SharedEvent ping, pong;
+  auto [mine, theirs] = Whistle::ends();
+  const Whistle whistle(std::move(mine));
+  me.send_descriptor("whistle", theirs.get());
+  me.send("handles",
+          TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
+  me.wait("opened");
+  const auto write = [&](int round) {
+    write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
+                                              static_cast<uint32_t>(round));
+    CALL(cudaGetLastError());
+  };
+  write(-1);  // loads the kernel before the stream is held
+  EXPECT_TRUE(passes(stream));
+  Latch latch;
+  latch.hold(stream);
+  for (int round = 0; round < kBulkRounds; ++round) {
+    if (round == kHeldRounds) latch.release();
+    write(round);
+    CALL(cudaEventRecord(ping, stream));
+    ASSERT_TRUE(whistle.blow());
+    ASSERT_TRUE(whistle.hear()) << "round " << round;
+    CALL(cudaStreamWaitEvent(stream, pong, 0));
+  }
+  EXPECT_TRUE(passes(stream));
+  me.wait("closed");
+}
+
 TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
   covers("LEVT-15");
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
-  const auto bytes = [] {
-    return kBulkBytesPerMultiprocessor *
-           static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
-  };
 
-  scenario.role("exporter", [=](Role& me) {
-    const DeviceBuffer buffer(bytes());
-    const Stream stream;
-    const SharedEvent ping, pong;
-    auto [mine, theirs] = Whistle::ends();
-    const Whistle whistle(std::move(mine));
-    me.send_descriptor("whistle", theirs.get());
-    me.send("handles",
-            TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
-    me.wait("opened");
-    const auto write = [&](int round) {
-      write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
-                                                static_cast<uint32_t>(round));
-      CALL(cudaGetLastError());
-    };
-    write(-1);  // loads the kernel before the stream is held
-    EXPECT_TRUE(passes(stream));
-    Latch latch;
-    latch.hold(stream);
-    for (int round = 0; round < kBulkRounds; ++round) {
-      if (round == kHeldRounds) latch.release();
-      write(round);
-      CALL(cudaEventRecord(ping, stream));
-      ASSERT_TRUE(whistle.blow());
-      ASSERT_TRUE(whistle.hear()) << "round " << round;
-      CALL(cudaStreamWaitEvent(stream, pong, 0));
-    }
-    EXPECT_TRUE(passes(stream));
-    me.wait("closed");
-  });
+  scenario.role("exporter", exporter_writes_many_rounds);
 
   scenario.role("importer", [=](Role& me) {
     const Whistle whistle(me.receive_descriptor("whistle"));
     const auto handles = me.receive<TwoWays>("handles");
-    LegacyMapping mapping(handles.memory, bytes());
+    LegacyMapping mapping(handles.memory, bulk_bytes());
     SharedEvent ping(handles.ping), pong(handles.pong);
     const DeviceBuffer wrong(sizeof(uint32_t) * kBulkRounds);
     CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
@@ -484,78 +499,106 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
   scenario.run(60s);
 }
 
+// One of several roles; each records for the others and waits for them.
+static void waits_for_its_siblings(Role& me) {
+  const int self = me.index();
+  const auto of = [](const char* what, int whose, int round = 0) {
+    return std::string(what) + " of " + std::to_string(whose) + ", round " +
+           std::to_string(round);
+  };
+  const DeviceBuffer own(kBytes);
+  const SharedEvent written, read;
+  const Stream stream;
+  me.send(of("handles", self),
+          TwoWays{own.legacy_handle(), written.handle(), read.handle()});
+  struct Sibling {
+    LegacyMapping memory;
+    SharedEvent written, read;
+    int index;
+    Sibling(const TwoWays& handles, int which)
+        : memory(handles.memory, kBytes),
+          written(handles.ping),
+          read(handles.pong),
+          index(which) {}
+  };
+  std::vector<std::unique_ptr<Sibling>> others;
+  for (int i = 0; i < kSiblings; ++i)
+    if (i != self)
+      others.push_back(
+          std::make_unique<Sibling>(me.receive<TwoWays>(of("handles", i)), i));
+  const DeviceBuffer wrong(sizeof(uint32_t) * kSiblingRounds);
+  CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
+  CALL(cudaDeviceSynchronize());
+
+  const auto value = [](int whose, int round) {
+    return static_cast<uint32_t>(1000 * (whose + 1) + round);
+  };
+  for (int round = 0; round < kSiblingRounds; ++round) {
+    write_round<<<8, 256, 0, stream>>>(own.data, own.count, value(self, round));
+    CALL(cudaGetLastError());
+    CALL(cudaEventRecord(written, stream));
+    me.signal(of("written", self, round));
+    for (const auto& other : others) {
+      me.wait(of("written", other->index, round));
+      CALL(cudaStreamWaitEvent(stream, other->written, 0));
+      check_round<<<8, 256, 0, stream>>>(
+          other->memory.data, other->memory.count, value(other->index, round),
+          wrong.data + round);
+      CALL(cudaGetLastError());
+    }
+    CALL(cudaEventRecord(read, stream));
+    me.signal(of("read", self, round));
+    for (const auto& other : others) {
+      me.wait(of("read", other->index, round));
+      CALL(cudaStreamWaitEvent(stream, other->read, 0));
+    }
+  }
+  EXPECT_TRUE(passes(stream));
+  std::vector<uint32_t> seen(wrong.count, ~0u);
+  CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
+                  cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
+  others.clear();
+  me.signal("closed");
+  me.wait("closed", kSiblings - 1);
+}
+
 // Each writes a word of its own round by round and reads those of all others
-// behind a wait for each of their events.
+// after a wait for each of their events.
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
   Scenario scenario;
 
-  scenario.roles("sibling", kSiblings, [](Role& me) {
-    const int self = me.index();
-    const auto of = [](const char* what, int whose, int round = 0) {
-      return std::string(what) + " of " + std::to_string(whose) + ", round " +
-             std::to_string(round);
-    };
-    const DeviceBuffer own(kBytes);
-    const SharedEvent written, read;
-    const Stream stream;
-    me.send(of("handles", self),
-            TwoWays{own.legacy_handle(), written.handle(), read.handle()});
-    struct Sibling {
-      LegacyMapping memory;
-      SharedEvent written, read;
-      int index;
-      Sibling(const TwoWays& handles, int which)
-          : memory(handles.memory, kBytes),
-            written(handles.ping),
-            read(handles.pong),
-            index(which) {}
-    };
-    std::vector<std::unique_ptr<Sibling>> others;
-    for (int i = 0; i < kSiblings; ++i)
-      if (i != self)
-        others.push_back(std::make_unique<Sibling>(
-            me.receive<TwoWays>(of("handles", i)), i));
-    const DeviceBuffer wrong(sizeof(uint32_t) * kSiblingRounds);
-    CALL(cudaMemset(wrong.data, 0, wrong.bytes()));
-    CALL(cudaDeviceSynchronize());
-
-    const auto value = [](int whose, int round) {
-      return static_cast<uint32_t>(1000 * (whose + 1) + round);
-    };
-    for (int round = 0; round < kSiblingRounds; ++round) {
-      write_round<<<8, 256, 0, stream>>>(own.data, own.count,
-                                         value(self, round));
-      CALL(cudaGetLastError());
-      CALL(cudaEventRecord(written, stream));
-      me.signal(of("written", self, round));
-      for (const auto& other : others) {
-        me.wait(of("written", other->index, round));
-        CALL(cudaStreamWaitEvent(stream, other->written, 0));
-        check_round<<<8, 256, 0, stream>>>(
-            other->memory.data, other->memory.count, value(other->index, round),
-            wrong.data + round);
-        CALL(cudaGetLastError());
-      }
-      CALL(cudaEventRecord(read, stream));
-      me.signal(of("read", self, round));
-      for (const auto& other : others) {
-        me.wait(of("read", other->index, round));
-        CALL(cudaStreamWaitEvent(stream, other->read, 0));
-      }
-    }
-    EXPECT_TRUE(passes(stream));
-    std::vector<uint32_t> seen(wrong.count, ~0u);
-    CALL(cudaMemcpy(seen.data(), wrong.data, wrong.bytes(),
-                    cudaMemcpyDeviceToHost));
-    EXPECT_EQ(seen, std::vector<uint32_t>(wrong.count, 0)) << "words a round";
-    others.clear();
-    me.signal("closed");
-    me.wait("closed", kSiblings - 1);
-  });
+  scenario.roles("sibling", kSiblings, waits_for_its_siblings);
 
   scenario.run(60s);
+}
+
+// An importer whose sibling destroys its import.
+static void importer_stays(Role& me) {
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  const DeviceBuffer copy(kBytes);
+  const Stream stream;
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  queue_copy(copy, mapping, stream);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("queued");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("first")));
+  EXPECT_SUCCESS(cudaEventQuery(event));
+  me.signal("seen first");
+
+  me.wait("recorded second");
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  queue_copy(copy, mapping, stream);
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(copy_reads(copy, pattern("second")));
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
 }
 
 // One importer destroys its event while the other's wait is queued.
@@ -595,30 +638,7 @@ TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
     me.wait("closed");  // its end must not be what the others notice
   });
 
-  scenario.role("importer that stays", [](Role& me) {
-    const auto handles = me.receive<Handles>("handles");
-    LegacyMapping mapping(handles.memory, kBytes);
-    SharedEvent event(handles.event);
-    const DeviceBuffer copy(kBytes);
-    const Stream stream;
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-    queue_copy(copy, mapping, stream);
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.signal("queued");
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(copy, pattern("first")));
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    me.signal("seen first");
-
-    me.wait("recorded second");
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-    queue_copy(copy, mapping, stream);
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(copy_reads(copy, pattern("second")));
-    event.destroy();
-    mapping.close();
-    me.signal("closed");
-  });
+  scenario.role("importer that stays", importer_stays);
 
   scenario.run(30s);
 }

@@ -72,8 +72,8 @@ testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
   return answer ? no_event(event) : answer;
 }
 
-/// An exporter that writes and records behind a latch until the importer has
-/// said "queued". `misuses` the event before it does.
+/// An exporter that writes and records after a latch until the importer has
+/// said "queued". Before that it calls `misuses` with the event.
 std::function<void(Role&)> records_late(
     const std::function<void(const SharedEvent&)>& misuses = {}) {
   return [=](Role& me) {
@@ -95,9 +95,9 @@ std::function<void(Role&)> records_late(
   };
 }
 
-/// The importer's half: a copy behind the wait holds the exporter's values.
-/// Says "queued" and, at the end, "closed".
-void copies_behind_wait(Role& me, const Handles& handles, SharedEvent& event) {
+/// The importer's half: a copy after the wait has the exporter's values. Says
+/// "queued" and, at the end, "closed".
+void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event) {
   LegacyMapping mapping(handles.memory, kBytes);
   const DeviceBuffer copy(kBytes), early(kBytes);
   const Stream stream, unordered;
@@ -198,7 +198,7 @@ TEST(EventRefusals, HandlesThatNameNoEvent) {
     }
     EXPECT_TRUE(context_is_usable());
     SharedEvent event(handles.event);
-    copies_behind_wait(me, handles, event);
+    copies_after_wait(me, handles, event);
   });
 
   scenario.run(30s);
@@ -219,7 +219,7 @@ TEST(EventRefusals, OpenInTheExportingProcess) {
   scenario.role("importer", [](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     SharedEvent event(handles.event);
-    copies_behind_wait(me, handles, event);
+    copies_after_wait(me, handles, event);
   });
 
   scenario.run(30s);
@@ -304,7 +304,7 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
     const auto handles = me.receive<Handles>("handles");
     SharedEvent event(handles.event);
     refuses_other_device(event);
-    copies_behind_wait(me, handles, event);
+    copies_after_wait(me, handles, event);
   });
 
   scenario.run(30s);
@@ -320,14 +320,14 @@ TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {
     const auto handles = me.receive<Handles>("handles");
     CALL(cudaSetDevice(1));
     SharedEvent event(handles.event);
-    copies_behind_wait(me, handles, event);
+    copies_after_wait(me, handles, event);
   });
 
   scenario.run(30s);
 }
 
-// A driver may die of this: the roles that end early speak for themselves, and
-// the watcher lets the exporter go on.
+// A driver may crash here: the report shows roles that end early, and the
+// watcher lets the exporter go on.
 TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   covers("LEVT-18");
   needs(gpus(2), legacy_memory, legacy_events, peer_access);
@@ -339,7 +339,7 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
               const auto handles = me.receive<Handles>("handles");
               SharedEvent event(handles.event);  // under GPU 0
               CALL(cudaSetDevice(1));
-              copies_behind_wait(me, handles, event);
+              copies_after_wait(me, handles, event);
             })
       .may_end_by(SIGSEGV);
   scenario.role("watcher", [](Role& me) {
@@ -435,7 +435,7 @@ TEST(EventRefusals, LaunchAttributes) {
     const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
       EXPECT_SUCCESS(launch(id, plain, value));
       holds(value);
-      // No code is documented; any refusal that runs nothing will do.
+      // No code is documented; every refusal that runs nothing passes.
       const cudaError_t code = NOTED(launch(id, event, value + 1));
       cudaGetLastError();
       EXPECT_NE(code, cudaSuccess) << "attribute " << id;
@@ -554,7 +554,7 @@ TEST(EventRefusals, AsManyAsThereIsRoomFor) {
   scenario.role("importer", [](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     SharedEvent event(handles.event);
-    copies_behind_wait(me, handles, event);
+    copies_after_wait(me, handles, event);
   });
 
   scenario.run(30s);

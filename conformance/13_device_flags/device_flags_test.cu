@@ -20,19 +20,15 @@ constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWordBytes = 4096;  // one word is used
 constexpr uint32_t kRounds = 50;
 
-CUdeviceptr address_of(const Words& words) {
-  return reinterpret_cast<CUdeviceptr>(words.data);
-}
-
 CUresult wait_for(const Words& word, uint32_t value, cudaStream_t stream,
                   unsigned flags = CU_STREAM_WAIT_VALUE_EQ) {
   return NOTED(
-      DRIVER(cuStreamWaitValue32)(stream, address_of(word), value, flags));
+      DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), value, flags));
 }
 
 CUresult write(const Words& word, uint32_t value, cudaStream_t stream) {
-  return NOTED(DRIVER(cuStreamWriteValue32)(stream, address_of(word), value,
-                                            CU_STREAM_WRITE_VALUE_DEFAULT));
+  return NOTED(DRIVER(cuStreamWriteValue32)(
+      stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
 void clear(const Words& word) {
@@ -97,8 +93,9 @@ void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
   CALL(cudaDeviceSynchronize());
 }
 
-// The exporter writes the values of each round and tells; the importer counts
-// wrong ones and tells back. All is queued at once.
+// The exporter writes the values of each round and then the word; the importer
+// counts wrong values and writes the word in return. All of it is queued at
+// once.
 void every_round_is_seen(const Way& way) {
   Scenario scenario;
   scenario.role("exporter", [way](Role& me) {
@@ -246,12 +243,13 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Stream stream;
     // A condition that holds, and the value that is there: nothing hangs and
     // nothing changes where the call is not refused.
-    EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word), 0,
+    EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
                                                CU_STREAM_WAIT_VALUE_EQ),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_REFUSED(DRIVER(cuStreamWriteValue32)(stream, address_of(word), 0,
-                                                CU_STREAM_WRITE_VALUE_DEFAULT),
-                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_REFUSED(
+        DRIVER(cuStreamWriteValue32)(stream, address_of(word.data), 0,
+                                     CU_STREAM_WRITE_VALUE_DEFAULT),
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(context_is_usable());
     CALL(cudaFree(memory));

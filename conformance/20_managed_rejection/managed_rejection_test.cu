@@ -24,10 +24,6 @@ constexpr size_t kWordsOfVariable = 1024;
 __managed__ uint32_t managed_words[kWordsOfVariable];
 __device__ uint32_t device_words[kWordsOfVariable];
 
-CUdeviceptr address_of(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
-}
-
 // What CUDA says of a pointer; all zero where it does not know it.
 struct Attributes {
   unsigned legacy = 0;
@@ -67,7 +63,7 @@ void expect_no_handle(Role& me, const std::string& kind, void* pointer,
   EXPECT_TRUE(context_is_usable());
 }
 
-// The attribute has warned of the refusal.
+// The attribute says the same as the refusal.
 void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
   EXPECT_EQ(attributes_of(pointer).legacy, 0u) << kind;
   expect_no_handle(me, kind, pointer);
@@ -76,13 +72,9 @@ void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
 constexpr std::initializer_list<cudaError_t> kManagedRefusals = {
     cudaErrorInvalidValue, cudaErrorNotSupported};
 
-void write_by_host(const Words& words, Pattern pattern) {
-  for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
-}
-
 // Memory of both sides: each finds what the other wrote.
 void expect_usable_on_both_sides(const Words& words) {
-  write_by_host(words, pattern("host"));
+  host_writes(words, pattern("host"));
   EXPECT_TRUE(kernel_reads(words, pattern("host")));
   words.fill(pattern("device"));
   EXPECT_TRUE(host_reads(words, pattern("device")));
@@ -135,7 +127,7 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     expect_no_handle(me, "cudaMallocManaged, cudaMemAttachHost", memory,
                      kManagedRefusals);
     const Words words(memory, kBytes);
-    write_by_host(words, pattern("host"));
+    host_writes(words, pattern("host"));
     EXPECT_TRUE(copy_reads(words, pattern("host")));
     EXPECT_TRUE(host_reads(words, pattern("host")));
     CALL(cudaFree(memory));
@@ -166,7 +158,7 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
       void* device = nullptr;
       CALL(cudaHostGetDevicePointer(&device, host, 0));
       expect_no_handle(me, kind + ", device pointer", device);
-      write_by_host(Words(host, kBytes), pattern(kind));
+      host_writes(Words(host, kBytes), pattern(kind));
       EXPECT_TRUE(kernel_reads(Words(device, kBytes), pattern(kind)));
     };
     void* memory = nullptr;
@@ -370,7 +362,7 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
     expect_not_shareable(wanted);
     const Pool pool(wanted);
     const AsyncBuffer buffer = allocated_from(pool);
-    write_by_host(buffer, pattern("host"));
+    host_writes(buffer, pattern("host"));
     EXPECT_TRUE(copy_reads(buffer, pattern("host")));
     EXPECT_TRUE(context_is_usable());
   });
@@ -466,7 +458,7 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
     const Pool pool(pool_at({cudaMemLocationTypeHostNuma, numa_node()},
                             cudaMemHandleTypePosixFileDescriptor));
     const AsyncBuffer buffer = allocated_from(pool);
-    write_by_host(buffer, pattern("exporter"));
+    host_writes(buffer, pattern("exporter"));
     me.send_descriptor("pool", pool.exported().get());
     me.send("pointer", buffer.exported());
 
@@ -480,7 +472,7 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
                        kBytes);
     EXPECT_TRUE(host_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    write_by_host(buffer, pattern("importer"));
+    host_writes(buffer, pattern("importer"));
     buffer.free();
     me.signal("freed");
   });

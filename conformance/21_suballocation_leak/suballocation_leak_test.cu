@@ -39,10 +39,10 @@ __global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
   }
 }
 
-// Replaces words with a kernel. A copy would not do: an address that CUDA does
-// not know is taken for the host's. Returns how many, or nothing if the GPU
-// stopped the kernel; then this process has lost its context, and only its end
-// closes what it opened.
+// Replaces words with a kernel. A copy would not work: CUDA takes an address
+// that it does not know for one of the host. Returns how many, or nothing if
+// the GPU stopped the kernel; then this process has lost its context, and only
+// its end closes what it opened.
 std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
                               uint32_t to) {
   unsigned long long count = 0;
@@ -92,8 +92,8 @@ struct Search {
 };
 constexpr Search kSearches[] = {{"before, from near", true, false},
                                 {"before, from far", true, true},
-                                {"behind, from near", false, false},
-                                {"behind, from far", false, true}};
+                                {"after, from near", false, false},
+                                {"after, from far", false, true}};
 
 // How many words of the secret stand in the `bytes` beside a mapping, as far as
 // the GPU lets this process look, piece by piece.
@@ -134,7 +134,7 @@ std::string answer(CUpointer_attribute which, const void* pointer) {
   return code == CUDA_SUCCESS ? std::to_string(value) : name_of(code);
 }
 
-// The whole range that a mapping lies in, as cuMemGetAddressRange tells it.
+// The whole range that a mapping is in, from cuMemGetAddressRange.
 size_t extent(const Words& mapping) {
   Sentinel<size_t> size;
   CALL(DRIVER(cuMemGetAddressRange)(
@@ -209,7 +209,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
     me.wait_for_end("importer");
-    // Whatever the importer could do, both sides tell the same story.
+    // Whatever the importer could do, both sides report the same.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));

@@ -20,14 +20,6 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 __device__ uint32_t variable[1024];
 
-template <class T>
-T pointer_attribute(CUpointer_attribute which, const void* pointer) {
-  T value{};
-  CALL(DRIVER(cuPointerGetAttribute)(&value, which,
-                                     reinterpret_cast<CUdeviceptr>(pointer)));
-  return value;
-}
-
 unsigned long long allowed_types(const void* pointer) {
   return pointer_attribute<unsigned long long>(
       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer);

@@ -240,7 +240,7 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   scenario.run(20s);
 }
 
-// Whoever forgets to close runs out of descriptors; closing one is enough to
+// A process that never closes runs out of descriptors; closing one is enough to
 // go on.
 TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   covers("VMM-08");
@@ -428,7 +428,7 @@ TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
     me.send("pid", getpid());
     me.send("number", descriptor.get());
     me.wait("tried to fetch");
-    // Lets anybody trace this process, where Yama asks for it.
+    // Lets every process trace this one; Yama refuses that by default.
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     me.signal("permitted");
     me.wait("tried again");

@@ -49,7 +49,7 @@ uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
-// What becomes of a kernel that touches memory which it may not. After a fault
+// What happens to a kernel that touches memory without access. After a fault
 // the context is lost, so the role ends next.
 void expect_fault(Role& me, const char* kernel) {
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
@@ -67,8 +67,8 @@ void allow(CUdeviceptr address, size_t bytes,
   CALL(set_access(address, bytes, access_for(0, flags)));
 }
 
-// Access for reading alone, to which a driver may say that it has no such
-// thing; then there is nothing to judge.
+// Access for reading only. A driver may say that it does not support that; then
+// there is nothing to judge.
 bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   const CUresult code = set_access(address, bytes, access_for(0, kRead));
   if (code == CUDA_ERROR_NOT_SUPPORTED)
@@ -536,7 +536,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                    CUDA_ERROR_INVALID_VALUE);
   });
 
-  // What the guide forbids and no code is given for.
+  // What the guide forbids without naming a code.
   scenario
       .role("one that frees too early",
             [](Role& me) {
@@ -767,55 +767,56 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   scenario.run(20s);
 }
 
+// An exporter of memory that was created with each flag.
+static void creates_memory_with_flags(Role& me) {
+  const size_t bytes = granule();
+  const int rdma =
+      attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  CUmemAllocationProp wanted = chunk_of(0);
+  wanted.allocFlags.gpuDirectRDMACapable = 1;
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult code = NOTED(DRIVER(cuMemCreate)(&handle, bytes, &wanted, 0));
+  me.observe("RDMA attribute " + std::to_string(rdma) +
+             ", cuMemCreate with gpuDirectRDMACapable: " + name_of(code));
+  if (rdma == 1) {
+    EXPECT_EQ(code, CUDA_SUCCESS);
+  }
+  // If this GPU has no RDMA, the memory must still work as plain memory.
+  Chunk chunk =
+      code == CUDA_SUCCESS ? Chunk(handle) : Chunk::create(bytes, chunk_of(0));
+  const Mapping mapping(chunk, bytes);
+  int capable = -1;
+  CALL(DRIVER(cuPointerGetAttribute)(
+      &capable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+      mapping.address()));
+  EXPECT_EQ(capable, rdma);
+  mapping.fill(pattern("exporter"));
+  me.send_descriptor("descriptor", chunk.descriptor().get());
+
+  // Compression is a hint: what came of it is read back.
+  const int compresses =
+      attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
+  CUmemAllocationProp compressible = chunk_of(0);
+  compressible.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+  CUmemGenericAllocationHandle compressed = 0;
+  const CUresult created = NOTED(DRIVER(cuMemCreate)(
+      &compressed, granule(compressible), &compressible, 0));
+  me.observe("compression attribute " + std::to_string(compresses) +
+             ", cuMemCreate: " + name_of(created));
+  if (created == CUDA_SUCCESS) {
+    const Chunk hinted(compressed);
+    me.observe("compression that was given: " +
+               std::to_string(hinted.properties().allocFlags.compressionType));
+  }
+  me.wait("done");
+}
+
 TEST(VmmAccess, FlagsAreRequests) {
   covers("VMM-39");
   needs(gpus(1), vmm_fd);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const int rdma =
-        attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    CUmemAllocationProp wanted = chunk_of(0);
-    wanted.allocFlags.gpuDirectRDMACapable = 1;
-    CUmemGenericAllocationHandle handle = 0;
-    const CUresult code =
-        NOTED(DRIVER(cuMemCreate)(&handle, bytes, &wanted, 0));
-    me.observe("RDMA attribute " + std::to_string(rdma) +
-               ", cuMemCreate with gpuDirectRDMACapable: " + name_of(code));
-    if (rdma == 1) {
-      EXPECT_EQ(code, CUDA_SUCCESS);
-    }
-    // Where this GPU has no RDMA, what is left to see is plain memory.
-    Chunk chunk = code == CUDA_SUCCESS ? Chunk(handle)
-                                       : Chunk::create(bytes, chunk_of(0));
-    const Mapping mapping(chunk, bytes);
-    int capable = -1;
-    CALL(DRIVER(cuPointerGetAttribute)(
-        &capable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
-        mapping.address()));
-    EXPECT_EQ(capable, rdma);
-    mapping.fill(pattern("exporter"));
-    me.send_descriptor("descriptor", chunk.descriptor().get());
-
-    // Compression is a hint: what came of it is read back.
-    const int compresses =
-        attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
-    CUmemAllocationProp compressible = chunk_of(0);
-    compressible.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
-    CUmemGenericAllocationHandle compressed = 0;
-    const CUresult created = NOTED(DRIVER(cuMemCreate)(
-        &compressed, granule(compressible), &compressible, 0));
-    me.observe("compression attribute " + std::to_string(compresses) +
-               ", cuMemCreate: " + name_of(created));
-    if (created == CUDA_SUCCESS) {
-      const Chunk hinted(compressed);
-      me.observe(
-          "compression that was given: " +
-          std::to_string(hinted.properties().allocFlags.compressionType));
-    }
-    me.wait("done");
-  });
+  scenario.role("exporter", creates_memory_with_flags);
 
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();

@@ -31,7 +31,7 @@ constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
 
-// Another process, seen through to its end.
+// Another process; its end is waited for.
 class Process {
  public:
   explicit Process(pid_t pid)
@@ -279,16 +279,34 @@ TEST(VmmLifetime, ADescriptorInFlightKeepsTheMemory) {
   scenario.run(30s);
 }
 
+// Each names what has just been given up.
+static constexpr const char* kHeld[] = {
+    "the exporter's mapping",    "the exporter's handle",
+    "the exporter's descriptor", "the importer's descriptor",
+    "the importer's handle",     "the importer's mapping"};
+static constexpr char kLast[] = "the importer's retained handle";
+
+// A third process that asks for free memory after each step.
+static void watches_free_memory(Role& me) {
+  CALL(cudaFree(nullptr));
+  me.signal("watching");
+  me.wait("created");
+  const size_t free = free_memory();
+  me.signal("seen: created");
+  for (const char* step : kHeld) {
+    me.wait(step);
+    EXPECT_TRUE(still_held(free)) << "without " << step;
+    me.signal(std::string("seen: ") + step);
+  }
+  me.wait(kLast);
+  EXPECT_TRUE(returned(free, kWatched));
+  me.signal(std::string("seen: ") + kLast);
+}
+
 TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
   covers("VMM-30");
   needs(gpus(1), vmm_fd, alone);
   Scenario scenario;
-  // Each names what has just been given up.
-  static constexpr const char* kHeld[] = {
-      "the exporter's mapping",    "the exporter's handle",
-      "the exporter's descriptor", "the importer's descriptor",
-      "the importer's handle",     "the importer's mapping"};
-  static constexpr char kLast[] = "the importer's retained handle";
   const auto say = [](Role& me, const std::string& step) {
     me.signal(step);
     me.wait("seen: " + step);
@@ -333,21 +351,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     me.signal("done");
   });
 
-  scenario.role("watcher", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    me.signal("watching");
-    me.wait("created");
-    const size_t free = free_memory();
-    me.signal("seen: created");
-    for (const char* step : kHeld) {
-      me.wait(step);
-      EXPECT_TRUE(still_held(free)) << "without " << step;
-      me.signal(std::string("seen: ") + step);
-    }
-    me.wait(kLast);
-    EXPECT_TRUE(returned(free, kWatched));
-    me.signal(std::string("seen: ") + kLast);
-  });
+  scenario.role("watcher", watches_free_memory);
   scenario.run(60s);
 }
 

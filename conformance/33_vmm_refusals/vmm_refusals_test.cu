@@ -51,8 +51,7 @@ struct Candidate {
         number(owned.get()) {}
 };
 
-// Descriptors of everything but an allocation; of each only where this
-// machine has it.
+// Descriptors of everything but an allocation, as far as this machine has it.
 std::vector<Candidate> foreign_descriptors() {
   std::vector<Candidate> found;
   const auto add = [&](const char* what, int number) {
@@ -110,12 +109,6 @@ Outcome import_as_pool(Role& me, int descriptor) {
   else
     note_touched(me, pool, "cuMemPoolImportFromShareableHandle");
   return outcome;
-}
-
-void expect_documented(const Outcome& outcome, const std::string& what) {
-  expected_but_saw("a documented refusal", outcome.code);
-  EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
-      << what << ": " << outcome.code;
 }
 
 }  // namespace

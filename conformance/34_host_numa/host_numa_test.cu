@@ -34,10 +34,6 @@ void allow_cpu(const Mapping& mapping, CUmemLocation node) {
       DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &access, 1));
 }
 
-void host_writes(const Words& words, Pattern pattern) {
-  for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
-}
-
 }  // namespace
 
 TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
@@ -87,41 +83,44 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
   scenario.run(20s);
 }
 
+// An exporter of a pool on a node of the host.
+static void lends_from_a_pool_of_a_node(Role& me) {
+  cudaMemPoolProps wanted{};
+  const int node = attribute(cudaDevAttrHostNumaId);
+  wanted.allocType = cudaMemAllocationTypePinned;
+  wanted.location = {cudaMemLocationTypeHostNuma, node < 0 ? 0 : node};
+  wanted.handleTypes = kFd;
+  cudaMemPool_t pool = nullptr;
+  EXPECT_SUCCESS(cudaMemPoolCreate(&pool, &wanted));
+  allow_gpu(pool);
+  void* memory = nullptr;
+  CALL(cudaMallocFromPoolAsync(&memory, kBytes, pool, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  const Words words(memory, kBytes);
+  words.fill(pattern("exporter's GPU"));
+  EXPECT_TRUE(host_reads(words, pattern("exporter's GPU")));
+
+  int number = -1;
+  EXPECT_SUCCESS(cudaMemPoolExportToShareableHandle(&number, pool, kFd, 0));
+  const Descriptor descriptor(number);
+  cudaMemPoolPtrExportData data;
+  CALL(cudaMemPoolExportPointer(&data, memory));
+  me.send_descriptor("pool", descriptor.get());
+  me.send("pointer", data);
+
+  me.wait("freed");
+  EXPECT_TRUE(host_reads(words, pattern("importer's GPU")));
+  EXPECT_TRUE(kernel_reads(words, pattern("importer's GPU")));
+  CALL(cudaFree(memory));
+  CALL(cudaMemPoolDestroy(pool));
+}
+
 TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
   covers("MNGD-12");
   needs(gpus(1), numa_pools, pool_fd);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    cudaMemPoolProps wanted{};
-    const int node = attribute(cudaDevAttrHostNumaId);
-    wanted.allocType = cudaMemAllocationTypePinned;
-    wanted.location = {cudaMemLocationTypeHostNuma, node < 0 ? 0 : node};
-    wanted.handleTypes = kFd;
-    cudaMemPool_t pool = nullptr;
-    EXPECT_SUCCESS(cudaMemPoolCreate(&pool, &wanted));
-    allow_gpu(pool);
-    void* memory = nullptr;
-    CALL(cudaMallocFromPoolAsync(&memory, kBytes, pool, nullptr));
-    CALL(cudaStreamSynchronize(nullptr));
-    const Words words(memory, kBytes);
-    words.fill(pattern("exporter's GPU"));
-    EXPECT_TRUE(host_reads(words, pattern("exporter's GPU")));
-
-    int number = -1;
-    EXPECT_SUCCESS(cudaMemPoolExportToShareableHandle(&number, pool, kFd, 0));
-    const Descriptor descriptor(number);
-    cudaMemPoolPtrExportData data;
-    CALL(cudaMemPoolExportPointer(&data, memory));
-    me.send_descriptor("pool", descriptor.get());
-    me.send("pointer", data);
-
-    me.wait("freed");
-    EXPECT_TRUE(host_reads(words, pattern("importer's GPU")));
-    EXPECT_TRUE(kernel_reads(words, pattern("importer's GPU")));
-    CALL(cudaFree(memory));
-    CALL(cudaMemPoolDestroy(pool));
-  });
+  scenario.role("exporter", lends_from_a_pool_of_a_node);
 
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));

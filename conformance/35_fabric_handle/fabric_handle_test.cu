@@ -254,8 +254,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
     me.send("has pool", pool != nullptr);
     lends_by_fabric()(me);
   });
-  // On a GPU nobody's rights decide: where all users may open a channel there
-  // is nothing to refuse.
+  // On a GPU: where all users may open a channel there is nothing to refuse.
   scenario
       .role("importer without rights",
             [](Role& me) {

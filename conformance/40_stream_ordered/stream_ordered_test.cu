@@ -16,10 +16,10 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
-constexpr size_t kLarge = 512 << 20;  // nobody takes so much by the way
+constexpr size_t kLarge = 512 << 20;  // far more than anything else takes
 
 template <class T>
-T pointer_attribute(const Words& words, CUpointer_attribute which) {
+T judged_attribute(const Words& words, CUpointer_attribute which) {
   Sentinel<T> value;
   EXPECT_SUCCESS(DRIVER(cuPointerGetAttribute)(
       value.out(), which, reinterpret_cast<CUdeviceptr>(words.data)));
@@ -28,12 +28,12 @@ T pointer_attribute(const Words& words, CUpointer_attribute which) {
 
 // What the driver says of stream-ordered memory: no context, the GPU, the pool.
 void expect_place(const Words& words, int device, cudaMemPool_t pool) {
-  EXPECT_EQ(pointer_attribute<CUcontext>(words, CU_POINTER_ATTRIBUTE_CONTEXT),
+  EXPECT_EQ(judged_attribute<CUcontext>(words, CU_POINTER_ATTRIBUTE_CONTEXT),
             nullptr);
-  EXPECT_EQ(pointer_attribute<int>(words, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+  EXPECT_EQ(judged_attribute<int>(words, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
             device);
-  EXPECT_EQ(pointer_attribute<CUmemoryPool>(
-                words, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
+  EXPECT_EQ(judged_attribute<CUmemoryPool>(words,
+                                           CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
             pool);
 }
 
@@ -86,7 +86,7 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     for (const auto& [buffer, device] : places) {
       SCOPED_TRACE("GPU " + std::to_string(device));
       EXPECT_EQ(
-          pointer_attribute<int>(buffer, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+          judged_attribute<int>(buffer, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
           device);
       CALL(cudaSetDevice(device));
       buffer.fill(pattern("here"));
@@ -97,67 +97,70 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
   scenario.run(20s);
 }
 
+// Allocates in one stream, and uses the memory in another one.
+static void uses_memory_in_a_second_stream(Role&) {
+  const Stream first, second;
+  cudaEvent_t earlier, written;
+  CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
+  CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
+  CALL(cudaEventRecord(earlier, first));
+  CALL(cudaStreamWaitEvent(second, earlier));  // orders nothing of the below
+  WrongWords wrong;
+  const auto lend = [&](int round) {
+    const Pattern expected = pattern("round " + std::to_string(round));
+    AsyncBuffer buffer(kRoundBytes, first);
+    buffer.queue_fill(expected, first);
+    CALL(cudaEventRecord(written, first));
+    CALL(cudaStreamWaitEvent(second, written));
+    wrong.queue_count(buffer, expected, second);
+    buffer.free_async(second);
+  };
+  lend(0);
+  CALL(cudaDeviceSynchronize());
+
+  Latch latch;
+  latch.hold(first);
+  lend(1);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
+  latch.release();
+  for (int round = 2; round < kRounds; ++round) lend(round);
+  EXPECT_TRUE(passes(second, 30s));
+  EXPECT_EQ(wrong.so_far(), 0u);
+
+  // By a synchronise or a query of the host, without an event. What the host
+  // waits for goes on only while it waits.
+  for (const bool whole_device : {false, true}) {
+    SCOPED_TRACE(whole_device ? "device" : "stream");
+    AsyncBuffer seen(kBytes, first);
+    Latch held;
+    held.hold(first);
+    seen.queue_fill(pattern("seen"), first);
+    std::thread releases([&] { held.release(); });
+    if (whole_device)
+      EXPECT_SUCCESS(cudaDeviceSynchronize());
+    else
+      EXPECT_SUCCESS(cudaStreamSynchronize(first));
+    EXPECT_SUCCESS(cudaStreamQuery(first));
+    releases.join();
+    wrong.queue_count(seen, pattern("seen"), second);
+    seen.free_async(second);
+  }
+  AsyncBuffer asked(kRoundBytes, first);
+  asked.queue_fill(pattern("asked"), first);
+  EXPECT_TRUE(passes(first));
+  wrong.queue_count(asked, pattern("asked"), second);
+  asked.free_async(second);
+  CALL(cudaStreamSynchronize(second));
+  EXPECT_EQ(wrong.so_far(), 0u);
+  CALL(cudaEventDestroy(written));
+  CALL(cudaEventDestroy(earlier));
+}
+
 TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
   covers("SOMA-04");
   needs(gpus(1), pools);
   Scenario scenario;
-  scenario.role("allocator", [](Role&) {
-    const Stream first, second;
-    cudaEvent_t earlier, written;
-    CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
-    CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
-    CALL(cudaEventRecord(earlier, first));
-    CALL(cudaStreamWaitEvent(second, earlier));  // orders nothing of the below
-    WrongWords wrong;
-    const auto lend = [&](int round) {
-      const Pattern expected = pattern("round " + std::to_string(round));
-      AsyncBuffer buffer(kRoundBytes, first);
-      buffer.queue_fill(expected, first);
-      CALL(cudaEventRecord(written, first));
-      CALL(cudaStreamWaitEvent(second, written));
-      wrong.queue_count(buffer, expected, second);
-      buffer.free_async(second);
-    };
-    lend(0);
-    CALL(cudaDeviceSynchronize());
-
-    Latch latch;
-    latch.hold(first);
-    lend(1);
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(second));
-    latch.release();
-    for (int round = 2; round < kRounds; ++round) lend(round);
-    EXPECT_TRUE(passes(second, 30s));
-    EXPECT_EQ(wrong.so_far(), 0u);
-
-    // By a synchronise or a query of the host, without an event. What the host
-    // waits for goes on only while it waits.
-    for (const bool whole_device : {false, true}) {
-      SCOPED_TRACE(whole_device ? "device" : "stream");
-      AsyncBuffer seen(kBytes, first);
-      Latch held;
-      held.hold(first);
-      seen.queue_fill(pattern("seen"), first);
-      std::thread releases([&] { held.release(); });
-      if (whole_device)
-        EXPECT_SUCCESS(cudaDeviceSynchronize());
-      else
-        EXPECT_SUCCESS(cudaStreamSynchronize(first));
-      EXPECT_SUCCESS(cudaStreamQuery(first));
-      releases.join();
-      wrong.queue_count(seen, pattern("seen"), second);
-      seen.free_async(second);
-    }
-    AsyncBuffer asked(kRoundBytes, first);
-    asked.queue_fill(pattern("asked"), first);
-    EXPECT_TRUE(passes(first));
-    wrong.queue_count(asked, pattern("asked"), second);
-    asked.free_async(second);
-    CALL(cudaStreamSynchronize(second));
-    EXPECT_EQ(wrong.so_far(), 0u);
-    CALL(cudaEventDestroy(written));
-    CALL(cudaEventDestroy(earlier));
-  });
+  scenario.role("allocator", uses_memory_in_a_second_stream);
   scenario.run(60s);
 }
 
@@ -287,75 +290,78 @@ TEST(StreamOrdered, AttributesNameThePoolsDevice) {
   scenario.run(20s);
 }
 
+// Copies in a stream of each device, with each device current.
+static void copies_with_each_device_current(Role& me) {
+  const Stream on_0;
+  const Pool pool;
+  const AsyncBuffer source(pool, kBytes, on_0);
+  source.fill(pattern("source"), on_0);
+  CALL(cudaSetDevice(1));
+  const Stream on_1;
+  const AsyncBuffer target(kBytes, on_1);
+  target.fill(pattern("old"), on_1);
+  const auto expect_copied = [&](const char* how) {
+    EXPECT_TRUE(kernel_reads(target, pattern("source"))) << how;
+    EXPECT_TRUE(copy_reads(target, pattern("source"))) << how;
+    target.fill(pattern("old"), on_1);
+  };
+  const auto note = [&](const char* how) {
+    const cudaError_t code = NOTED(cudaMemcpyAsync(
+        target.data, source.data, kBytes, cudaMemcpyDefault, on_1));
+    cudaGetLastError();
+    me.observe(std::string(how) + ": " + name_of(code));
+    CALL(cudaStreamSynchronize(on_1));
+  };
+
+  // In the order of its stream, which is held: after a fill and before a
+  // copy.
+  constexpr size_t kHalf = kBytes / 2;
+  const Stream beside;
+  const AsyncBuffer later(kBytes, on_1);
+  CALL(cudaStreamSynchronize(on_1));
+  Latch latch;
+  latch.hold(on_1);
+  target.queue_fill(pattern("old"), on_1);
+  CALL(cudaSetDevice(0));
+  const auto copy = [&](size_t from, size_t bytes, cudaStream_t stream) {
+    const size_t word = from / sizeof(uint32_t);
+    EXPECT_SUCCESS(cudaMemcpyPeerAsync(target.data + word, 1,
+                                       source.data + word, 0, bytes, stream));
+  };
+  copy(kHalf, sizeof(uint32_t), beside);
+  copy(kHalf, kHalf, on_1);
+  copy(0, kHalf, on_1);
+  CALL(cudaSetDevice(1));
+  CALL(cudaMemcpyAsync(later.data, target.data, kBytes,
+                       cudaMemcpyDeviceToDevice, on_1));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(on_1));
+  latch.release();
+  CALL(cudaStreamSynchronize(on_1));
+  EXPECT_TRUE(kernel_reads(later, pattern("source"))) << "the copy after it";
+  copy(0, kHalf, on_1);  // and not a byte of the other half
+  CALL(cudaStreamSynchronize(on_1));
+  expect_copied("between named devices");
+
+  note("a copy by a GPU that the source's pool gives no access");
+  target.fill(pattern("old"), on_1);
+  EXPECT_SUCCESS(give_access(1, pool));
+  EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
+                                 cudaMemcpyDefault, on_1));
+  cudaEvent_t copied;
+  CALL(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+  EXPECT_SUCCESS(cudaEventRecord(copied, on_1));
+  EXPECT_SUCCESS(cudaEventSynchronize(copied));
+  CALL(cudaEventDestroy(copied));
+  expect_copied("the stream's device is current");
+
+  CALL(cudaSetDevice(0));
+  note("with another device current");
+}
+
 TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
   covers("SOMA-30");
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
-  scenario.role("copier", [](Role& me) {
-    const Stream on_0;
-    const Pool pool;
-    const AsyncBuffer source(pool, kBytes, on_0);
-    source.fill(pattern("source"), on_0);
-    CALL(cudaSetDevice(1));
-    const Stream on_1;
-    const AsyncBuffer target(kBytes, on_1);
-    target.fill(pattern("old"), on_1);
-    const auto expect_copied = [&](const char* how) {
-      EXPECT_TRUE(kernel_reads(target, pattern("source"))) << how;
-      EXPECT_TRUE(copy_reads(target, pattern("source"))) << how;
-      target.fill(pattern("old"), on_1);
-    };
-    const auto note = [&](const char* how) {
-      const cudaError_t code = NOTED(cudaMemcpyAsync(
-          target.data, source.data, kBytes, cudaMemcpyDefault, on_1));
-      cudaGetLastError();
-      me.observe(std::string(how) + ": " + name_of(code));
-      CALL(cudaStreamSynchronize(on_1));
-    };
-
-    // In the order of its stream, which is held: after a fill and before a
-    // copy.
-    constexpr size_t kHalf = kBytes / 2;
-    const Stream beside;
-    const AsyncBuffer later(kBytes, on_1);
-    CALL(cudaStreamSynchronize(on_1));
-    Latch latch;
-    latch.hold(on_1);
-    target.queue_fill(pattern("old"), on_1);
-    CALL(cudaSetDevice(0));
-    const auto copy = [&](size_t from, size_t bytes, cudaStream_t stream) {
-      const size_t word = from / sizeof(uint32_t);
-      EXPECT_SUCCESS(cudaMemcpyPeerAsync(target.data + word, 1,
-                                         source.data + word, 0, bytes, stream));
-    };
-    copy(kHalf, sizeof(uint32_t), beside);
-    copy(kHalf, kHalf, on_1);
-    copy(0, kHalf, on_1);
-    CALL(cudaSetDevice(1));
-    CALL(cudaMemcpyAsync(later.data, target.data, kBytes,
-                         cudaMemcpyDeviceToDevice, on_1));
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(on_1));
-    latch.release();
-    CALL(cudaStreamSynchronize(on_1));
-    EXPECT_TRUE(kernel_reads(later, pattern("source"))) << "the copy behind";
-    copy(0, kHalf, on_1);  // and not a byte of the other half
-    CALL(cudaStreamSynchronize(on_1));
-    expect_copied("between named devices");
-
-    note("a copy by a GPU that the source's pool gives no access");
-    target.fill(pattern("old"), on_1);
-    EXPECT_SUCCESS(give_access(1, pool));
-    EXPECT_SUCCESS(cudaMemcpyAsync(target.data, source.data, kBytes,
-                                   cudaMemcpyDefault, on_1));
-    cudaEvent_t copied;
-    CALL(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
-    EXPECT_SUCCESS(cudaEventRecord(copied, on_1));
-    EXPECT_SUCCESS(cudaEventSynchronize(copied));
-    CALL(cudaEventDestroy(copied));
-    expect_copied("the stream's device is current");
-
-    CALL(cudaSetDevice(0));
-    note("with another device current");
-  });
+  scenario.role("copier", copies_with_each_device_current);
   scenario.run(30s);
 }

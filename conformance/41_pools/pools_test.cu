@@ -331,81 +331,83 @@ TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
   scenario.run(20s);
 }
 
+// Asks for the pool of each place and kind of memory.
+static void asks_for_pools_by_place(Role& me) {
+  constexpr auto kPinned = cudaMemAllocationTypePinned;
+  constexpr auto kManaged = cudaMemAllocationTypeManaged;
+  cudaMemLocation here{cudaMemLocationTypeDevice, 0};
+  const auto default_here = [&] {
+    Sentinel<cudaMemPool_t> pool;
+    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(pool.out(), &here, kPinned));
+    return pool.result();
+  };
+  const auto current_here = [&] {
+    Sentinel<cudaMemPool_t> pool;
+    EXPECT_SUCCESS(cudaMemGetMemPool(pool.out(), &here, kPinned));
+    return pool.result();
+  };
+  EXPECT_EQ(default_here(), default_pool());
+  EXPECT_EQ(current_here(), current_pool());
+  const Pool own, later;
+  for (const cudaMemPool_t next : {cudaMemPool_t{own}, cudaMemPool_t{later}}) {
+    EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, next));
+    EXPECT_EQ(current_pool(), next);
+    EXPECT_EQ(current_here(), next);
+    EXPECT_EQ(default_here(), default_pool());
+  }
+  CALL(cudaDeviceSetMemPool(0, default_pool()));
+
+  const auto expect_no_place = [](const char* what, cudaMemLocation location,
+                                  cudaMemAllocationType type) {
+    SCOPED_TRACE(what);
+    Sentinel<cudaMemPool_t> none;
+    EXPECT_REFUSED(cudaMemGetDefaultMemPool(none.out(), &location, type),
+                   cudaErrorInvalidValue, cudaErrorNotSupported);
+    EXPECT_REFUSED(cudaMemGetMemPool(none.out(), &location, type),
+                   cudaErrorInvalidValue);
+  };
+  expect_no_place("pinned memory nowhere", {cudaMemLocationTypeNone, 0},
+                  kPinned);
+  expect_no_place("the current NUMA node",
+                  {cudaMemLocationTypeHostNumaCurrent, 0}, kPinned);
+  expect_no_place("no kind of memory", here, cudaMemAllocationTypeInvalid);
+
+  const auto expect_no_match = [&](const char* what, cudaMemLocation location,
+                                   cudaMemAllocationType type) {
+    SCOPED_TRACE(what);
+    EXPECT_REFUSED(cudaMemSetMemPool(&location, type, own),
+                   cudaErrorInvalidValue);
+  };
+  expect_no_match("device memory for the host", {cudaMemLocationTypeHost, 0},
+                  kPinned);
+  expect_no_match("pinned memory for managed", here, kManaged);
+  expect_no_match("one device too many",
+                  {cudaMemLocationTypeDevice, device_count()}, kPinned);
+  EXPECT_EQ(current_pool(), default_pool());
+
+  const auto observe_place = [&](const char* what, cudaMemLocation location,
+                                 cudaMemAllocationType type) {
+    Sentinel<cudaMemPool_t> pool;
+    const cudaError_t code =
+        NOTED(cudaMemGetDefaultMemPool(pool.out(), &location, type));
+    cudaGetLastError();
+    me.observe(std::string("default pool of ") + what + ": " + name_of(code));
+    if (code == cudaSuccess)
+      EXPECT_NE(pool.result(), default_pool()) << "that of the GPU";
+  };
+  observe_place("pinned host memory", {cudaMemLocationTypeHost, 0}, kPinned);
+  observe_place("pinned memory of NUMA node 0",
+                {cudaMemLocationTypeHostNuma, 0}, kPinned);
+  observe_place("managed memory nowhere", {cudaMemLocationTypeNone, 0},
+                kManaged);
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   covers("SOMA-32");
   needs(gpus(1), pools);
   Scenario scenario;
-  scenario.role("asker", [](Role& me) {
-    constexpr auto kPinned = cudaMemAllocationTypePinned;
-    constexpr auto kManaged = cudaMemAllocationTypeManaged;
-    cudaMemLocation here{cudaMemLocationTypeDevice, 0};
-    const auto default_here = [&] {
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_SUCCESS(cudaMemGetDefaultMemPool(pool.out(), &here, kPinned));
-      return pool.result();
-    };
-    const auto current_here = [&] {
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_SUCCESS(cudaMemGetMemPool(pool.out(), &here, kPinned));
-      return pool.result();
-    };
-    EXPECT_EQ(default_here(), default_pool());
-    EXPECT_EQ(current_here(), current_pool());
-    const Pool own, later;
-    for (const cudaMemPool_t next :
-         {cudaMemPool_t{own}, cudaMemPool_t{later}}) {
-      EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, next));
-      EXPECT_EQ(current_pool(), next);
-      EXPECT_EQ(current_here(), next);
-      EXPECT_EQ(default_here(), default_pool());
-    }
-    CALL(cudaDeviceSetMemPool(0, default_pool()));
-
-    const auto expect_no_place = [](const char* what, cudaMemLocation location,
-                                    cudaMemAllocationType type) {
-      SCOPED_TRACE(what);
-      Sentinel<cudaMemPool_t> none;
-      EXPECT_REFUSED(cudaMemGetDefaultMemPool(none.out(), &location, type),
-                     cudaErrorInvalidValue, cudaErrorNotSupported);
-      EXPECT_REFUSED(cudaMemGetMemPool(none.out(), &location, type),
-                     cudaErrorInvalidValue);
-    };
-    expect_no_place("pinned memory nowhere", {cudaMemLocationTypeNone, 0},
-                    kPinned);
-    expect_no_place("the current NUMA node",
-                    {cudaMemLocationTypeHostNumaCurrent, 0}, kPinned);
-    expect_no_place("no kind of memory", here, cudaMemAllocationTypeInvalid);
-
-    const auto expect_no_match = [&](const char* what, cudaMemLocation location,
-                                     cudaMemAllocationType type) {
-      SCOPED_TRACE(what);
-      EXPECT_REFUSED(cudaMemSetMemPool(&location, type, own),
-                     cudaErrorInvalidValue);
-    };
-    expect_no_match("device memory for the host", {cudaMemLocationTypeHost, 0},
-                    kPinned);
-    expect_no_match("pinned memory for managed", here, kManaged);
-    expect_no_match("one device too many",
-                    {cudaMemLocationTypeDevice, device_count()}, kPinned);
-    EXPECT_EQ(current_pool(), default_pool());
-
-    const auto observe_place = [&](const char* what, cudaMemLocation location,
-                                   cudaMemAllocationType type) {
-      Sentinel<cudaMemPool_t> pool;
-      const cudaError_t code =
-          NOTED(cudaMemGetDefaultMemPool(pool.out(), &location, type));
-      cudaGetLastError();
-      me.observe(std::string("default pool of ") + what + ": " + name_of(code));
-      if (code == cudaSuccess)
-        EXPECT_NE(pool.result(), default_pool()) << "that of the GPU";
-    };
-    observe_place("pinned host memory", {cudaMemLocationTypeHost, 0}, kPinned);
-    observe_place("pinned memory of NUMA node 0",
-                  {cudaMemLocationTypeHostNuma, 0}, kPinned);
-    observe_place("managed memory nowhere", {cudaMemLocationTypeNone, 0},
-                  kManaged);
-    EXPECT_TRUE(context_is_usable());
-  });
+  scenario.role("asker", asks_for_pools_by_place);
   scenario.run(20s);
 }
 

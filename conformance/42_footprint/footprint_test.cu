@@ -13,13 +13,9 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 constexpr size_t kBytes = 4 * kMiB;    // what is looked at word by word
-constexpr size_t kLarge = 512 * kMiB;  // nobody takes so much by the way
+constexpr size_t kLarge = 512 * kMiB;  // far more than anything else takes
 constexpr size_t kBlock = 64 * kMiB;
 constexpr int kBlocks = 8;
-
-uint64_t reserved(cudaMemPool_t pool) {
-  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
-}
 
 uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
@@ -254,7 +250,8 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
-// What is set, counted, trimmed or ended of one pool says nothing of another.
+// What is set, counted, trimmed or destroyed of one pool does not affect
+// another.
 TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);

@@ -22,10 +22,6 @@ constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
     cudaMemPoolReuseAllowInternalDependencies};
 
-uint64_t reserved(cudaMemPool_t pool) {
-  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
-}
-
 // Leaves on the policies of this list, and keeps the memory at a synchronise.
 void allow_only(cudaMemPool_t pool, std::vector<cudaMemPoolAttr> allowed) {
   for (const cudaMemPoolAttr policy : kPolicies) {
@@ -87,8 +83,8 @@ class Handover {
   }
   bool reused() const { return reused_; }
 
-  // Lets the first stream go on and looks whether anybody's values suffered.
-  // A second stream that waits for nothing comes first.
+  // Lets the first stream go on and checks the values of both owners. A second
+  // stream that waits for nothing comes first.
   void expect_no_overlap() {
     waited_ = !is_idle(second_, 300ms);
     latch_.release();
@@ -129,16 +125,16 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
     for (const cudaMemPoolAttr policy : kPolicies) {
       SCOPED_TRACE("attribute " + std::to_string(policy));
       struct {
-        int value = -1, behind = 0x5a5a5a5a;
+        int value = -1, after = 0x5a5a5a5a;
       } seen;
       EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
       EXPECT_EQ(seen.value, 1);
-      EXPECT_EQ(seen.behind, 0x5a5a5a5a) << "wrote more than an int";
+      EXPECT_EQ(seen.after, 0x5a5a5a5a) << "wrote more than an int";
       for (int wanted : {0, 1}) {
         EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, policy, &wanted));
         EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
         EXPECT_EQ(seen.value, wanted);
-        // It is one policy of one pool.
+        // No other policy, and no other pool, has changed.
         const Pool later;
         for (const cudaMemPoolAttr one : kPolicies) {
           if (one != policy)
@@ -188,7 +184,7 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.run(60s);
 }
 
-// Whether memory is reused behind an event is the driver's choice; that it is
+// Whether memory is reused after an event is the driver's choice; that it is
 // not without one, while the first stream is held, is not.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
@@ -211,7 +207,7 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
     EXPECT_FALSE(reuses(true, false)) << "nothing orders the two uses";
     const bool on = reuses(true, true);
     const bool off = reuses(false, true);
-    me.observe(std::string("behind an event: policy on ") + in_words(on) +
+    me.observe(std::string("after an event: policy on ") + in_words(on) +
                ", off " + in_words(off));
     EXPECT_FALSE(off && !on) << "reused only where that is switched off";
   });

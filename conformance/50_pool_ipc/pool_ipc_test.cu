@@ -162,11 +162,50 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
   scenario.run(20s);
 }
 
+static constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+// An importer that imports and frees in two threads.
+static void imports_in_two_threads(Role& me) {
+  CALL(cudaFree(nullptr));
+  Descriptor descriptors[2];
+  PointerData data[2];
+  for (int i = 0; i < 2; ++i) {
+    descriptors[i] = me.receive_descriptor("pool");
+    data[i] = me.receive<PointerData>("pointer");
+  }
+  Sentinel<cudaMemPool_t> pools[2];
+  Sentinel<void*> memory[2];
+  cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+  in_two_threads([&](int i) {
+    pool_codes[i] = cudaMemPoolImportFromShareableHandle(
+        pools[i].out(),
+        reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
+        kFd, 0);
+    pointer_codes[i] =
+        cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+    const Words words(memory[i].result(), kBytes);
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    words.fill(pattern("importer"));
+  }
+  in_two_threads([&](int i) {
+    freed[i] = cudaFree(memory[i].value);
+    destroyed[i] = cudaMemPoolDestroy(pools[i].value);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
+  }
+  me.signal("freed");
+}
+
 // One pool by the thread of the role, one by another thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
-  constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
@@ -195,42 +234,7 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
       EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
   });
 
-  scenario.role("importer", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    Descriptor descriptors[2];
-    PointerData data[2];
-    for (int i = 0; i < 2; ++i) {
-      descriptors[i] = me.receive_descriptor("pool");
-      data[i] = me.receive<PointerData>("pointer");
-    }
-    Sentinel<cudaMemPool_t> pools[2];
-    Sentinel<void*> memory[2];
-    cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
-    in_two_threads([&](int i) {
-      pool_codes[i] = cudaMemPoolImportFromShareableHandle(
-          pools[i].out(),
-          reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
-          kFd, 0);
-      pointer_codes[i] =
-          cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
-    });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
-      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
-      const Words words(memory[i].result(), kBytes);
-      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-      words.fill(pattern("importer"));
-    }
-    in_two_threads([&](int i) {
-      freed[i] = cudaFree(memory[i].value);
-      destroyed[i] = cudaMemPoolDestroy(pools[i].value);
-    });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
-      EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
-    }
-    me.signal("freed");
-  });
+  scenario.role("importer", imports_in_two_threads);
 
   scenario.run(20s);
 }
@@ -258,7 +262,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
 
     char path[] = "/tmp/ipclab-pointer-XXXXXX";
     const Descriptor file(mkstemp(path));
-    ASSERT_EQ(unlink(path), 0);  // whoever is killed leaves no name behind
+    ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
     ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
     me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
                               std::to_string(file.get()));
@@ -442,15 +446,51 @@ TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   scenario.run(20s);
 }
 
+// What the exporter writes in a round.
+static Pattern written(int round) {
+  return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
+}
+
+// An importer that copies and frees each allocation in a stream.
+static void imports_a_thousand_allocations(Role& me) {
+  const Pool pool(me.receive_descriptor("pool"));
+  SharedEvent ready(me.receive<cudaIpcEventHandle_t>("ready"));
+  const SharedEvent freed;
+  me.send("freed event", freed.handle());
+  const Stream stream;
+  const DeviceBuffer copies(kRoundBytes * kRounds);
+  const auto copy_of = [&](int round) {
+    return Words(copies.data + round * kRoundBytes / sizeof(uint32_t),
+                 kRoundBytes);
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kRoundBytes);
+    CALL(cudaStreamWaitEvent(stream, ready));
+    CALL(cudaMemcpyAsync(copy_of(round).data, buffer.data, kRoundBytes,
+                         cudaMemcpyDeviceToDevice, stream));
+    buffer.free_async(stream);
+    CALL(cudaEventRecord(freed, stream));
+    if (round < kHeldRounds)
+      ASSERT_TRUE(gives(NOTED(cudaStreamQuery(stream)), "cudaStreamQuery",
+                        cudaErrorNotReady))
+          << "round " << round;
+    me.signal("queued");
+  }
+  EXPECT_TRUE(passes(stream));
+  for (int round = 0; round < kRounds; ++round)
+    ASSERT_TRUE(copy_reads(copy_of(round), written(round)))
+        << "round " << round;
+  ready.destroy();
+  me.signal("ready event destroyed");
+  me.wait("freed event destroyed");
+}
+
 // The whole protocol, again and again: allocate, write, record, export; wait,
 // copy, free, record; wait, free. No host ever waits for a stream of the other,
 // and many rounds are queued before the first of them may run.
 TEST(PoolIpc, EventsCarryAThousandAllocations) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
-  const auto written = [](int round) {
-    return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
-  };
   Scenario scenario;
 
   scenario.role("exporter", [=](Role& me) {
@@ -479,38 +519,7 @@ TEST(PoolIpc, EventsCarryAThousandAllocations) {
     me.wait("ready event destroyed");
   });
 
-  scenario.role("importer", [=](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    SharedEvent ready(me.receive<cudaIpcEventHandle_t>("ready"));
-    const SharedEvent freed;
-    me.send("freed event", freed.handle());
-    const Stream stream;
-    const DeviceBuffer copies(kRoundBytes * kRounds);
-    const auto copy_of = [&](int round) {
-      return Words(copies.data + round * kRoundBytes / sizeof(uint32_t),
-                   kRoundBytes);
-    };
-    for (int round = 0; round < kRounds; ++round) {
-      AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kRoundBytes);
-      CALL(cudaStreamWaitEvent(stream, ready));
-      CALL(cudaMemcpyAsync(copy_of(round).data, buffer.data, kRoundBytes,
-                           cudaMemcpyDeviceToDevice, stream));
-      buffer.free_async(stream);
-      CALL(cudaEventRecord(freed, stream));
-      if (round < kHeldRounds)
-        ASSERT_TRUE(gives(NOTED(cudaStreamQuery(stream)), "cudaStreamQuery",
-                          cudaErrorNotReady))
-            << "round " << round;
-      me.signal("queued");
-    }
-    EXPECT_TRUE(passes(stream));
-    for (int round = 0; round < kRounds; ++round)
-      ASSERT_TRUE(copy_reads(copy_of(round), written(round)))
-          << "round " << round;
-    ready.destroy();
-    me.signal("ready event destroyed");
-    me.wait("freed event destroyed");
-  });
+  scenario.role("importer", imports_a_thousand_allocations);
 
   scenario.run(60s);
 }

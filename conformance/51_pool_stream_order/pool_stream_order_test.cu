@@ -17,25 +17,6 @@ constexpr size_t kBytes = 4 << 20;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// Loading a kernel may wait for all work of the context, so each is loaded
-// before a stream is held.
-void load_kernels() {
-  const DeviceBuffer from(4096), to(4096);
-  from.fill(pattern("loads the kernels"));
-  launch_copy(to, from, nullptr);
-  CALL(cudaDeviceSynchronize());
-}
-
-// What came of reading memory that nobody promises: a code, and whose bytes.
-std::string seen_by_kernel(const Words& words, Pattern expected) {
-  const DeviceBuffer copy(kBytes);
-  launch_copy(copy, words, nullptr);
-  const cudaError_t code = NOTED(cudaDeviceSynchronize());
-  if (code != cudaSuccess) return name_of(code);
-  return copy_reads(copy, expected) ? "the values that come later"
-                                    : "other values";
-}
-
 }  // namespace
 
 TEST(PoolStreamOrder, SharingWaitsForNoStream) {

@@ -30,7 +30,7 @@ constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// Room for a handle of any type.
+// Large enough for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
 // What the two exports and the import of a pool document as refusals.
@@ -41,12 +41,6 @@ const std::vector<cudaError_t> kRefusals = {cudaErrorInvalidValue,
 const std::vector<cudaError_t> kPointerRefusals = {cudaErrorInvalidValue,
                                                    cudaErrorInitializationError,
                                                    cudaErrorMemoryAllocation};
-
-void expect_documented(const Outcome& outcome, const std::string& what) {
-  expected_but_saw("a documented refusal", outcome.code);
-  EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
-      << what << ": " << outcome.code;
-}
 
 // A pool that must not be exported so.
 void expect_no_export(Role& me, cudaMemPool_t pool,
@@ -156,8 +150,8 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
     EXPECT_TRUE(context_is_usable());
     pool.release();  // to the end of the process, see below
   });
-  // No other test destroys a pool whose export was refused: drivers are
-  // reported that do not survive it.
+  // No other test destroys a pool whose export was refused: some drivers are
+  // reported to crash then.
   scenario
       .role("destroyer",
             [](Role& me) {
@@ -317,10 +311,46 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
 
 // --- pointers that are not imported -----------------------------------------
 
+static constexpr char kImports[] = "cudaMemPoolImportPointer";
+
+// An importer of zeros, noise and bytes of another pool.
+static void imports_what_no_export_made(Role& me) {
+  const Pool pool(me.receive_descriptor("pool"));
+  const Pool other(me.receive_descriptor("other pool"));
+  const auto good = me.receive<PointerData>("pointer");
+  const auto elsewhere = me.receive<PointerData>("other pointer");
+  expect_no_import(me, kImports, "zeros", pool, data_of(0));
+  expect_no_import(me, kImports, "0xff", pool, data_of(0xff));
+  expect_no_import(me, kImports, "data of another pool", pool, elsewhere);
+  expect_no_import(me, kImports, "data of this pool in another", other, good);
+
+  me.signal("random bytes");
+  std::mt19937 random(pattern("random data").key);      // follows the seed
+  std::map<std::string, std::pair<Outcome, int>> seen;  // by code
+  for (int i = 0; i < kRandomData; ++i) {
+    PointerData data;
+    for (unsigned char& byte : data.reserved)
+      byte = static_cast<unsigned char>(random());
+    void* pointer = nullptr;
+    const Outcome outcome = import_pointer(pool, data, &pointer);
+    seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
+    ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+        << "random data " << i << ": " << outcome.code;
+  }
+  for (const auto& [code, found] : seen)
+    me.tabulate(kImports, "random bytes (" + std::to_string(found.second) + ")",
+                found.first);
+
+  EXPECT_TRUE(context_is_usable());
+  AsyncBuffer buffer(pool, good, kBytes);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  AsyncBuffer beside(other, elsewhere, kBytes);
+  EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+}
+
 TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
-  static constexpr char kTable[] = "cudaMemPoolImportPointer";
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
@@ -340,7 +370,7 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
     EXPECT_TRUE(pool_is_usable(pool));
   });
 
-  // A driver may die of these; that is told below.
+  // A driver may crash here; that is judged below.
   scenario
       .role("importer of truncated data",
             [](Role& me) {
@@ -349,56 +379,24 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
               for (const size_t kept : {8, 16, 32}) {
                 PointerData truncated = data_of(0);
                 std::memcpy(&truncated, &good, kept);
-                expect_no_import(me, kTable,
+                expect_no_import(me, kImports,
                                  std::to_string(kept) + " bytes of the data",
                                  pool, truncated);
               }
             })
       .may_end_by(SIGSEGV);
 
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    const Pool other(me.receive_descriptor("other pool"));
-    const auto good = me.receive<PointerData>("pointer");
-    const auto elsewhere = me.receive<PointerData>("other pointer");
-    expect_no_import(me, kTable, "zeros", pool, data_of(0));
-    expect_no_import(me, kTable, "0xff", pool, data_of(0xff));
-    expect_no_import(me, kTable, "data of another pool", pool, elsewhere);
-    expect_no_import(me, kTable, "data of this pool in another", other, good);
-
-    me.signal("random bytes");
-    std::mt19937 random(pattern("random data").key);      // follows the seed
-    std::map<std::string, std::pair<Outcome, int>> seen;  // by code
-    for (int i = 0; i < kRandomData; ++i) {
-      PointerData data;
-      for (unsigned char& byte : data.reserved)
-        byte = static_cast<unsigned char>(random());
-      void* pointer = nullptr;
-      const Outcome outcome = import_pointer(pool, data, &pointer);
-      seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
-      ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
-          << "random data " << i << ": " << outcome.code;
-    }
-    for (const auto& [code, found] : seen)
-      me.tabulate(kTable, "random bytes (" + std::to_string(found.second) + ")",
-                  found.first);
-
-    EXPECT_TRUE(context_is_usable());
-    AsyncBuffer buffer(pool, good, kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    AsyncBuffer beside(other, elsewhere, kBytes);
-    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
-  });
+  scenario.role("importer", imports_what_no_export_made);
 
   scenario.run(30s);
-  tabulate_end(scenario, "importer", kTable);
-  tabulate_end(scenario, "importer of truncated data", kTable);
+  tabulate_end(scenario, "importer", kImports);
+  tabulate_end(scenario, "importer of truncated data", kImports);
   if (scenario.ended("importer of truncated data").signal != 0)
     ADD_FAILURE() << "an importer died of truncated data";
 }
 
-// Whether one wrong byte is noticed is not documented: what is imported then
-// is written down. It must stay the importer's own trouble.
+// Whether one wrong byte is noticed is not documented: what is imported then is
+// written down. Only the importer may suffer from it.
 TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
@@ -555,6 +553,35 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   scenario.run(20s);
 }
 
+// An importer whose calls are refused.
+static void importer_makes_every_mistake(Role& me) {
+  CALL(cudaFree(nullptr));
+  const Descriptor shared = me.receive_descriptor("pool");
+  auto data = me.receive<PointerData>("pointer");
+  PointerData zeros = data_of(0);
+  Sentinel<cudaMemPool_t> none, pool;
+  Sentinel<void*> nothing, memory;
+  EXPECT_TRUE(is_told_once("cudaMemPoolImportFromShareableHandle with flags",
+                           NOTED(cudaMemPoolImportFromShareableHandle(
+                               none.out(), by_value(shared.get()), kFd, 1))));
+  EXPECT_TRUE(context_is_usable());
+  EXPECT_TRUE(
+      leaves_no_error("cudaMemPoolImportFromShareableHandle",
+                      NOTED(cudaMemPoolImportFromShareableHandle(
+                          pool.out(), by_value(shared.get()), kFd, 0))));
+  EXPECT_TRUE(is_told_once(
+      "cudaMemPoolImportPointer of zeros",
+      NOTED(cudaMemPoolImportPointer(nothing.out(), pool.result(), &zeros))));
+  EXPECT_TRUE(context_is_usable());
+  EXPECT_TRUE(leaves_no_error(
+      "cudaMemPoolImportPointer",
+      NOTED(cudaMemPoolImportPointer(memory.out(), pool.result(), &data))));
+  EXPECT_TRUE(
+      kernel_reads(Words(memory.result(), kBytes), pattern("exporter")));
+  EXPECT_TRUE(leaves_no_error("cudaFree", NOTED(cudaFree(memory.result()))));
+  me.signal("freed");
+}
+
 TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   covers("POOL-26");
   needs(gpus(1), pool_fd);
@@ -590,33 +617,7 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     pool.release();  // as in every test of a refused export
   });
 
-  scenario.role("importer", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    const Descriptor shared = me.receive_descriptor("pool");
-    auto data = me.receive<PointerData>("pointer");
-    PointerData zeros = data_of(0);
-    Sentinel<cudaMemPool_t> none, pool;
-    Sentinel<void*> nothing, memory;
-    EXPECT_TRUE(is_told_once("cudaMemPoolImportFromShareableHandle with flags",
-                             NOTED(cudaMemPoolImportFromShareableHandle(
-                                 none.out(), by_value(shared.get()), kFd, 1))));
-    EXPECT_TRUE(context_is_usable());
-    EXPECT_TRUE(
-        leaves_no_error("cudaMemPoolImportFromShareableHandle",
-                        NOTED(cudaMemPoolImportFromShareableHandle(
-                            pool.out(), by_value(shared.get()), kFd, 0))));
-    EXPECT_TRUE(is_told_once(
-        "cudaMemPoolImportPointer of zeros",
-        NOTED(cudaMemPoolImportPointer(nothing.out(), pool.result(), &zeros))));
-    EXPECT_TRUE(context_is_usable());
-    EXPECT_TRUE(leaves_no_error(
-        "cudaMemPoolImportPointer",
-        NOTED(cudaMemPoolImportPointer(memory.out(), pool.result(), &data))));
-    EXPECT_TRUE(
-        kernel_reads(Words(memory.result(), kBytes), pattern("exporter")));
-    EXPECT_TRUE(leaves_no_error("cudaFree", NOTED(cudaFree(memory.result()))));
-    me.signal("freed");
-  });
+  scenario.role("importer", importer_makes_every_mistake);
 
   scenario.run(20s);
 }

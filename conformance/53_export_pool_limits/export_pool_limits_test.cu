@@ -31,10 +31,6 @@ constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
     cudaMemPoolReuseAllowInternalDependencies};
 
-uint64_t reserved(cudaMemPool_t pool) {
-  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
-}
-
 std::string mib(uint64_t bytes) {
   return std::to_string(bytes / kMiB) + " MiB";
 }
@@ -323,54 +319,62 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
   scenario.run(20s);
 }
 
+static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
+                                           6144 * kMiB};
+
+static std::string importer_of(size_t size) {
+  return "importer of " + mib(size);
+}
+
+// The two ends of a large allocation: only these are touched.
+static std::pair<Words, Words> ends(const Words& all) {
+  return {Words(all.data, kMiB / 4),
+          Words(all.data + all.count - kMiB / 16, kMiB / 4)};
+}
+
+// An exporter of one allocation of each size; only their ends are written.
+static void exports_large_allocations(Role& me) {
+  const DeviceBuffer other(kBytes);
+  other.fill(pattern("other"));
+  for (const size_t size : kSizes) {
+    const Pool pool(shareable());
+    void* memory = nullptr;
+    const cudaError_t code =
+        NOTED(cudaMallocFromPoolAsync(&memory, size, pool, nullptr));
+    cudaGetLastError();
+    me.send(mib(size), code == cudaSuccess);
+    if (code != cudaSuccess) {
+      me.observe(mib(size) + " cannot be allocated: " + name_of(code));
+      continue;
+    }
+    const auto [first, last] = ends(Words(memory, size));
+    first.fill(pattern("first"));
+    last.fill(pattern("last"));
+    me.send_descriptor("pool for " + mib(size), pool.exported().get());
+    PointerData data;
+    CALL(cudaMemPoolExportPointer(&data, memory));
+    me.send("pointer to " + mib(size), data);
+    me.wait_for_end(importer_of(size));
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(kernel_reads(last, pattern("last")));
+    CALL(cudaFree(memory));
+  }
+  EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  EXPECT_TRUE(context_is_usable());
+}
+
 // A process that imports may die of the size; each size has its own.
 TEST(ExportPoolLimits, LargeAllocationsAreShared) {
   covers("IMPL-14");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportPointer of one allocation";
-  const std::vector<size_t> sizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
-                                     6144 * kMiB};
-  const auto importer = [](size_t size) { return "importer of " + mib(size); };
-  // Only the ends are touched.
-  const auto ends = [](const Words& all) {
-    return std::pair(Words(all.data, kMiB / 4),
-                     Words(all.data + all.count - kMiB / 16, kMiB / 4));
-  };
   Scenario scenario;
 
-  scenario.role("exporter", [=](Role& me) {
-    const DeviceBuffer other(kBytes);
-    other.fill(pattern("other"));
-    for (const size_t size : sizes) {
-      const Pool pool(shareable());
-      void* memory = nullptr;
-      const cudaError_t code =
-          NOTED(cudaMallocFromPoolAsync(&memory, size, pool, nullptr));
-      cudaGetLastError();
-      me.send(mib(size), code == cudaSuccess);
-      if (code != cudaSuccess) {
-        me.observe(mib(size) + " are not to be had: " + name_of(code));
-        continue;
-      }
-      const auto [first, last] = ends(Words(memory, size));
-      first.fill(pattern("first"));
-      last.fill(pattern("last"));
-      me.send_descriptor("pool for " + mib(size), pool.exported().get());
-      PointerData data;
-      CALL(cudaMemPoolExportPointer(&data, memory));
-      me.send("pointer to " + mib(size), data);
-      me.wait_for_end(importer(size));
-      EXPECT_TRUE(kernel_reads(first, pattern("first")));
-      EXPECT_TRUE(kernel_reads(last, pattern("last")));
-      CALL(cudaFree(memory));
-    }
-    EXPECT_TRUE(kernel_reads(other, pattern("other")));
-    EXPECT_TRUE(context_is_usable());
-  });
+  scenario.role("exporter", exports_large_allocations);
 
-  for (const size_t size : sizes)
+  for (const size_t size : kSizes)
     scenario
-        .role(importer(size),
+        .role(importer_of(size),
               [=](Role& me) {
                 if (!me.receive<bool>(mib(size))) return;
                 auto data = me.receive<PointerData>("pointer to " + mib(size));
@@ -391,8 +395,8 @@ TEST(ExportPoolLimits, LargeAllocationsAreShared) {
         .may_end_by(SIGSEGV);
 
   scenario.run(60s);
-  for (const size_t size : sizes) {
-    const Ended& ended = scenario.ended(importer(size));
+  for (const size_t size : kSizes) {
+    const Ended& ended = scenario.ended(importer_of(size));
     if (!ended.reached_end) tabulate(kTable, mib(size), outcome_of(ended));
   }
 }

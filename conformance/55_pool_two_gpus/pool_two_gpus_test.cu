@@ -72,7 +72,7 @@ TEST(PoolTwoGpus, AccessIsNotInherited) {
     me.signal("freed");
   });
 
-  // What the query says, a kernel of GPU 1 finds true.
+  // A kernel of GPU 1 confirms what the query says.
   scenario.role("trespasser", trespasses(1));
 
   scenario.run(30s);

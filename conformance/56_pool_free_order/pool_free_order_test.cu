@@ -19,26 +19,18 @@ constexpr int kNextOwners = 64;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// Loading a kernel may wait for all work of the context, so each is loaded
-// before a stream is held.
-void load_kernels() {
-  const DeviceBuffer from(4096), to(4096);
-  from.fill(pattern("loads the kernels"));
-  launch_copy(to, from, nullptr);
-  CALL(cudaDeviceSynchronize());
-}
-
-// What came of reading memory that nobody promises: a code, and whose bytes.
-std::string seen_by_kernel(const Words& words, Pattern expected) {
-  const DeviceBuffer copy(kBytes);
-  launch_copy(copy, words, nullptr);
-  const cudaError_t code = NOTED(cudaDeviceSynchronize());
-  if (code != cudaSuccess) return name_of(code);
-  return copy_reads(copy, expected) ? "the values that come later"
-                                    : "other values";
-}
-
 }  // namespace
+
+// Frees by either call, and judges it.
+static void give_back(AsyncBuffer& buffer, bool async, const Stream& on) {
+  if (async) {
+    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, on));
+    EXPECT_TRUE(passes(on));
+  } else {
+    EXPECT_SUCCESS(cudaFree(buffer.data));
+  }
+  buffer.data = nullptr;
+}
 
 TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   covers("POOL-15");
@@ -47,15 +39,6 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   // Which side frees by cudaFreeAsync in case i.
   constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
   constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
-  const auto give_back = [](AsyncBuffer& buffer, bool async, const Stream& on) {
-    if (async) {
-      EXPECT_SUCCESS(cudaFreeAsync(buffer.data, on));
-      EXPECT_TRUE(passes(on));
-    } else {
-      EXPECT_SUCCESS(cudaFree(buffer.data));
-    }
-    buffer.data = nullptr;
-  };
   Scenario scenario;
 
   scenario.role("exporter", [=](Role& me) {
@@ -87,8 +70,8 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
       me.signal("freed");
     }
     CALL(cudaDeviceSynchronize());
-    // Whether an importer may ask is IMPL-05's question; the answer is this
-    // one's.
+    // Whether an importer may ask is judged for IMPL-05; the answer is judged
+    // here.
     Sentinel<uint64_t> used;
     const cudaError_t code = NOTED(cudaMemPoolGetAttribute(
         pool, cudaMemPoolAttrUsedMemCurrent, used.out()));
@@ -143,6 +126,49 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   scenario.run(20s);
 }
 
+// An exporter whose free is ordered by an event after the importer's.
+static void frees_before_the_importer_has(Role& me) {
+  const Pool pool(shareable());
+  // An allocation in another stream must not be ordered after the free.
+  set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+  me.send_descriptor("pool", pool.exported().get());
+  const Stream stream, other;
+  load_kernels();
+  AsyncBuffer buffer(pool, kBytes, stream);
+  buffer.fill(pattern("exporter"), stream);
+  me.send("pointer", buffer.exported());
+
+  SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
+  me.wait("importer's free is queued");
+  CALL(cudaStreamWaitEvent(stream, freed));
+  EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
+  buffer.data = nullptr;
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+
+  // None of the next owners may write before the importer has read: some get
+  // different memory, the last is in the same order. They are more than what
+  // the pool has to spare, so a block that counts as free is among theirs.
+  std::vector<AsyncBuffer> others;
+  for (int i = 0; i < kNextOwners; ++i) {
+    others.emplace_back(pool, kBytes, other);
+    CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
+  }
+  const AsyncBuffer& beside = others.front();
+  beside.queue_fill(pattern("beside"), other);
+  AsyncBuffer after(pool, kBytes, stream);
+  after.queue_fill(pattern("after"), stream);
+  EXPECT_TRUE(passes(other));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("next owners are there");
+
+  me.wait("read");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(after, pattern("after")));
+  EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+  freed.destroy();
+  me.signal("event is given back");
+}
+
 // The exporter's free is queued while the importer's kernel has not even
 // begun; only the order of the streams keeps the memory.
 TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
@@ -150,47 +176,7 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   needs(gpus(1), pool_fd, legacy_events);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    // An allocation in another stream must not be ordered after the free.
-    set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
-    me.send_descriptor("pool", pool.exported().get());
-    const Stream stream, other;
-    load_kernels();
-    AsyncBuffer buffer(pool, kBytes, stream);
-    buffer.fill(pattern("exporter"), stream);
-    me.send("pointer", buffer.exported());
-
-    SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
-    me.wait("importer's free is queued");
-    CALL(cudaStreamWaitEvent(stream, freed));
-    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
-    buffer.data = nullptr;
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-
-    // None of the next owners may write before the importer has read: some get
-    // different memory, the last is in the same order. They are more than what
-    // the pool has to spare, so a block that counts as free is among theirs.
-    std::vector<AsyncBuffer> others;
-    for (int i = 0; i < kNextOwners; ++i) {
-      others.emplace_back(pool, kBytes, other);
-      CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
-    }
-    const AsyncBuffer& beside = others.front();
-    beside.queue_fill(pattern("beside"), other);
-    AsyncBuffer behind(pool, kBytes, stream);
-    behind.queue_fill(pattern("behind"), stream);
-    EXPECT_TRUE(passes(other));
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.signal("next owners are there");
-
-    me.wait("read");
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(behind, pattern("behind")));
-    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
-    freed.destroy();
-    me.signal("event is given back");
-  });
+  scenario.role("exporter", frees_before_the_importer_has);
 
   scenario.role("importer", [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));

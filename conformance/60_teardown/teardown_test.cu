@@ -34,12 +34,6 @@ constexpr unsigned kOpensOfAThread = 1000;
 constexpr int kHandles = 4;
 constexpr int kImporters = 3;
 
-void* open(const Handle& handle) {
-  void* opened = nullptr;
-  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-  return opened;
-}
-
 // The two sides of one cycle after another, of which nothing is left. Each side
 // makes what lasts and returns its cycle.
 using Cycle = std::function<void(int)>;
@@ -326,7 +320,7 @@ TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
     std::vector<void*> addresses;
     for (int i = 0; i < kHandles; ++i) {
       handles.push_back(me.receive<Handle>("handle"));
-      addresses.push_back(open(handles.back()));
+      addresses.push_back(open_handle(handles.back()));
     }
     std::vector<std::string> found(kThreads, "did not run");
     std::vector<std::thread> threads;

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kBytes = 2 << 20;
 constexpr int kContainer = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
 
-/// What the exporter lends: memory, and the event behind its last write.
+/// What the exporter lends: memory, and the event after its last write.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -150,7 +150,8 @@ TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
 }
 
 // A descriptor that was sent belongs to the process that receives it, whatever
-// namespaces lie between; to fetch it one has to see the other process first.
+// namespaces the two are in; to fetch it, a process has to see the other one
+// first.
 TEST(Namespaces, ASentDescriptorNeedsNothingInCommon) {
   covers("PLAT-12");
   needs(gpus(1), namespaces, vmm_fd);

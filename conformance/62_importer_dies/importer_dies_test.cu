@@ -26,40 +26,45 @@ constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
-void* open(const Handle& handle) {
-  void* opened = nullptr;
-  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-  return opened;
-}
-
-// Writes down what a check says that nobody judges.
-bool observe_check(Role& me, const std::string& what,
-                   const std::function<testing::AssertionResult()>& check) {
-  bool good = false;
-  try {
-    good = static_cast<bool>(check());
-    me.observe(what + (good ? ": yes" : ": no"));
-  } catch (const CallFailed& failed) {
-    me.observe(what + ": " + failed.call + " gives " + failed.seen);
-  }
-  cudaGetLastError();
-  expected_but_saw("", "");
-  return good;
-}
-
-// Writes down what a call gives that nobody judges.
-void observe_code(Role& me, const std::string& what, cudaError_t code) {
-  me.observe(what + ": " + name_of(code));
-  cudaGetLastError();
-}
-
-// Something that only the end of the process gives back.
-template <class T, class... Arguments>
-T& abandoned(Arguments&&... arguments) {
-  return *new T(std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace
+
+// An exporter of memory, an event and a pool, and what it still can do.
+static void goes_on_after_the_importer(Role& me, const std::string& death) {
+  void* large = nullptr;
+  CALL(cudaMalloc(&large, kWatched));
+  Handle memory;
+  CALL(cudaIpcGetMemHandle(&memory, large));
+  const Words seen(large, kBytes);
+  seen.fill(pattern("memory"));
+  SharedEvent event;
+  Pool pool(shareable());
+  AsyncBuffer pooled(pool, kBytes);
+  pooled.fill(pattern("pool"));
+  me.send_descriptor("pool", pool.exported().get());
+  me.send("memory", memory);
+  me.send("event", event.handle());
+  me.send("pointer", pooled.exported());
+  me.wait_for_end("importer");
+
+  EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
+  EXPECT_TRUE(copy_reads(seen, pattern("memory")));
+  EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
+  const Stream stream;
+  EXPECT_SUCCESS(cudaEventRecord(event, stream));
+  EXPECT_TRUE(passes(stream));
+  event.destroy();
+  pooled.free();
+  AsyncBuffer another(pool, kBytes);
+  another.fill(pattern("another"));
+  EXPECT_TRUE(kernel_reads(another, pattern("another")));
+  another.free();
+  pool.destroy();
+  const size_t free = free_memory();
+  EXPECT_SUCCESS(cudaFree(large));
+  observe_check(me, "the importer " + death + ", its memory comes back",
+                [&] { return returned(free, kWatched); });
+  EXPECT_TRUE(context_is_usable());
+}
 
 TEST(ImporterDies, AnImporterDiesAndTheExporterGoesOn) {
   covers("LIFE-02");
@@ -68,47 +73,13 @@ TEST(ImporterDies, AnImporterDiesAndTheExporterGoesOn) {
     SCOPED_TRACE("the importer " + death);
     Scenario scenario;
 
-    scenario.role("exporter", [&](Role& me) {
-      void* large = nullptr;
-      CALL(cudaMalloc(&large, kWatched));
-      Handle memory;
-      CALL(cudaIpcGetMemHandle(&memory, large));
-      const Words seen(large, kBytes);
-      seen.fill(pattern("memory"));
-      SharedEvent event;
-      Pool pool(shareable());
-      AsyncBuffer pooled(pool, kBytes);
-      pooled.fill(pattern("pool"));
-      me.send_descriptor("pool", pool.exported().get());
-      me.send("memory", memory);
-      me.send("event", event.handle());
-      me.send("pointer", pooled.exported());
-      me.wait_for_end("importer");
-
-      EXPECT_TRUE(kernel_reads(seen, pattern("memory")));
-      EXPECT_TRUE(copy_reads(seen, pattern("memory")));
-      EXPECT_TRUE(kernel_reads(pooled, pattern("pool")));
-      const Stream stream;
-      EXPECT_SUCCESS(cudaEventRecord(event, stream));
-      EXPECT_TRUE(passes(stream));
-      event.destroy();
-      pooled.free();
-      AsyncBuffer another(pool, kBytes);
-      another.fill(pattern("another"));
-      EXPECT_TRUE(kernel_reads(another, pattern("another")));
-      another.free();
-      pool.destroy();
-      const size_t free = free_memory();
-      EXPECT_SUCCESS(cudaFree(large));
-      observe_check(me, "the importer " + death + ", its memory comes back",
-                    [&] { return returned(free, kWatched); });
-      EXPECT_TRUE(context_is_usable());
-    });
+    scenario.role("exporter",
+                  [&](Role& me) { goes_on_after_the_importer(me, death); });
 
     scenario.role("importer", [&](Role& me) {
       CALL(cudaFree(nullptr));
       auto& pool = abandoned<Pool>(me.receive_descriptor("pool"));
-      const Words seen(open(me.receive<Handle>("memory")), kBytes);
+      const Words seen(open_handle(me.receive<Handle>("memory")), kBytes);
       abandoned<SharedEvent>(me.receive<cudaIpcEventHandle_t>("event"));
       auto& pooled = abandoned<AsyncBuffer>(
           pool, me.receive<PointerData>("pointer"), kBytes);
@@ -186,7 +157,7 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
   });
 
   scenario.role("importer", [](Role& me) {
-    void* const opened = open(me.receive<Handle>("handle"));
+    void* const opened = open_handle(me.receive<Handle>("handle"));
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
     launch_write(nullptr, 1);
     const cudaError_t code = cudaDeviceSynchronize();
@@ -221,7 +192,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
 
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    void* opened = open(handle);
+    void* opened = open_handle(handle);
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
     CALL(cudaDeviceReset());
     me.signal("reset");

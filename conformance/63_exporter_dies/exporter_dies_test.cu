@@ -32,39 +32,6 @@ const std::vector<cudaError_t> kOpenRefusals = {
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
     cudaErrorNotSupported,          cudaErrorInvalidValue};
 
-void* open(const Handle& handle) {
-  void* opened = nullptr;
-  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-  return opened;
-}
-
-// Writes down what a check says that nobody judges.
-bool observe_check(Role& me, const std::string& what,
-                   const std::function<testing::AssertionResult()>& check) {
-  bool good = false;
-  try {
-    good = static_cast<bool>(check());
-    me.observe(what + (good ? ": yes" : ": no"));
-  } catch (const CallFailed& failed) {
-    me.observe(what + ": " + failed.call + " gives " + failed.seen);
-  }
-  cudaGetLastError();
-  expected_but_saw("", "");
-  return good;
-}
-
-// Writes down what a call gives that nobody judges.
-void observe_code(Role& me, const std::string& what, cudaError_t code) {
-  me.observe(what + ": " + name_of(code));
-  cudaGetLastError();
-}
-
-// Something that only the end of the process gives back.
-template <class T, class... Arguments>
-T& abandoned(Arguments&&... arguments) {
-  return *new T(std::forward<Arguments>(arguments)...);
-}
-
 // A role that has nothing to do with the others: the GPU works for it once
 // they are all gone.
 std::function<void(Role&)> finds_the_gpu_usable_after(
@@ -107,7 +74,7 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
     scenario
         .role("importer",
               [&](Role& me) {
-                void* const opened = open(me.receive<Handle>("handle"));
+                void* const opened = open_handle(me.receive<Handle>("handle"));
                 me.signal("opened");
                 me.wait_for_end("exporter");
                 observe_lost(me, death, Words(opened, kBytes));
@@ -161,7 +128,7 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
 }
 
 // What is opened may be the exporter's last bytes, or nothing. It must not be
-// what somebody else has put into the memory since.
+// what another process has written into the memory since.
 TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
   covers("LIFE-05");
   needs(gpus(1), legacy_memory);

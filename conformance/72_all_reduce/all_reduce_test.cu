@@ -186,8 +186,8 @@ TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
   scenario.run(60s);
 }
 
-// What lies in the memory of a process that is gone is undefined, so nothing
-// is judged but that the others come to their end.
+// The contents of memory whose process has ended are undefined, so only the end
+// of the other processes is judged.
 TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
   covers("ARED-03");
   needs(gpus(1), legacy_memory);

@@ -64,39 +64,42 @@ bool hangs_up(const Descriptor& connection) {
 
 }  // namespace
 
+// An exporter that offers memory, an event and a chunk at a path.
+static void offers_memory_and_an_event(Role& me) {
+  const DeviceBuffer memory(kBytes);
+  const SharedEvent event;
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  mapping.fill(pattern("exporter's chunk"));
+  memory.fill(pattern("old"));
+
+  const std::string path = path_of_this_process();
+  const Descriptor listener(listen_at(path.c_str()));
+  me.send_bytes("path", path);
+  const Descriptor connection = connection_of(listener.get(), me);
+
+  Latch latch;
+  const Stream stream;
+  latch.hold(stream);
+  memory.queue_fill(pattern("exporter's memory"), stream);
+  CALL(cudaEventRecord(event, stream));
+  send_offer(connection, {memory.legacy_handle(), event.handle(), bytes},
+             chunk.descriptor(), me);
+  me.wait("importer waits");
+  latch.release();
+
+  EXPECT_TRUE(hangs_up(connection));
+  EXPECT_TRUE(kernel_reads(memory, pattern("importer's memory")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("importer's chunk")));
+}
+
 TEST(UnrelatedProcesses, APathIsEnough) {
   covers("SERV-01");
   needs(gpus(1), legacy_memory, legacy_events, vmm_fd);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer memory(kBytes);
-    const SharedEvent event;
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
-    const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter's chunk"));
-    memory.fill(pattern("old"));
-
-    const std::string path = path_of_this_process();
-    const Descriptor listener(listen_at(path.c_str()));
-    me.send_bytes("path", path);
-    const Descriptor connection = connection_of(listener.get(), me);
-
-    Latch latch;
-    const Stream stream;
-    latch.hold(stream);
-    memory.queue_fill(pattern("exporter's memory"), stream);
-    CALL(cudaEventRecord(event, stream));
-    send_offer(connection, {memory.legacy_handle(), event.handle(), bytes},
-               chunk.descriptor(), me);
-    me.wait("importer waits");
-    latch.release();
-
-    EXPECT_TRUE(hangs_up(connection));
-    EXPECT_TRUE(kernel_reads(memory, pattern("importer's memory")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("importer's chunk")));
-  });
+  scenario.role("exporter", offers_memory_and_an_event);
 
   scenario.role("importer", [](Role& me) {
     const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
@@ -128,59 +131,62 @@ TEST(UnrelatedProcesses, APathIsEnough) {
   scenario.run(30s);
 }
 
+// A server that goes on when clients leave or die, and serves one more.
+static void serves_clients_and_a_latecomer(Role& me) {
+  DeviceBuffer input(kBytes);
+  input.fill(pattern("input"));
+  const std::string path = path_of_this_process();
+  const Descriptor listener(listen_at(path.c_str()));
+  for (int i = 0; i < kClients; ++i) me.send_bytes("path", path);
+
+  struct Client {
+    Descriptor connection;
+    Chunk chunk;
+    std::unique_ptr<Mapping> answer;
+  };
+  std::vector<Client> clients;
+  for (int i = 0; i < kClients; ++i) {
+    Client client{connection_of(listener.get(), me), Chunk::create(kLarge),
+                  nullptr};
+    client.answer = std::make_unique<Mapping>(client.chunk, kLarge);
+    client.answer->fill(pattern("poison"));
+    send_offer(client.connection, {input.legacy_handle(), {}, kLarge},
+               client.chunk.descriptor(), me);
+    clients.push_back(std::move(client));
+  }
+  me.wait("answered", kClients);
+  const size_t free = free_memory();
+  me.signal("die or leave");
+
+  for (Client& client : clients) {
+    EXPECT_TRUE(hangs_up(client.connection));
+    EXPECT_TRUE(
+        copy_reads(Words(client.answer->data, kBytes), pattern("answer")));
+    EXPECT_TRUE(kernel_reads(input, pattern("input")));
+    client.answer->unmap();
+    client.chunk.release();
+  }
+  for (int i = 0; i < kClients; ++i)
+    me.wait_for_end("client " + std::to_string(i));
+  EXPECT_TRUE(returned(free, kClients * kLarge));
+
+  me.send_bytes("path again", path);
+  const Descriptor connection = connection_of(listener.get(), me);
+  const Chunk chunk = Chunk::create(kLarge);
+  send_offer(connection, {input.legacy_handle(), {}, kLarge},
+             chunk.descriptor(), me);
+  EXPECT_TRUE(hangs_up(connection));
+  EXPECT_TRUE(kernel_reads(input, pattern("late")));
+  EXPECT_SUCCESS(cudaFree(std::exchange(input.data, nullptr)));
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(UnrelatedProcesses, AServerOutlivesItsClients) {
   covers("SERV-02");
   needs(gpus(1), legacy_memory, vmm_fd, alone);
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
-    DeviceBuffer input(kBytes);
-    input.fill(pattern("input"));
-    const std::string path = path_of_this_process();
-    const Descriptor listener(listen_at(path.c_str()));
-    for (int i = 0; i < kClients; ++i) me.send_bytes("path", path);
-
-    struct Client {
-      Descriptor connection;
-      Chunk chunk;
-      std::unique_ptr<Mapping> answer;
-    };
-    std::vector<Client> clients;
-    for (int i = 0; i < kClients; ++i) {
-      Client client{connection_of(listener.get(), me), Chunk::create(kLarge),
-                    nullptr};
-      client.answer = std::make_unique<Mapping>(client.chunk, kLarge);
-      client.answer->fill(pattern("poison"));
-      send_offer(client.connection, {input.legacy_handle(), {}, kLarge},
-                 client.chunk.descriptor(), me);
-      clients.push_back(std::move(client));
-    }
-    me.wait("answered", kClients);
-    const size_t free = free_memory();
-    me.signal("die or leave");
-
-    for (Client& client : clients) {
-      EXPECT_TRUE(hangs_up(client.connection));
-      EXPECT_TRUE(
-          copy_reads(Words(client.answer->data, kBytes), pattern("answer")));
-      EXPECT_TRUE(kernel_reads(input, pattern("input")));
-      client.answer->unmap();
-      client.chunk.release();
-    }
-    for (int i = 0; i < kClients; ++i)
-      me.wait_for_end("client " + std::to_string(i));
-    EXPECT_TRUE(returned(free, kClients * kLarge));
-
-    me.send_bytes("path again", path);
-    const Descriptor connection = connection_of(listener.get(), me);
-    const Chunk chunk = Chunk::create(kLarge);
-    send_offer(connection, {input.legacy_handle(), {}, kLarge},
-               chunk.descriptor(), me);
-    EXPECT_TRUE(hangs_up(connection));
-    EXPECT_TRUE(kernel_reads(input, pattern("late")));
-    EXPECT_SUCCESS(cudaFree(std::exchange(input.data, nullptr)));
-    EXPECT_TRUE(context_is_usable());
-  });
+  scenario.role("exporter", serves_clients_and_a_latecomer);
 
   for (int i = 0; i < kClients; ++i) {
     const bool dies = i % 2 == 1;

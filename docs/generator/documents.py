@@ -87,7 +87,6 @@ def _spelling(action: argparse.Action) -> str:
     value = ""
     if action.nargs != 0:
         choices = "{" + ",".join(map(str, action.choices or ())) + "}"
-        value = " " + str(
-            action.metavar or (choices if action.choices else action.dest.upper())
-        )
+        named = action.metavar or (choices if action.choices else action.dest.upper())
+        value = " " + (named if isinstance(named, str) else " ".join(named))
     return ", ".join(option + value for option in action.option_strings)

@@ -17,6 +17,7 @@ from generator.rules import GROUPS
 # Part of the book -> its pages, where they do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
+SENTENCES = ("coverage", "coverage_sentences")
 WORKSHOP = (
     "workshop",
     "path_two_hours",
@@ -92,7 +93,7 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
     parts.append(Part("Workshop", _there(WORKSHOP, known)))
     parts.append(Part("Tools", _there(TOOLS, known)))
     groups = [f"rules_{group}" for group in GROUPS]
-    parts.append(Part("Rules", _there(["rules", *groups], known)))
+    parts.append(Part("Rules", _there(["rules", *groups, *SENTENCES], known)))
     results = [x for x in titles if x.startswith("result")]
     parts.append(Part("Results", sorted(results, key=lambda x: (x != "results", x))))
     placed = {page for part in parts for page in part.pages} | set(WORK)

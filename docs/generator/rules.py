@@ -63,8 +63,16 @@ GROUPS = {
     "IMPL": "Imported pools",
     "LIFE": "Lifetime",
     "PLAT": "Platform",
+    "CACH": "Caches of handles",
     "TENS": "Tensors of PyTorch",
+    "ARED": "All-reduce",
+    "COST": "What sharing takes",
+    "PIPE": "Pipelines",
+    "RANK": "Ranks of one node",
     "SERV": "Servers and clients",
+    "ARED": "Sums over all ranks",
+    "CACH": "Caches of opened handles",
+    "PIPE": "Pipelines",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
@@ -149,7 +157,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
     ]
     head = ["rule", "what it says", "kind", *(run.machine for run in evidence.runs)]
     return (
-        f"/**\n@page rules_{group} {GROUPS[group]}: rules\n"
+        f"/**\n@page rules_{group} {GROUPS.get(group, group)}: rules\n"
         f"@brief {len(rows)} rules; @ref rules says what the kinds mean\n\n"
         f"{table(head, lines_of)}*/\n"
     )

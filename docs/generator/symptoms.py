@@ -29,7 +29,7 @@ def _checks(pains: list[dict[str, Any]]) -> str:
     rows = []
     for check in checks.CHECKS:
         answers = [plain(x["what"]) for x in pains if check.id in x["checks"]]
-        rows.append([f"**{plain(check.title)}**", "; ".join(answers)])
+        rows.append([f"<b>{plain(check.title)}</b>", "; ".join(answers)])
     return table(("check", "answers"), rows)
 
 

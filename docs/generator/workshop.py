@@ -61,6 +61,7 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
         lstrip_blocks=True,
     )
     environment.filters["code"] = _marked
+    environment.filters["words"] = _words
     template = environment.get_template("slides.html.j2")
     found = {}
     for way in paths.read(top, exercises.read(top)):
@@ -74,6 +75,11 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
             style=(top / "docs/theme/ipclab.css").read_text(encoding="utf-8"),
         )
     return found
+
+
+def _words(text: str) -> Markup:
+    """Text in which what stands in backticks is a command or a name."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False)))
 
 
 def _exercises(known: Iterable[Exercise]) -> str:

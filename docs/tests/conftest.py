@@ -29,8 +29,9 @@ class Site:
 
     @property
     def pages(self) -> list[Path]:
-        """All of them."""
-        return sorted(self.folder.glob("*.html"))
+        """All of them; slides are no pages of the book."""
+        slides = set(self.folder.glob("slides_*.html"))
+        return sorted(set(self.folder.glob("*.html")) - slides)
 
     @property
     def some(self) -> list[Path]:

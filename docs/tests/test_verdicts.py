@@ -5,13 +5,24 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from generator import chapters, costs, documents, lessons, recorded, rules, verdicts
+from conftest import TOP
+from generator import (
+    chapters,
+    costs,
+    documents,
+    lessons,
+    machines,
+    recorded,
+    rules,
+    verdicts,
+)
 from ipclab.faults import Fault
 
 ROW = {
@@ -38,6 +49,7 @@ def run(*found: tuple[str, str]) -> recorded.Run:
             "lesson": "01_legacy_memory",
             "requirement": "LMEM-01",
             "test": f"A.B{i}",
+            "kind": "MUST",
             "verdict": verdict,
             "reason": reason,
             "deviation": DEVIATION if verdict == "deviates" else None,
@@ -117,6 +129,7 @@ def test_results_tell_what_a_reader_should_know() -> None:
         [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))]
     )
     assert "| chapter | conforms | violates | deviates |" in page
+    assert '<a href="machines/h200/report.html">report</a>' in page
     assert "| **all** | **1** | **1** | **1** |" in page
     assert "Measured on one H200." in page and "raw text" not in page
     assert '`B2` of @ref lesson_01 | <span class="verdict violates' in page
@@ -209,3 +222,35 @@ def test_a_recorded_machine_shows_its_kill_matrix() -> None:
     assert "`cudaFree.noop`" not in told
     assert 'No fault made these rules fail here: @ref rule_LMEM_01 "LMEM-01"' in told
     assert "in front of this driver" not in verdicts.page([run(("conforms", ""))])
+
+
+def test_machines_stand_side_by_side_differences_first() -> None:
+    one, other = run(("conforms", "")), run(("not applicable", "needs 2 GPUs"))
+    page = verdicts.page([one, replace(other, name="other")])
+    differ = page.index("Where they differ")
+    assert differ < page.index("Where the answer is not the documented one")
+    cells = (
+        '<span class="verdict conforms">conforms</span> | '
+        '<span class="verdict not-applicable">not applicable</span>'
+    )
+    assert cells in page[differ:]
+    assert "machines/h200-other.html" in page
+    assert "Nowhere." in verdicts.page([one, replace(one, name="other")])
+
+
+def test_lessons_are_counted_apart() -> None:
+    told = run(("conforms", ""), ("conforms", ""))
+    told.records[1]["suite"] = "sample"
+    assert "| **all** | **1** |" in verdicts.page([told])
+
+
+def test_a_machine_can_be_taken_along_as_a_table() -> None:
+    lines = machines.rows_csv(run(("conforms", "a\nb"))).splitlines()
+    assert lines[0] == "test,rule,kind,lesson,verdict,reason"
+    assert lines[1].startswith("A.B0,LMEM-01,") and lines[1].endswith("conforms,a b")
+
+
+def test_every_group_of_rules_has_a_title() -> None:
+    """One without is shown by its short name, and this says so."""
+    rows = json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
+    assert {row["id"].split("-")[0] for row in rows} <= set(rules.GROUPS)

@@ -132,6 +132,7 @@ int open_copy(Call& call, bool with_contents, size_t most) {
     cudaMemcpy(copy, real, size, cudaMemcpyDeviceToDevice);
   else
     cudaMemset(copy, 0, size);
+  cudaStreamSynchronize(nullptr);  // neither call waits for the GPU
   real_of[copy] = real;
   count_of[copy] = 1;
   opened(call) = copy;
@@ -613,6 +614,17 @@ int import_attr_wrong(Call& call) {
   return code;
 }
 
+int import_device_zero(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return keep_count(call);
+  const bool imported = is_import(call.at<void*>(1));
+  const int code = call.proceed();
+  if (code != kSuccess || !imported) return code;
+  auto& attributes = *call.at<cudaPointerAttributes*>(0);
+  if (attributes.device != 0) call.fired();
+  attributes.device = 0;
+  return code;
+}
+
 int import_range_wrong(Call& call) {
   if (!call.is("cuMemGetAddressRange")) return keep_count(call);
   void* const address = call.at<void*>(2);
@@ -750,6 +762,10 @@ void add_legacy_memory(List& list) {
       "import-attr-wrong",
       "an imported pointer is reported as memory that CUDA does not know",
       {kOpen, kClose, "cudaPointerGetAttributes"}, import_attr_wrong);
+  list.named("import-device-zero",
+             "an imported pointer is reported as memory of GPU 0",
+             {kOpen, kClose, "cudaPointerGetAttributes"}, import_device_zero,
+             2);
   list.named("import-range-wrong",
              "the range of an imported pointer does not contain it",
              {kOpen, kClose, "cuMemGetAddressRange"}, import_range_wrong);

@@ -33,8 +33,8 @@ struct Board {
   std::atomic<uint64_t> written;  // entries so far, also those overwritten
   Entry entries[kEntries];
 
-  /// Adds an entry; any thread may. Of a call that a thread makes over and over
-  /// with nothing in between, the first two stay.
+  /// Adds an entry; any thread may call it. If a thread repeats one call with
+  /// nothing in between, only the first two are kept.
   void note(Kind kind, const char* text, int64_t bytes = 0);
 
   /// The text of the last entry of that kind, empty if there is none.

@@ -57,7 +57,7 @@ Ended read_until_end(pid_t child, const Descriptor& input, int milliseconds) {
 }
 
 // Runs this program with --ipclab_probe: the referee itself must not touch
-// CUDA, and a driver that crashes must not take the referee along.
+// CUDA, and a driver that crashes must not end the referee, too.
 std::string ask_own_probe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -104,8 +104,8 @@ size_t gpu_count() {
   return count;
 }
 
-// The value behind the next `key` of the document from `at` on; strings
-// without their quotes. Moves `at` behind it; empty if there is none.
+// The value of the next `key` in the document from `at` on; strings without
+// their quotes. Moves `at` to the end of the value; empty if there is none.
 std::string next_value(const std::string& key, size_t& at) {
   at = document().find("\"" + key + "\"", at);
   if (at == std::string::npos) return "";
@@ -184,7 +184,7 @@ std::optional<std::string> missing_namespaces() {
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
-  if (need.alone) return std::nullopt;  // CTest and the runner see to that
+  if (need.alone) return std::nullopt;  // the runner sees to it
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;

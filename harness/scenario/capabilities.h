@@ -28,13 +28,13 @@ inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 
-/// Namespaces of processes, mounts and IPC of one's own. No GPU has a part in
-/// it: missing() tries it in a process of its own, the probe does not.
+/// May this process create namespaces of processes, mounts and IPC? That needs
+/// no GPU: missing() tries it in a new process; the probe does not.
 inline const Need namespaces{"namespaces"};
 
 /// Why `need` is not met, in one line; nothing if it is. Reads the document
-/// that IPCLAB_CAPABILITIES names, or asks this program's own probe in a
-/// process of its own. Throws std::runtime_error if neither gives an answer.
+/// that IPCLAB_CAPABILITIES names, or runs this program's own probe in a new
+/// process. Throws std::runtime_error if neither gives an answer.
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The

@@ -90,7 +90,7 @@ testing::AssertionResult holds(const char* path, const uint32_t* words,
   return wrong_word(path, first, pattern.at(first), words[first], wrong, count);
 }
 
-// Codes that speak of the machine, not of the call.
+// Codes that say something about the machine, not about the call.
 bool cannot_judge(int code) {
   switch (code) {
     case cudaErrorMemoryAllocation:
@@ -223,6 +223,31 @@ void gave_no_result() {
                    false};
 }
 
+void expect_documented(const Outcome& outcome, const std::string& what) {
+  expected_but_saw("a documented refusal", outcome.code);
+  EXPECT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+      << what << ": " << outcome.code;
+}
+
+void observe_code(Role& me, const std::string& what, cudaError_t code) {
+  me.observe(what + ": " + name_of(code));
+  cudaGetLastError();
+}
+
+bool observe_check(Role& me, const std::string& what,
+                   const std::function<testing::AssertionResult()>& check) {
+  bool good = false;
+  try {
+    good = static_cast<bool>(check());
+    me.observe(what + (good ? ": yes" : ": no"));
+  } catch (const CallFailed& failed) {
+    me.observe(what + ": " + failed.call + " gives " + failed.seen);
+  }
+  cudaGetLastError();
+  expected_but_saw("", "");
+  return good;
+}
+
 testing::AssertionResult context_is_usable() {
   try {
     const DeviceBuffer buffer(4096);
@@ -284,6 +309,10 @@ testing::AssertionResult copy_reads(const Words& words, Pattern pattern) {
   return holds("cudaMemcpy", seen.data(), seen.size(), pattern);
 }
 
+void host_writes(const Words& words, Pattern pattern) {
+  for (size_t i = 0; i < words.count; ++i) words.data[i] = pattern.at(i);
+}
+
 testing::AssertionResult host_reads(const Words& words, Pattern pattern) {
   return holds("the host", words.data, words.count, pattern);
 }
@@ -292,7 +321,7 @@ namespace {
 
 // --- every way to write and to read -----------------------------------------
 
-// Each way has a part of its own, at an odd place and of an odd size.
+// Each way has a part of its own, with an odd offset and an odd size.
 enum Way {
   kByKernel,
   kByCopy,
@@ -378,7 +407,7 @@ void write_in_every_way(const Words& memory, unsigned key) {
   CALL(cudaDeviceSynchronize());
 }
 
-// The first byte of `seen` that nobody should have written so.
+// Does `seen` have the expected bytes? Names the first one that differs.
 testing::AssertionResult whole(const char* path,
                                const std::vector<unsigned char>& seen,
                                unsigned key) {
@@ -465,7 +494,7 @@ void borrow_in_every_way(Role& me, const Words& memory) {
 testing::AssertionResult kernel_faults(const Words& words) {
   note_call("count_mismatches<<<>>>");
   count_mismatches<<<1, 1>>>(words.data, 1, Pattern{0});
-  // A launch that has already faulted is told of here.
+  // Reports a launch that has already faulted.
   cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess) code = NOTED(cudaDeviceSynchronize());
   if (code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure)
@@ -491,6 +520,12 @@ cudaIpcMemHandle_t DeviceBuffer::legacy_handle() const {
 void DeviceBuffer::free() {
   CALL(cudaFree(data));
   data = nullptr;
+}
+
+void* open_handle(const cudaIpcMemHandle_t& handle) {
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+  return opened;
 }
 
 LegacyMapping::LegacyMapping(const cudaIpcMemHandle_t& handle, size_t bytes) {
@@ -649,7 +684,7 @@ std::string visible_gpus(std::initializer_list<int> order) {
   std::istringstream given(list == nullptr ? "0,1" : list);
   for (std::string entry; std::getline(given, entry, ',');)
     entries.push_back(entry);
-  // A role comes by here as well, with a list that is shortened already.
+  // A role calls this, too; its list is already shortened.
   entries.resize(std::max(entries.size(), size_t{2}), "none");
   std::string chosen;
   for (const int gpu : order)
@@ -675,7 +710,8 @@ Holdings holdings() {
           static_cast<long long>(total - free)};
 }
 
-// Not `least` more from each look to the next, nor `most` more in all.
+// Fails if each look shows at least `least` more than the one before, or all of
+// them together `most` more.
 void expect_no_growth(const char* what, const std::vector<Holdings>& looks,
                       long long Holdings::*of, long long least,
                       long long most) {

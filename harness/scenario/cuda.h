@@ -1,5 +1,5 @@
-// What tests of CUDA share: calls that leave a trace, refusals told apart,
-// memory that is proved by a kernel and by a copy, owners of CUDA objects.
+// What tests of CUDA share: calls that leave a trace, kinds of refusals, memory
+// that is proved by a kernel and by a copy, owners of CUDA objects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -79,6 +80,9 @@ testing::AssertionResult refused(Code code, const char* call,
 template <class Code>
 Outcome outcome_of(Code code, const std::vector<Code>& documented);
 
+/// Judges that an outcome is a refusal with a documented code.
+void expect_documented(const Outcome& outcome, const std::string& what);
+
 /// Allocation, kernel, synchronise and copy work in the current context: no
 /// earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
@@ -88,7 +92,7 @@ testing::AssertionResult context_is_usable();
 
 /// An out-parameter that shows whether a call has written to it, between bytes
 /// that no call may write: a result that is too long, or that begins too early,
-/// fails the test when the sentinel goes.
+/// fails the test when the sentinel is destroyed.
 template <class T>
 class Sentinel {
   static constexpr unsigned char kUntouched = 0x5a;
@@ -99,7 +103,7 @@ class Sentinel {
   T value;  ///< every byte 0x5a until somebody writes it
 
  private:
-  unsigned char behind_[kGuard];
+  unsigned char after_[kGuard];
 
  public:
   Sentinel() {
@@ -120,7 +124,7 @@ class Sentinel {
   /// Has nobody written beside the value?
   bool guards_hold() const {
     return untouched(before_, sizeof before_) &&
-           untouched(behind_, sizeof behind_);
+           untouched(after_, sizeof after_);
   }
 
  private:
@@ -139,6 +143,15 @@ void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
     me.observe(std::string(call) + " is refused and yet writes its result");
 }
 
+/// Writes down what a call gives that nobody judges. Clears the runtime's last
+/// error.
+void observe_code(Role& me, const std::string& what, cudaError_t code);
+
+/// Writes down what a check says that nobody judges, and returns it. A call
+/// that fails in the check is written down, too.
+bool observe_check(Role& me, const std::string& what,
+                   const std::function<testing::AssertionResult()>& check);
+
 // --- memory -----------------------------------------------------------------
 
 /// A sequence of 32-bit words that no other pattern, offset or poison matches.
@@ -156,6 +169,28 @@ struct Pattern {
 
 /// The two sides of a test never write the same; all follow the seed.
 Pattern pattern(const std::string& name);
+
+/// A pointer as the driver API takes it.
+inline CUdeviceptr address_of(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+/// An attribute of a pointer that the driver has to know.
+template <class T>
+T pointer_attribute(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  CALL(DRIVER(cuPointerGetAttribute)(&value, which, address_of(pointer)));
+  return value;
+}
+
+/// The same bytes as another type: a handle, for the other API.
+template <class To, class From>
+To same_bytes(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
 
 /// Some words of device memory, owned by somebody else.
 struct Words {
@@ -185,6 +220,9 @@ testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
 /// cudaMemcpy to the host reads the pattern: another path than a kernel's.
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 
+/// The CPU writes the pattern itself, into memory that the host can address.
+void host_writes(const Words& words, Pattern pattern);
+
 /// The CPU reads the pattern itself, of memory that the host can address.
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
@@ -192,9 +230,10 @@ testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 constexpr size_t kEveryWay = 64 << 10;
 
 /// The side of a scenario that lends `memory` of kEveryWay bytes or more: both
-/// sides write parts of odd place and size into it in every way that a program
-/// has (kernels, copies and memsets, synchronous or not, by both APIs), and
-/// each finds the other's parts, and nothing beside them, in every way to read.
+/// sides write parts of it, with odd offsets and sizes, in every way that a
+/// program has (kernels, copies and memsets, synchronous or not, by both APIs).
+/// Each side reads the other's parts in every way, and finds nothing else
+/// changed.
 void lend_in_every_way(Role& me, const Words& memory);
 /// The other side.
 void borrow_in_every_way(Role& me, const Words& memory);
@@ -216,6 +255,10 @@ class DeviceBuffer : public Words {
   /// Frees now, where freeing is the step that matters.
   void free();
 };
+
+/// Opens a handle of cudaIpcGetMemHandle with the documented flag; the caller
+/// closes it.
+void* open_handle(const cudaIpcMemHandle_t& handle);
 
 /// A handle of cudaIpcGetMemHandle, opened with the documented flag.
 class LegacyMapping : public Words {
@@ -241,7 +284,13 @@ std::function<void(Role&)> borrows(
     Pattern expected, size_t bytes,
     testing::AssertionResult (*reads)(const Words&, Pattern) = kernel_reads);
 
-/// Holds a stream until it is released, so that nothing behind it can pass by
+/// Something that only the end of the process gives back.
+template <class T, class... Arguments>
+T& abandoned(Arguments&&... arguments) {
+  return *new T(std::forward<Arguments>(arguments)...);
+}
+
+/// Holds a stream until it is released, so that nothing after it can pass by
 /// luck. Gives up by itself after `kLimitSeconds`.
 class Latch {
  public:
@@ -319,21 +368,21 @@ auto in_a_thread(Call call) {
   return code;
 }
 
-/// Calls `body` with 0 in this thread and with 1 in another one: a call that
-/// only its first thread may make then shows.
+/// Calls `body` with 0 in this thread and with 1 in another one: this shows a
+/// call that works only in the first thread.
 template <class Body>
 void in_two_threads(Body body) {
   body(0);
   CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
 }
 
-/// A refused runtime call is this thread's last error: told once, and then no
-/// more.
+/// A refused runtime call is this thread's last error: reported once, and then
+/// no more.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// A call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
 
-/// cudaEventSynchronize in a thread of its own, so that the role can look
+/// cudaEventSynchronize in a thread of its own, so that the role can check
 /// whether it has returned.
 class HostWait {
  public:
@@ -369,19 +418,19 @@ int attribute(CUdevice_attribute which, int device = 0);
 size_t free_memory();
 
 /// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
-/// order; whoever started the test may have chosen among the machine's already.
+/// order. If the variable was set when the test started, it counts from those.
 std::string visible_gpus(std::initializer_list<int> order);
 
-/// Whether a part in judging leaks has the memory of the device, too: only in a
-/// test that is `alone`.
+/// What leaves_nothing() judges: the process alone, or the memory of the
+/// device, too. The second only in a test that is `alone`.
 enum class Judge { kProcess, kProcessAndDevice };
 
 /// Does `round` a few times, so that what is made once is made, and then
 /// `rounds` times more, of which nothing is left: no descriptor, no addresses,
-/// no name in /dev/shm, no device memory. A leak grows in every quarter of the
-/// rounds, by half a page a round or more, or much at once; a driver's own
-/// store does not. The rounds are numbered from 0; the first that fails is the
-/// last.
+/// no name in /dev/shm, no device memory. A leak is growth in every quarter of
+/// the rounds by half a page a round or more, or much growth in all; what a
+/// driver keeps for itself does not grow like that. The rounds are numbered
+/// from 0; after the first that fails no more are done.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 

@@ -38,4 +38,20 @@ void launch_write(uint32_t* word, uint32_t value) {
   if (code != cudaErrorIllegalAddress) CALL(code);
 }
 
+void load_kernels() {
+  const DeviceBuffer from(4096), to(4096);
+  from.fill(pattern("loads the kernels"));
+  launch_copy(to, from);
+  CALL(cudaDeviceSynchronize());
+}
+
+std::string seen_by_kernel(const Words& words, Pattern expected) {
+  const DeviceBuffer copy(words.bytes());
+  launch_copy(copy, words);
+  const cudaError_t code = NOTED(cudaDeviceSynchronize());
+  if (code != cudaSuccess) return name_of(code);
+  return copy_reads(copy, expected) ? "the values that come later"
+                                    : "other values";
+}
+
 }  // namespace ipclab

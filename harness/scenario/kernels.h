@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "harness/scenario/cuda.h"
 
@@ -21,5 +22,14 @@ void launch_add(unsigned* counter, unsigned times);
 /// Queues a kernel of one thread that writes a word, wherever that is. If it
 /// faults, the next synchronisation says so.
 void launch_write(uint32_t* word, uint32_t value);
+
+/// Loads the kernels of Words::fill() and launch_copy(): loading one later may
+/// wait for a stream that is held.
+void load_kernels();
+
+/// What a kernel reads from memory whose values nobody promises: "the values
+/// that come later" if it is this pattern, "other values", or the name of the
+/// code with which it fails.
+std::string seen_by_kernel(const Words& words, Pattern expected);
 
 }  // namespace ipclab

@@ -74,7 +74,7 @@ std::vector<pid_t> children() {
   for (const std::string& pid : names_in("/proc")) {
     if (pid[0] < '0' || pid[0] > '9') continue;
     const std::string stat = read_file("/proc/" + pid + "/stat");
-    const size_t end = stat.rfind(')');  // the name may hold anything
+    const size_t end = stat.rfind(')');  // the name may contain anything
     int parent = 0;
     if (end != std::string::npos &&
         std::sscanf(stat.c_str() + end + 1, " %*c %d", &parent) == 1 &&
@@ -94,7 +94,7 @@ std::string command_of(pid_t pid) {
   return line.substr(0, 120);
 }
 
-// Does CUDA_VISIBLE_DEVICES leave this GPU to us? NVML shows all.
+// Is this GPU among CUDA_VISIBLE_DEVICES? NVML shows all.
 bool is_visible(unsigned index, const std::string& uuid) {
   const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
   if (variable == nullptr) return true;
@@ -105,7 +105,7 @@ bool is_visible(unsigned index, const std::string& uuid) {
   return false;
 }
 
-// Waits a little for something that announces itself in no other way.
+// Waits a little: nothing else tells when this happens.
 void pause_ms(int milliseconds) { poll(nullptr, 0, milliseconds); }
 
 }  // namespace
@@ -151,7 +151,7 @@ std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before) {
   std::vector<std::string> left;
   for (const std::string& name : shared_memory_names())
-    // The driver's own names are told by remove_driver_names().
+    // remove_driver_names() reports the driver's own names.
     if (before.count(name) == 0 && !starts_with(name, "cuda.shm.") &&
         !in_use("/dev/shm/" + name) && shared_memory_names().count(name) != 0)
       left.push_back("/dev/shm/" + name);

@@ -19,7 +19,7 @@ std::map<int, std::string> open_descriptors();
 
 /// Descriptors of `after` that `before` did not have, as readable text. Where
 /// the CUDA driver is loaded its own (devices, sockets, pipes, anonymous
-/// inodes) do not count: it opens them when it likes.
+/// inodes) do not count: it opens them at any time.
 std::vector<std::string> left_open(const std::map<int, std::string>& before,
                                    const std::map<int, std::string>& after);
 
@@ -30,9 +30,9 @@ std::set<std::string> shared_memory_names();
 std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before);
 
-/// Removes what NVIDIA's driver leaves behind of processes that have ended: it
-/// makes /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and never
-/// unlinks it. Returns the names.
+/// Removes the files that NVIDIA's driver leaves of processes that have ended:
+/// it creates /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and
+/// never unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
 /// Ends and reaps every child of this process; as a subreaper it has inherited
@@ -40,13 +40,13 @@ std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 std::vector<std::string> end_children(std::chrono::milliseconds deadline);
 
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
-/// as NVML tells it; none where it does not.
+/// as NVML reports it; none if NVML does not.
 std::optional<unsigned> gpu_instance_of(const std::string& mig_device);
 
 /// Device memory in use, as NVML (which is not CUDA) reports it.
 class DeviceMemory {
  public:
-  /// Finds libnvidia-ml.so.1; without it there is nothing to account for.
+  /// Finds libnvidia-ml.so.1; without it device memory is not judged.
   static DeviceMemory& instance();
 
   /// The driver's version, such as 580.159.04; empty where NVML is not there.

@@ -14,8 +14,8 @@
 namespace ipclab {
 namespace {
 
-// 128 + signal is how a shell tells it; the first process of a namespace
-// cannot end itself by one.
+// 128 + signal, as in a shell: the first process of a namespace cannot end
+// itself by a signal.
 [[noreturn]] void end_like(int status) {
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (code > 128) {

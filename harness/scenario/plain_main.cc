@@ -1,4 +1,4 @@
-// For programs of scenarios that do without CUDA.
+// For programs of scenarios that do not use CUDA.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "scenario.h"

@@ -48,7 +48,7 @@ Pool::Pool(const Descriptor& exported) {
 
 Pool::~Pool() {
   if (pool_ == nullptr) return;
-  // A refusal must not be what the next call's check finds.
+  // The check of the next call must not find this refusal.
   if (cudaMemPoolDestroy(pool_) != cudaSuccess) cudaGetLastError();
 }
 

@@ -41,7 +41,7 @@ class Pool {
   Descriptor exported() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
-  /// Gives the pool to the caller, where the end of it is what is judged.
+  /// Gives the pool to the caller, who judges how it is destroyed.
   cudaMemPool_t release() { return std::exchange(pool_, nullptr); }
 
  private:
@@ -50,6 +50,10 @@ class Pool {
 
 /// Attributes of a pool; those of type int are widened.
 uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which);
+/// Bytes of physical memory that a pool holds now.
+inline uint64_t reserved(cudaMemPool_t pool) {
+  return attribute(pool, cudaMemPoolAttrReservedMemCurrent);
+}
 /// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
@@ -70,7 +74,7 @@ class AsyncBuffer : public Words {
   AsyncBuffer(cudaMemPool_t pool, size_t bytes, cudaStream_t stream = nullptr);
   /// Imports; `bytes` is what the exporter allocated.
   AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
-  /// The other owns none any more.
+  /// Afterwards the other one owns none.
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();
 
@@ -82,15 +86,15 @@ class AsyncBuffer : public Words {
   void free();
 };
 
-/// Counts, in the order of a stream, words that are not the pattern's: the host
-/// does not wait, so that a stream may be held meanwhile.
+/// Counts words that differ from a pattern, in the order of a stream: the host
+/// does not wait, so the stream may be held meanwhile.
 class WrongWords {
  public:
   /// Waits until its kernel is loaded: that may wait for all other work.
   WrongWords();
   /// Queues the count.
   void queue_count(const Words& words, Pattern expected, cudaStream_t stream);
-  /// Of the counts that are over.
+  /// The sum of the counts that are complete.
   unsigned so_far() const;
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kModelName[] = "ipclab reference model";
 
-// What came of an attempt.
+// The result of an attempt.
 struct Attempt {
   std::string call;
   std::string code;

@@ -1,4 +1,4 @@
-// What a test found out, and the one JSON line that tells it (the contract is
+// What a test found out, and the one JSON line with it (the contract is
 // harness/README.md, section 2).
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -42,7 +42,7 @@ class Record {
   /// The record of the running TEST.
   static Record& current();
 
-  /// Ordered: a later one hides an earlier one.
+  /// Ordered: a later one outweighs an earlier one.
   enum Outcome {
     kConforms,
     kLifted,

@@ -72,7 +72,8 @@ std::string current_test() {
 Referee::Referee(const RoleSpecs& specs, int run,
                  std::vector<std::string> order)
     : specs_(specs), run_(run), order_(std::move(order)) {
-  // Grandchildren whose parent has gone come to us, not to init.
+  // Grandchildren whose parent has ended become our children, not those of
+  // init.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   memory_before_ = DeviceMemory::instance().used();
   descriptors_before_ = open_descriptors();
@@ -158,7 +159,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
       }
       wait_for_events(static_cast<int>(left));
       if (!stuck()) continue;
-      // Where something failed before, standing still only follows from it.
+      // After an earlier failure, a standstill is only its consequence.
       if (failed_)
         Record::current().notes.push_back("no role can go on: " + situation());
       else
@@ -517,7 +518,8 @@ void Referee::collect() {
     for (uint64_t i = first; i < written; ++i)
       receives +=
           player->board->entries[i % Board::kEntries].kind == Board::kReceive;
-    // The board may have lost the oldest receives, the referee has them all.
+    // The board may no longer have the oldest receives; the referee has all of
+    // them.
     size_t sender = player->received_from.size() >= receives
                         ? player->received_from.size() - receives
                         : 0;

@@ -12,7 +12,7 @@
 namespace ipclab {
 
 void Board::note(Kind kind, const char* text, int64_t bytes) {
-  // A poll would push all that came before it off the board.
+  // A poll would remove everything before it from the board.
   thread_local char before[sizeof Entry::text];
   thread_local int in_a_row;
   const bool again =
@@ -147,7 +147,7 @@ void Role::in_order(
     if (std::find(order_.begin(), order_.end(), own.first) == order_.end())
       broken("'" + own.first + "' is no step of every_order()");
 
-  std::vector<std::string> ended;  // our end, and what it makes impossible
+  std::vector<std::string> ended;  // and what our end makes impossible
   for (size_t i = 0; i < order_.size(); ++i) {
     const auto own = find(order_[i]);
     if (own == mine.end()) continue;

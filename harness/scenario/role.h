@@ -1,5 +1,5 @@
 // What a role can do besides CUDA: exchange named steps with the others, take
-// its turn, die when the story wants it, write down what it saw.
+// its turn, die at a given step, write down what it saw.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ struct CallFailed {
   bool broken;  // no memory, no device …: the harness cannot judge
 };
 
-/// What became of one input to a call that ought to be refused.
+/// What happened with one input of a call that has to be refused.
 struct Outcome {
   /// Which of five ways it can go.
   enum Kind { kDocumentedRefusal, kOtherRefusal, kWrongSuccess, kCrash, kHang };
@@ -88,7 +88,7 @@ class Role {
   std::string receive_bytes(const std::string& step);
 
   /// Sends a copy of a descriptor to the one role that receives it first; the
-  /// harness keeps no copy behind.
+  /// harness keeps no copy.
   void send_descriptor(const std::string& step, int descriptor);
   /// Receives a descriptor of this process's own.
   Descriptor receive_descriptor(const std::string& step);
@@ -96,9 +96,9 @@ class Role {
   /// Ends this process by `signal`, which is then its documented end.
   [[noreturn]] void die(int signal);
 
-  /// Does these steps when their turn comes in the scenario's every_order().
-  /// A step without an action is the end of this process: the body returns
-  /// next, and steps of its own that would come later are left out.
+  /// Does these steps when their turn comes in the scenario's every_order(). A
+  /// step without an action is the end of this process: the body returns after
+  /// it, and its later steps are left out.
   void in_order(
       const std::vector<std::pair<std::string, std::function<void()>>>& mine);
 
@@ -106,8 +106,8 @@ class Role {
   void observe(const std::string& what);
   /// A documented limit was not there.
   void lifted(const std::string& what);
-  /// This machine leaves nothing to judge, because of `why`: the verdict is
-  /// `not applicable`, unless some check of this test fails.
+  /// There is nothing to judge on this machine, because of `why`: the verdict
+  /// is `not applicable`, unless some check of this test fails.
   void not_applicable(const std::string& why);
   /// Adds a line to a table of the report: which input had which outcome.
   /// Judges nothing.

@@ -123,7 +123,7 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
 
 const Ended& Scenario::ended(const std::string& role) const {
   static const Ended kUnknown;
-  if (in_role()) return kUnknown;  // what follows a run is the referee's
+  if (in_role()) return kUnknown;  // only the referee goes on after a run
   const auto found = ended_.find(role);
   if (found == ended_.end())
     throw std::invalid_argument("no role '" + role + "' has run");

@@ -43,7 +43,7 @@ void tabulate(const std::string& table, const std::string& input,
 /// A documented limit was not there: the verdict is `lifted`.
 void lifted(const std::string& what);
 
-/// This machine leaves nothing to judge; see Role::not_applicable().
+/// There is nothing to judge on this machine; see Role::not_applicable().
 void not_applicable(const std::string& why);
 
 /// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
@@ -77,8 +77,8 @@ struct Ended {
   std::string output;        ///< what it printed, capped
 };
 
-/// What a role that did not reach its end says of the input it was at: a crash,
-/// or a hang if the referee had to end it.
+/// The outcome of the input at which a role stopped that did not reach its end:
+/// a crash, or a hang if the referee had to end the role.
 Outcome outcome_of(const Ended& ended);
 
 /// The roles of a test and their run. See the example at the top of the file.
@@ -139,8 +139,8 @@ class Scenario {
   std::map<std::string, Ended> ended_;
 };
 
-/// The table gets a line for what a role died of, or stood still at: its last
-/// step is the input. None if it reached its end.
+/// Adds a line to the table for the input at which a role died or hung: its
+/// last step. No line if the role reached its end.
 void tabulate_end(const Scenario& scenario, const std::string& role,
                   const std::string& table);
 

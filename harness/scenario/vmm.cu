@@ -129,7 +129,7 @@ __global__ void stamp(uint32_t* data, size_t step, size_t count) {
   if (i < count) data[i * step] = ~data[i * step];
 }
 
-// One word of each granule: physical memory is handed out in whole ones.
+// One word of each granule: physical memory is allocated in whole granules.
 void stamp_granules(const Words& words, size_t bytes) {
   const size_t count = words.bytes() / bytes;
   note_call("stamp<<<>>>");
@@ -146,8 +146,8 @@ void take_all_free_memory() {
   const size_t least = granule(wanted);
   std::deque<Mapping> taken;
   taken.emplace_back(Chunk::create(least, wanted), least);
-  stamp_granules(taken.back(), least);  // loads the kernel while there is room
-  // In pieces that get smaller as the room does.
+  stamp_granules(taken.back(), least);  // loads the kernel while memory is free
+  // In pieces that become smaller as less memory is free.
   for (size_t bytes = free_memory() / least * least; bytes >= least;) {
     CUmemGenericAllocationHandle handle = 0;
     const CUresult code =

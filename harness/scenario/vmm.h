@@ -1,5 +1,5 @@
 // Owners of virtual memory management: physical chunks, ranges of addresses,
-// mappings of the one into the other.
+// mappings of chunks at addresses.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,8 @@
 
 namespace ipclab {
 
-/// What cuMemCreate is asked for: memory of a GPU that exports to these types.
+/// The properties for cuMemCreate: memory of a GPU that can be exported as
+/// these types.
 CUmemAllocationProp chunk_of(
     int device,
     CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -27,7 +28,7 @@ class Chunk {
   Chunk() = default;
   /// Takes over a reference.
   explicit Chunk(CUmemGenericAllocationHandle handle) : handle_(handle) {}
-  /// The other owns none any more.
+  /// Afterwards the other one owns none.
   Chunk(Chunk&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
   /// Exchanges what both own.
   Chunk& operator=(Chunk&& other) noexcept {
@@ -54,14 +55,14 @@ class Chunk {
   CUmemAllocationProp properties() const;
   /// Releases now, where releasing is the step that matters.
   void release();
-  /// Leaves the release to somebody else.
+  /// Gives the handle to the caller, who releases it.
   CUmemGenericAllocationHandle forget() { return std::exchange(handle_, 0); }
 
  private:
   CUmemGenericAllocationHandle handle_ = 0;
 };
 
-/// A range of addresses without memory behind them.
+/// A reserved range of addresses, without memory.
 class Reservation {
  public:
   /// Reserves with cuMemAddressReserve.
@@ -73,7 +74,7 @@ class Reservation {
   CUdeviceptr at(size_t offset) const { return address_ + offset; }
   /// Its size.
   size_t bytes() const { return bytes_; }
-  /// Maps a whole chunk of `bytes`; whoever maps also unmaps.
+  /// Maps a whole chunk of `bytes`; the caller also unmaps it.
   void map(size_t offset, size_t bytes, const Chunk& chunk) const;
   /// Undoes map().
   void unmap(size_t offset, size_t bytes) const;
@@ -106,7 +107,7 @@ class Mapping : public Words {
 /// test that does so is `alone`.
 void take_all_free_memory();
 
-/// What cuMemSetAccess is told about a GPU.
+/// The access of a GPU, as cuMemSetAccess takes it.
 CUmemAccessDesc access_for(
     int device, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 

@@ -18,7 +18,7 @@ class Descriptor {
   Descriptor() = default;
   /// Takes over a number; -1 is none.
   explicit Descriptor(int number) : number_(number) {}
-  /// The other owns none any more.
+  /// Afterwards the other one owns none.
   Descriptor(Descriptor&& other) noexcept
       : number_(std::exchange(other.number_, -1)) {}
   /// Exchanges what both own.
@@ -50,7 +50,7 @@ struct Frame {
     kNote,        // role: observed, not judged
     kOutcome,     // role: what became of one input (fields separated by NUL)
     kLifted,      // role: a documented limit was not there
-    kNothing,     // role: this machine leaves nothing to judge
+    kNothing,     // role: nothing to judge on this machine
     kBroken,      // role: I cannot judge
     kLeft,        // role: something that I leave open
     kDie,         // role: the signal that I am about to raise
@@ -90,7 +90,7 @@ class Wire {
   uint64_t received() const { return received_; }
   /// Bytes of a frame that was begun and not finished.
   size_t unfinished() const { return input_.size(); }
-  /// Bytes that are missing to the frame that was begun, 0 if not known.
+  /// How many bytes the frame that was begun still lacks; 0 if not known.
   size_t missing() const;
 
   void close() { socket_.close(); }

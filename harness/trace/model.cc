@@ -53,8 +53,8 @@ CUresult pass_on(int index, const Parameters& parameters,
 }  // namespace
 }  // namespace ipclab::trace
 
-// Each function has a name of its own in C++ and the driver's in the library:
-// cuda.h makes macros of some names.
+// Each function has a C++ name of its own and the driver's name in the library,
+// because some of those names are macros in cuda.h.
 #define DEFINE(symbol, declared)                      \
   extern "C" __attribute__((visibility("default")))   \
   CUresult traced_##symbol declared __asm__(#symbol); \

@@ -1,8 +1,7 @@
 // Lesson 10: share an event, so that GPU work waits for GPU work.
 //
 //   exporter                            importer
-//   hold its stream
-//   queue a kernel that writes
+//   hold its stream, queue a write
 //   record the event
 //   cudaIpcGetEventHandle - event -->   cudaIpcOpenEventHandle
 //                                       query: not ready
@@ -39,7 +38,6 @@ int exporter(Channel& channel) {
   hold(nullptr, gate);
   write_values(data, kCount, kNewValue);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
-
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
   say("holds its stream, queues a kernel and the event in it");

@@ -1,13 +1,10 @@
 // Lesson 55: a pool on one GPU, used by another.
 //
 //   exporter, on GPU 0                    importer, on GPU 1
-//   create a pool
-//   give GPU 1 access
+//   create a pool, give GPU 1 access
 //   allocate, write    -- pool, pointer ->  import: no access here
-//                                           give GPU 1 access
-//                                           read, write
-//   read the           <---- closed ------  release all
-//   importer's values
+//                                           give it, read, write
+//   read the values    <---- closed ------  release all
 //   free, destroy
 //
 // nvcc -cudart shared samples/55_pool_two_gpus/pool_two_gpus.cu

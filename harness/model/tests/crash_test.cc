@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process may be killed at any moment: the other goes on and nothing is left.
+// A process may be killed or stopped at any moment: the other goes on and
+// nothing is left. IPCLAB_CRASH_ROUNDS=1000 in the environment asks for more.
 #include <dirent.h>
+#include <sys/wait.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <numeric>
 #include <vector>
@@ -20,6 +25,11 @@ int open_descriptors() {
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
+}
+
+int rounds() {
+  const char* asked = std::getenv("IPCLAB_CRASH_ROUNDS");
+  return asked != nullptr ? std::atoi(asked) : IPCLAB_CRASH_ROUNDS;
 }
 
 // Exports, opens and records without end.
@@ -47,7 +57,7 @@ TEST(Crash, KilledExporterLeavesNothing) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const int descriptors = open_descriptors();
   unsigned random = 12345;
-  for (int round = 0; round < IPCLAB_CRASH_ROUNDS; ++round) {
+  for (int round = 0; round < rounds(); ++round) {
     Peer peer("busy");
     const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();
     const auto handle = peer.channel().receive<cudaIpcEventHandle_t>();
@@ -102,7 +112,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const int descriptors = open_descriptors();
   unsigned random = 54321;
-  for (int round = 0; round < IPCLAB_CRASH_ROUNDS / 5; ++round) {
+  for (int round = 0; round < rounds() / 5; ++round) {
     Peer peer("borrowing");
     peer.channel().send(memory);
     peer.channel().send(handle);
@@ -127,6 +137,60 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
   EXPECT_EQ(open_descriptors(), descriptors);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
   EXPECT_EQ(cudaFree(data), cudaSuccess);
+}
+
+// All that one process may do while another one stands still, in seconds.
+double work_beside(const cudaIpcMemHandle_t& memory,
+                   const cudaIpcEventHandle_t& handle) {
+  const auto begin = std::chrono::steady_clock::now();
+  int* own = allocate<int>(3000);
+  void* data = nullptr;
+  cudaEvent_t event = nullptr, opened = nullptr;
+  size_t available = 0, total = 0;
+  EXPECT_EQ(cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess),
+            cudaSuccess);
+  EXPECT_EQ(cudaIpcOpenEventHandle(&opened, handle), cudaSuccess);
+  EXPECT_EQ(cudaMemset(data, 1, 4096), cudaSuccess);
+  EXPECT_EQ(cudaMemGetInfo(&available, &total), cudaSuccess);
+  EXPECT_EQ(cudaEventCreateWithFlags(
+                &event, cudaEventInterprocess | cudaEventDisableTiming),
+            cudaSuccess);
+  EXPECT_EQ(launch("fill", 12, 256, nullptr, own, 3000, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cudaEventRecord(event), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaIpcCloseMemHandle(data), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(opened), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaFree(own), cudaSuccess);
+  const std::chrono::duration<double> taken =
+      std::chrono::steady_clock::now() - begin;
+  return taken.count();
+}
+
+TEST(Crash, AStoppedPeerStallsNobody) {
+  // Less than an import waits for a process that does not answer; without the
+  // stop it takes a thousandth of that.
+  constexpr double kLongest = 2;
+  Peer peer("busy");
+  const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();
+  const auto handle = peer.channel().receive<cudaIpcEventHandle_t>();
+  unsigned random = 31415;
+  double longest = 0;
+  for (int round = 0; round < rounds() / 5; ++round) {
+    random = random * 1664525 + 1013904223;
+    const timespec pause{0, static_cast<long>(random % 3000000)};
+    nanosleep(&pause, nullptr);
+    peer.kill(SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(peer.pid(), &status, WUNTRACED), peer.pid());
+    ASSERT_TRUE(WIFSTOPPED(status));
+    longest = std::max(longest, work_beside(memory, handle));
+    peer.kill(SIGCONT);
+  }
+  EXPECT_LT(longest, kLongest);
+  RecordProperty("longest_ms", static_cast<int>(longest * 1000));
+  peer.kill(SIGKILL);
+  EXPECT_EQ(peer.wait(), "signal 9");
 }
 
 }  // namespace

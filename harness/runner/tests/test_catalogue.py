@@ -69,6 +69,11 @@ def test_a_source_that_names_a_function_cites_a_sentence_of_it(ledger: Ledger) -
 SILENT = re.compile(r"\b(none|no|absence|lacks|cross references|report on|drivers)\b")
 
 
+def test_no_source_is_a_line_of_a_header() -> None:
+    for name, row in ROWS.items():
+        assert not re.search(r"\b(RT|DRV|TY):|\.h:\d", row["source"]), name
+
+
 def test_a_row_holds_since_its_sentences_do(ledger: Ledger) -> None:
     cited = catalogue.cited(ledger)
     for name, row in ROWS.items():

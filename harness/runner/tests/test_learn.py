@@ -19,7 +19,7 @@ import pytest
 
 from ipclab.cli import main
 from ipclab.errors import HarnessError
-from ipclab.learn import exercises, paths, picture
+from ipclab.learn import command, exercises, paths, picture
 from ipclab.learn.check import Verdict, judge
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Toolbox
@@ -288,3 +288,11 @@ def test_the_readme_lists_all_exercises() -> None:
             f"| [{exercise.name}]({exercise.name}/{exercises.SOURCE}) | "
             f"{exercise.title} |"
         ) in text
+
+
+def test_the_development_container_starts_what_there_is() -> None:
+    text = (TOP / ".devcontainer/devcontainer.json").read_text()
+    file = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
+    program, *words = file["postCreateCommand"].split()
+    assert os.access(TOP / program, os.X_OK) and words[0] in command.ACTIONS
+    assert "g++" in file["onCreateCommand"] and "python3" in file["onCreateCommand"]

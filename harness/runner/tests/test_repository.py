@@ -23,7 +23,11 @@ OWN_FILES = {
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
+    "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
+    "74_pipeline": ["ring.h", "ways.h"],
+    "76_mpi_ranks": ["mpi_ranks.h"],  # of MPI, or two processes that play them
 }
+MIRRORS = sorted((TOP / "conformance").glob("*/*_test.cu"))
 COVERS = re.compile(r'covers\("([^"]+)"\)')
 
 
@@ -208,6 +212,28 @@ def test_every_test_judges_a_row() -> None:
                 f"{lesson}: {rows[0]} is no row of requirements.json"
             )
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
+
+
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+def test_no_test_is_longer_than_a_screen(file: Path) -> None:
+    """A TEST has at most 60 lines, or else a role of it is a function."""
+    long = {
+        name: lines
+        for name, lines in lengths_of_tests(file.read_text()).items()
+        if lines > 60
+    }
+    assert long == {}
+
+
+def test_the_length_of_a_test_is_counted_with_its_frame() -> None:
+    text = "// why\nTEST(A, B) {\n  one();\n}\n\nTEST(A,\n     C) {\n}\n"
+    assert lengths_of_tests(text) == {"A, B": 3, "A, C": 3}
+
+
+def lengths_of_tests(text: str) -> dict[str, int]:
+    """How many lines each TEST of a file has, from TEST to its closing brace."""
+    found = re.finditer(r"^TEST\((.*?)\) \{\n.*?^\}$", text, re.MULTILINE | re.DOTALL)
+    return {re.sub(r"\s+", " ", x[1]): x[0].count("\n") + 1 for x in found}
 
 
 def test_every_row_has_a_test() -> None:

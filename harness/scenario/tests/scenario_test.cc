@@ -209,7 +209,7 @@ TEST(Roles, OutputIsKept) {
             std::string::npos);
 }
 
-// Also the end of a role that has gone on in a child, of whatever kind.
+// Also if the role continues in a child, and however the child ends.
 TEST(Namespaces, ARoleGoesOnAsAProcessOfItsOwn) {
   needs(namespaces);
   Scenario scenario;

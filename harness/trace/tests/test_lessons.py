@@ -20,13 +20,13 @@ from ipclab.trace.findings import suppressions
 LESSONS = {x["lesson"]: x for x in json.loads((BUILD / "lessons.json").read_text())}
 SUPPRESSED = ROOT / "harness" / "trace" / "lessons.supp"
 SKIPPED = 77
-# Whose second process is killed, or writes where it must not: the end of the process
-# is the lesson.
+# In which a process is killed, or writes where it must not: its end is the lesson.
 MEANT_TO_BE_LOST = {
     "21_suballocation_leak",  # only where a driver maps nothing but the loan
     "31_vmm_access",
     "62_importer_dies",
     "63_exporter_dies",
+    "75_unrelated_processes",
 }
 
 # What is removed from a copy of a lesson, and what is then left.

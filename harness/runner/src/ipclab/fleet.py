@@ -378,7 +378,7 @@ def _clock(fleet: Document, document: Document) -> str | None:
 def merge(
     fleet: Document, nodes: Sequence[Node], baseline: Path | None = None
 ) -> Merged:
-    """One document of all nodes.
+    """One document for all nodes.
 
     Without a baseline it fails (exit code 1) if a row fails somewhere or a node
     did not answer; with one, a results folder of `ipclab run`, only what passed

@@ -52,7 +52,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """The narrowest limits on the way to the root; None is no limit."""
+    """The lowest limits of this cgroup and those above it; None is no limit."""
 
     pids_max: int | None
     pids_current: int | None

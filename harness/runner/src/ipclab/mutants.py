@@ -729,10 +729,10 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """Of all that decides what a test says under a fault.
+        """The digest of all that decides what a test says under a fault.
 
-        That are the sources: a machine that goes on may have built them again. Without
-        sources (a packed suite) it is the programs.
+        It has the sources, because a machine that continues may have built them again.
+        A packed suite has no sources: there it has the programs.
         """
         build = self._request.build
         source = ctest.source_folder(build)

@@ -48,7 +48,7 @@ def page(
 ) -> str:
     """The page as text.
 
-    `wrong` is what `results.read` found amiss, `kills` the kill matrix that lies
+    `wrong` is what `results.read` found wrong, `kills` the kill matrix that lies
     beside the run, if there is one.
     """
     table = records.rows(found)
@@ -134,7 +134,7 @@ def _deviations(table: list[Row]) -> list[tuple[dict[str, Any], list[Row]]]:
 
 
 def _anchors(table: list[Row]) -> dict[str, str]:
-    """Requirement: the first of its tests, which `#ROW-01` leads to."""
+    """For each requirement its first test: the target of the link `#ROW-01`."""
     return {
         row.record["requirement"]: row.ctest
         for row in reversed(table)

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from ipclab import pages, records
 from ipclab.records import Row
 
-# Plural of what happened, after a number.
+# What happened, after the number one and after another.
 WORDS = {
-    "conforms": "conform",
-    "violates": "violate their rule",
-    "deviates": "deviate as is known of this driver",
-    "lifted": "show a limit that is gone",
-    "observed": "are observed only",
-    "not applicable": "do not apply here",
-    "crashed": "crashed",
-    "hung": "hung",
-    "flaky": "are flaky",
-    "broken": "could not be judged",
+    "conforms": ("conforms", "conform"),
+    "violates": ("violates its rule", "violate their rules"),
+    "deviates": ("deviates as is known here", "deviate as is known here"),
+    "lifted": ("shows a limit that is gone", "show a limit that is gone"),
+    "observed": ("is observed only", "are observed only"),
+    "not applicable": ("does not apply here", "do not apply here"),
+    "crashed": ("crashed", "crashed"),
+    "hung": ("hung", "hung"),
+    "flaky": ("is flaky", "are flaky"),
+    "broken": ("could not be judged", "could not be judged"),
 }
+WORKS = ("works", "work")  # a lesson that conforms
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def headline(table: Sequence[Row], run: State) -> str:
     )
     if run.state != "finished":
         missing = run.selected - len(table)
-        return f"NOT FINISHED: {missing} of {run.selected} have no verdict. {counted}"
+        of = f"{missing} of {run.selected} have no verdict"
+        return f"NOT FINISHED ({run.state}): {of}. {counted}"
     failing = [row for row in table if records.fails(row.verdict, run.strict)]
     if failing:
         return f"FAILS: {len(failing)} of {len(table)}. {counted}{end}"
@@ -66,16 +68,17 @@ def headline(table: Sequence[Row], run: State) -> str:
 
 def told(table: Sequence[Row]) -> str:
     """Counted apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
-    said = []
-    if found := tests(table):
-        counts = ", ".join(f"{n} {WORDS[x]}" for x, n in records.counts(found).items())
-        said.append(f"{_number(len(found), 'test')}: {counts}.")
-    if found := lessons(table):
-        counts = ", ".join(
-            f"{n} {'work' if x == 'conforms' else WORDS[x]}"
-            for x, n in records.counts(found).items()
-        )
-        said.append(f"{_number(len(found), 'lesson')}: {counts}.")
+    parts = {
+        "test": (tests(table), WORDS),
+        "lesson": (lessons(table), {**WORDS, "conforms": WORKS}),
+    }
+    said = [
+        f"{_number(len(found), what)}: "
+        + ", ".join(f"{n} {words[x][n != 1]}" for x, n in records.counts(found).items())
+        + "."
+        for what, (found, words) in parts.items()
+        if found
+    ]
     return " ".join(said) or "No test was run."
 
 

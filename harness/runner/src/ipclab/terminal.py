@@ -193,7 +193,7 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
     )
     line = summary.headline(order, state)
     style = "bold green" if line.startswith("PASSES") else "bold red"
-    out.print(Text(line, style=style))
+    out.print(Text(line, style=style), soft_wrap=True)
 
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:

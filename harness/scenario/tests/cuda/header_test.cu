@@ -1,5 +1,5 @@
-// What the headers fix and what a lesson computes by itself: no driver has a
-// part in it, so no verdict on a driver comes of it.
+// What the headers define and what a lesson computes by itself: no driver can
+// change it, so these tests judge no driver.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>

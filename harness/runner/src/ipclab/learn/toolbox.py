@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipclab import faults, supervise
+from ipclab import faults, model, supervise
 from ipclab.errors import HarnessError, UsageError
 from ipclab.faults import Fault
 from ipclab.trace import files, recording
@@ -167,16 +166,7 @@ class Toolbox:
     def _environment(self, on_model: bool, profile: str | None) -> dict[str, str]:
         if not on_model:
             return {}
-        before = os.environ.get("LD_LIBRARY_PATH")
-        model = str(self._build / "model")
-        environment = {
-            "LD_LIBRARY_PATH": f"{model}:{before}" if before else model,
-            # Two students on one host do not meet.
-            "IPCLAB_MODEL_MACHINE": f"learn-{secrets.token_hex(8)}",
-        }
-        if profile is not None:
-            environment["IPCLAB_PROFILE"] = profile
-        return environment
+        return model.environment((self._build / "model").resolve(), profile)
 
     @staticmethod
     def _start(program: Path, environment: dict[str, str]) -> supervise.Ended:

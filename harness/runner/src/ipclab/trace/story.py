@@ -1116,9 +1116,10 @@ def _message_key(event: Event) -> str:
 
 
 def _work_together(writer: Call, reader: Call) -> bool:
-    """Kernels of two processes that are given more than one common block order
-    themselves, by flags that one of them writes and the other reads; so do the
-    ranks of one kernel."""
+    """Two kernels with more than one common block order themselves by flags.
+
+    One writes a flag and the other reads it; so do the ranks of one kernel.
+    """
     if "Launch" not in writer.name or "Launch" not in reader.name:
         return False
     names = [

@@ -1,0 +1,126 @@
+// Graphs with work on imported memory, and interprocess events around them and
+// in them.
+// Mirror of samples/77_graphs.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "harness/scenario/kernels.h"
+#include "harness/scenario/pool.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = 128 << 10;
+constexpr int kRounds = 30;
+
+// Whose turn it is to wait for an event and to record one: in the stream, or
+// in the graph.
+enum class Events { kAround, kInside };
+
+// The graph of one side: it copies `from` to `to`.
+class Replay {
+ public:
+  Replay(const Stream& stream, const Words& to, const Words& from,
+         Events events, cudaEvent_t waits, cudaEvent_t records)
+      : stream_(stream), events_(events), waits_(waits), records_(records) {
+    cudaGraph_t graph = nullptr;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    if (events == Events::kInside)
+      CALL(cudaStreamWaitEvent(stream, waits, cudaEventWaitExternal));
+    launch_copy(to, from, stream);
+    if (events == Events::kInside)
+      CALL(cudaEventRecordWithFlags(records, stream, cudaEventRecordExternal));
+    CALL(cudaStreamEndCapture(stream, &graph));
+    CALL(cudaGraphInstantiate(&replay_, graph, 0));
+    CALL(cudaGraphDestroy(graph));
+  }
+  Replay(const Replay&) = delete;
+  ~Replay() { cudaGraphExecDestroy(replay_); }
+
+  void launch() const {
+    if (events_ == Events::kAround)
+      CALL(cudaStreamWaitEvent(stream_, waits_, 0));
+    CALL(cudaGraphLaunch(replay_, stream_));
+    if (events_ == Events::kAround) CALL(cudaEventRecord(records_, stream_));
+  }
+
+ private:
+  const Stream& stream_;
+  Events events_;
+  cudaEvent_t waits_, records_;
+  cudaGraphExec_t replay_ = nullptr;
+};
+
+Pattern round_pattern(int round) {
+  return pattern("round " + std::to_string(round));
+}
+
+// In each round E's graph copies new values into the shared memory, and I's
+// graph copies them out. E queues the next values while the GPU works; only
+// the events keep the order. `judge` is told what I found.
+template <class Judge>
+void rounds(Events events, Judge judge) {
+  Scenario scenario;
+  scenario.role("exporter", [events](Role& me) {
+    const DeviceBuffer shared(kBytes), source(kBytes);
+    const SharedEvent written, taken;
+    const Stream stream;
+    source.fill(round_pattern(0));
+    const Replay replay(stream, shared, source, events, taken, written);
+    me.send("memory", shared.legacy_handle());
+    me.send("written", written.handle());
+    me.send("taken", taken.handle());
+    for (int round = 0; round < kRounds; ++round) {
+      source.queue_fill(round_pattern(round), stream);
+      replay.launch();
+      me.signal("written " + std::to_string(round));
+      me.wait("taken " + std::to_string(round));
+    }
+    me.wait("closed");
+    EXPECT_TRUE(passes(stream));
+  });
+  scenario.role("importer", [events, judge](Role& me) {
+    LegacyMapping shared(me.receive<cudaIpcMemHandle_t>("memory"), kBytes);
+    SharedEvent written(me.receive<cudaIpcEventHandle_t>("written"));
+    SharedEvent taken(me.receive<cudaIpcEventHandle_t>("taken"));
+    const DeviceBuffer copy(kBytes);
+    WrongWords wrong;
+    {
+      const Stream stream;
+      const Replay replay(stream, copy, shared, events, written, taken);
+      for (int round = 0; round < kRounds; ++round) {
+        me.wait("written " + std::to_string(round));
+        replay.launch();
+        wrong.queue_count(copy, round_pattern(round), stream);
+        me.signal("taken " + std::to_string(round));
+      }
+      EXPECT_TRUE(passes(stream, 15s));
+    }
+    judge(me, wrong.so_far());
+    written.destroy();
+    taken.destroy();
+    shared.close();
+    me.signal("closed");
+  });
+  scenario.run(40s);
+}
+
+}  // namespace
+
+TEST(Graphs, EventsAroundThemOrderReplaysOnSharedMemory) {
+  covers("GRPH-01");
+  needs(gpus(1), legacy_memory, legacy_events);
+  rounds(Events::kAround, [](Role&, unsigned wrong) { EXPECT_EQ(wrong, 0u); });
+}
+
+TEST(Graphs, EventsInThemAreWrittenDown) {
+  covers("GRPH-02");
+  needs(gpus(1), legacy_memory, legacy_events);
+  rounds(Events::kInside, [](Role& me, unsigned wrong) {
+    me.observe("interprocess events as external nodes: " +
+               std::string(wrong == 0 ? "every replay is in order"
+                                      : "replays are NOT in order"));
+  });
+}

@@ -1,0 +1,127 @@
+// The ranks of lesson 76: with -DUSE_MPI those that mpirun has started
+// on this node, otherwise two processes that play them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <vector>
+
+#include "../common/roles.h"
+#ifdef USE_MPI
+#include <mpi.h>
+#endif
+
+/// This process among the ranks of its node.
+class MpiRanks {
+ public:
+  /// Takes main's arguments.
+  MpiRanks(int argc, char** argv);
+  MpiRanks(const MpiRanks&) = delete;
+  ~MpiRanks();
+
+  int rank() const { return rank_; }  ///< from 0
+  int size() const { return size_; }  ///< how many there are
+
+  /// Every rank gives a value and gets those of all, in order.
+  template <class T>
+  std::vector<T> all_gather(const T& mine);
+
+  /// Returns once every rank has called it.
+  void barrier() { all_gather('.'); }
+
+  /// Every rank says its line, rank 0 first.
+  void say_in_turn(const std::string& line) {
+    for (int turn = 0; turn < size_; ++turn) {
+      if (turn == rank_) say("%s", line.c_str());
+      barrier();
+    }
+  }
+
+  /// The exit code of the program: success if all ranks succeed.
+  int finish(bool good) {
+    for (const bool one : all_gather(good)) good &= one;
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+  }
+
+ private:
+  int rank_ = 0, size_ = 2;
+  std::string name_;
+#ifdef USE_MPI
+  MPI_Comm node_ = MPI_COMM_NULL;
+#else
+  std::vector<Child> other_;      // rank 0 has rank 1
+  std::vector<Channel> channel_;  // rank 1 has rank 0
+#endif
+};
+
+#ifdef USE_MPI
+
+inline MpiRanks::MpiRanks(int argc, char** argv) {
+  alarm(60);  // a rank that waits longer than that ends all of them
+  MPI_Init(&argc, &argv);
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
+                      MPI_INFO_NULL, &node_);
+  MPI_Comm_rank(node_, &rank_);
+  MPI_Comm_size(node_, &size_);
+  name_ = "rank " + std::to_string(rank_);
+  role_name() = name_.c_str();
+}
+
+inline MpiRanks::~MpiRanks() {
+  MPI_Comm_free(&node_);
+  MPI_Finalize();
+}
+
+template <class T>
+std::vector<T> MpiRanks::all_gather(const T& mine) {
+  std::vector<char> bytes(size_ * sizeof(T));
+  MPI_Allgather(&mine, sizeof(T), MPI_BYTE, bytes.data(), sizeof(T),
+                MPI_BYTE, node_);
+  std::vector<T> all(size_);
+  for (int i = 0; i < size_; ++i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    all[i] = value;
+  }
+  return all;
+}
+
+#else
+
+inline MpiRanks::MpiRanks(int argc, char** argv) {
+  if (is_child(argc, argv)) {
+    rank_ = 1;
+    channel_.push_back(channel_from_parent(argv));
+  } else {
+    other_.push_back(start_again(argv));
+  }
+  name_ = "rank " + std::to_string(rank_);
+  role_name() = name_.c_str();
+}
+
+inline MpiRanks::~MpiRanks() {
+  for (Child& other : other_) other.wait(10s);
+}
+
+template <class T>
+std::vector<T> MpiRanks::all_gather(const T& mine) {
+  Channel& other = rank_ == 0 ? other_[0].channel : channel_[0];
+  other.send("gather", mine);
+  const T theirs = other.receive<T>("gather");
+  return rank_ == 0 ? std::vector<T>{mine, theirs}
+                    : std::vector<T>{theirs, mine};
+}
+
+#endif
+
+//! [reverse]
+/// As a job script may do: odd ranks see the first two GPUs reversed.
+inline void see_gpus_in_another_order(MpiRanks& ranks) {
+  int devices = 0;  // rank 0 counts: a variable is read only once
+  if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));
+  devices = ranks.all_gather(devices)[0];
+  if (ranks.rank() % 2 == 1 && devices > 1 &&
+      std::getenv("CUDA_VISIBLE_DEVICES") == nullptr)
+    setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+}
+//! [reverse]
