@@ -653,6 +653,21 @@ def test_another_build_is_not_gone_on_with(model: Build) -> None:
     assert "was begun with another build" in done.stdout
 
 
+def test_the_same_sources_built_again_are_gone_on_with(model: Build) -> None:
+    source = model.source / "conformance/01_legacy_memory/test.cu"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("one")
+    slow(model, 3)
+    assert mutants(model).returncode == 0
+    program = next(model.folder.glob("conformance.*.py"))
+    program.write_text(program.read_text() + "# process 4711\n")
+    assert mutants(model, "--resume", "kills").returncode == 0
+    source.write_text("two")
+    done = mutants(model, "--resume", "kills")
+    assert done.returncode == 2
+    assert "was begun with another build" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

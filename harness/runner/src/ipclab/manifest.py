@@ -54,6 +54,21 @@ def of_programs(
     return {name: of_file(found[name]) for name in sorted(found)}
 
 
+def of_sources(source: Path) -> dict[str, str | None]:
+    """The digest of each file from which the programs are built; none in a wheel.
+
+    nvcc writes the number of its process into some programs, so that two builds of
+    the same sources differ.
+    """
+    return {
+        str(path.relative_to(source)): of_file(path)
+        for folder in ("samples", "conformance", "harness")
+        for path in sorted((source / folder).rglob("*"))
+        if path.suffix in (".cu", ".cc", ".h", ".inc", ".cmake")
+        or path.name == "CMakeLists.txt"
+    }
+
+
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
     """The document with its own digest in the field `digest`."""
     return {**document, "digest": of_document(document)}

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -729,11 +729,14 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """The digest of all that decides what a test says under a fault."""
+        """The digest of all that decides what a test says under a fault.
+
+        It has the sources, because a machine that continues may have built them again.
+        A packed suite has no sources: there it has the programs.
+        """
         build = self._request.build
         source = ctest.source_folder(build)
         files: Iterable[Path] = (
-            self.catalogue.library,
             source / faults.DECISIONS,
             source / faults.HOOKS,
             source / "conformance" / "requirements.json",
@@ -741,9 +744,10 @@ class Campaign:
         )
         return manifest.of_document(
             {
-                "programs": manifest.of_programs(
-                    build, sound.cases, sound.probe["backend"]
-                ),
+                "tests": [case.name for case in sound.cases],
+                "faults": [asdict(fault) for fault in self.catalogue.faults],
+                "programs": manifest.of_sources(source)
+                or manifest.of_programs(build, sound.cases, sound.probe["backend"]),
                 "files": {path.name: manifest.of_file(path) for path in files},
             }
         )
