@@ -27,6 +27,7 @@ MEANT_TO_BE_LOST = {
     "31_vmm_access",
     "62_importer_dies",
     "63_exporter_dies",
+    "74_pipeline",
 }
 
 # What is removed from a copy of a lesson, and what is then left.
