@@ -26,6 +26,7 @@ MEANT_TO_BE_LOST = {
     "31_vmm_access",
     "62_importer_dies",
     "63_exporter_dies",
+    "74_pipeline",
     "75_unrelated_processes",
 }
 
