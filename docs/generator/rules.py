@@ -70,6 +70,7 @@ GROUPS = {
     "PIPE": "Pipelines",
     "RANK": "Ranks of one node",
     "SERV": "Servers and clients",
+    "GRPH": "Graphs",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)
 
