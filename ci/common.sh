@@ -52,7 +52,7 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
+# [target=NAME] build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
 # progress, elsewhere quietly unless something is wrong.
 build() {
   local preset=$1 log=build/$1.log
@@ -64,7 +64,7 @@ build() {
   }
   local quiet=()
   [[ -t 1 ]] || quiet=(-- --quiet)
-  cmake --build --preset "$preset" "${quiet[@]}" || die "the build failed"
+  cmake --build --preset "$preset" ${target:+--target "$target"} "${quiet[@]}" || die "the build failed"
 }
 
 use_tools

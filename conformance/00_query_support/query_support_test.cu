@@ -21,6 +21,10 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+// A driver that is older than the runtime; one that lacks what runtimes have
+// since CUDA 13.1.
+const Need older_driver{"older_driver"};
+const Need lacks_13_1{"older_driver:13010"};
 
 CUmemAllocationProp device_memory(int requested_handles) {
   CUmemAllocationProp wanted{};
@@ -728,6 +732,52 @@ TEST(QuerySupport, Mps) {
                std::to_string(attribute(cudaDevAttrMpsEnabled)) +
                ", cudaDeviceProp.mpsEnabled " +
                std::to_string(properties.mpsEnabled));
+  });
+  scenario.run(20s);
+}
+
+// --- a driver of an older minor version -------------------------------------
+
+TEST(QuerySupport, ANewerMinorVersionSharesMemory) {
+  covers("PLAT-18");
+  needs(gpus(1), legacy_memory, older_driver);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("memory", buffer.legacy_handle());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("memory"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    me.signal("written");
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(QuerySupport, ACallThatNeedsANewerDriverSaysSo) {
+  covers("PLAT-19");
+  needs(gpus(1), lacks_13_1);
+  Scenario scenario;
+  scenario.role("caller", [](Role&) {
+    // By name: the headers of CUDA 13.0 lack it.
+    using GetContext = cudaError_t (*)(void** context, int device);
+    const auto get_context = reinterpret_cast<GetContext>(
+        dlsym(RTLD_DEFAULT, "cudaDeviceGetExecutionCtx"));
+    ASSERT_NE(get_context, nullptr) << "not in this runtime";
+    Sentinel<void*> context;
+    const cudaError_t code = NOTED(get_context(context.out(), 0));
+    EXPECT_EQ(name_of(cudaGetLastError()), name_of(code));
+    EXPECT_TRUE(gives(code, "cudaDeviceGetExecutionCtx",
+                      cudaErrorCallRequiresNewerDriver));
+    EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
 }

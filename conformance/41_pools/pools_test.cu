@@ -41,6 +41,20 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
 }
 
+// Attributes of CUDA 13.2, which older headers lack.
+constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
+              kLocationType = 12, kMaxPoolSize = 13;
+
+// An attribute of a pool; -1 and a failure if the driver does not give it.
+template <typename Value>
+int64_t told(cudaMemPool_t pool, int which) {
+  Value value{};
+  const CUresult code = NOTED(DRIVER(cuMemPoolGetAttribute)(
+      pool, static_cast<CUmemPool_attribute>(which), &value));
+  EXPECT_TRUE(gives(code, "cuMemPoolGetAttribute", CUDA_SUCCESS)) << which;
+  return code == CUDA_SUCCESS ? static_cast<int64_t>(value) : -1;
+}
+
 }  // namespace
 
 TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
@@ -394,5 +408,35 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("asker", asks_for_pools_by_place);
+  scenario.run(20s);
+}
+
+TEST(Pools, APoolTellsHowItWasMade) {
+  covers("SOMA-35");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("allocator", [](Role& me) {
+    constexpr size_t kLargest = 64 << 20;
+    const Pool shared(shareable(kLargest)), own, unlimited(shareable(0));
+    for (cudaMemPool_t pool :
+         {static_cast<cudaMemPool_t>(shared), static_cast<cudaMemPool_t>(own),
+          default_pool()}) {
+      EXPECT_EQ(told<int>(pool, kAllocationType),
+                CU_MEM_ALLOCATION_TYPE_PINNED);
+      EXPECT_EQ(told<int>(pool, kLocationType), CU_MEM_LOCATION_TYPE_DEVICE);
+      EXPECT_EQ(told<int>(pool, kLocationId), 0);
+    }
+    EXPECT_EQ(told<int>(shared, kExportHandleTypes),
+              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    EXPECT_EQ(told<int>(own, kExportHandleTypes), CU_MEM_HANDLE_TYPE_NONE);
+    EXPECT_EQ(told<int>(default_pool(), kExportHandleTypes),
+              CU_MEM_HANDLE_TYPE_NONE);
+    const int64_t largest = told<cuuint64_t>(shared, kMaxPoolSize);
+    me.observe("asked for at most " + std::to_string(kLargest) + ", told " +
+               std::to_string(largest));
+    EXPECT_GE(largest, static_cast<int64_t>(kLargest));
+    EXPECT_EQ(told<cuuint64_t>(unlimited, kMaxPoolSize), 0);
+    EXPECT_TRUE(context_is_usable());
+  });
   scenario.run(20s);
 }

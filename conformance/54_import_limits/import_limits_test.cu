@@ -373,3 +373,28 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
   });
   scenario.run(20s);
 }
+
+TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
+  covers("IMPL-15");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", borrows_after([](Role&, cudaMemPool_t pool) {
+        // Attributes of CUDA 13.2, which older headers lack: allocation type,
+        // handle types for export, number and type of the location.
+        const std::pair<int, int> kTold[] = {{9, CU_MEM_ALLOCATION_TYPE_PINNED},
+                                             {10, CU_MEM_HANDLE_TYPE_NONE},
+                                             {11, 0},
+                                             {12, CU_MEM_LOCATION_TYPE_DEVICE}};
+        for (const auto& [which, expected] : kTold) {
+          Sentinel<int> value;
+          EXPECT_CODE(
+              CUDA_SUCCESS,
+              DRIVER(cuMemPoolGetAttribute)(
+                  pool, static_cast<CUmemPool_attribute>(which), value.out()));
+          EXPECT_EQ(value.result(), expected) << "attribute " << which;
+        }
+      }));
+  scenario.run(20s);
+}

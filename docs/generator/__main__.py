@@ -26,12 +26,15 @@ from generator import (
     documents,
     lessons,
     links,
+    machines,
     memory,
     recorded,
     rules,
+    sharing,
     symptoms,
     traces,
     verdicts,
+    workshop,
 )
 from generator.chapters import page_of
 from ipclab import catalogue as documented
@@ -82,8 +85,10 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         "costs.md": costs.part(
             json.loads((TOP / "docs/results/costs.json").read_text())
         ),
+        "sharing.md": sharing.part(TOP / "docs/results"),
         "trace_rules.md": documents.trace_rules(),
         **symptoms.parts(evidence.lessons),
+        **workshop.parts(TOP),
         **memory.figures(),
         "map.svg": chapters.picture(known),
         "choose.svg": chapters.inline_svg(
@@ -92,8 +97,8 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     }
     for lesson in known:
         folder = lesson["lesson"]
-        source = traces.source_of(folder)
-        picture = diagrams.figure(traces.read(folder), source, references)
+        program, common = traces.sources(folder)
+        picture = diagrams.figure(traces.read(folder), program, common, references)
         parts[f"{page_of(folder)}.svg"] = picture
     pages = {
         "lessons.dox": chapters.page(known),
@@ -104,10 +109,14 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
         **rules.pages(catalogue, evidence),
         **coverage.pages(ledger, kinds),
         **documents.pages(TOP / "docs"),
+        **workshop.pages(TOP),
     }
-    for folder, files in (("parts", parts), ("pages", pages)):
+    (output / "files").mkdir(parents=True, exist_ok=True)
+    machines.write(evidence.runs, output / "files")
+    files = workshop.slides(TOP, parts)
+    for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, text in made.items():
             (output / folder / name).write_text(text)
 
 

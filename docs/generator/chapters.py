@@ -74,8 +74,8 @@ def _graph(lessons: list[Lesson]) -> str:
     lines = [
         "digraph lessons {",
         "rankdir=LR; ranksep=0.5; nodesep=0.12; node [shape=box, style=rounded, "
-        'height=0.36, fontname="Arial", fontsize=12]; edge [arrowsize=0.6];',
-        'graph [fontname="Arial", fontsize=13];',
+        'height=0.36, fontname="DejaVu Sans", fontsize=12]; edge [arrowsize=0.6];',
+        'graph [fontname="DejaVu Sans", fontsize=13];',
     ]
     for title, members in by_chapter(lessons).items():
         lines.append(f'subgraph cluster_{members[0]["lesson"][0]} {{ label="{title}";')

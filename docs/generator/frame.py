@@ -99,7 +99,7 @@ def _code(fragment: re.Match[str]) -> str:
         found = inner.strip("\n").splitlines()
     lines = "\n".join(f'<span class="line">{line.rstrip()}</span>' for line in found)
     return (
-        '<div class="code"><pre tabindex="0" role="region" aria-label="Code">'
+        '<div class="code"><pre tabindex="0" role="group" aria-label="Code">'
         f"<code>{lines}</code></pre></div>"
     )
 
@@ -128,7 +128,7 @@ def _table(table: re.Match[str]) -> str:
         r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
     )
     return (
-        f'<div class="table columns-{count}" tabindex="0" role="region" '
+        f'<div class="table columns-{count}" tabindex="0" role="group" '
         f'aria-label="Table"><table>{inner}</table></div>'
     )
 

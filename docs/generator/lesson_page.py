@@ -1,16 +1,63 @@
-"""What a lesson's page has besides its text: facts at its top, steps.
+"""What a lesson's page has besides its text: numbers of lines, minutes.
 
 SPDX-License-Identifier: Apache-2.0
 """
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
-from generator.frame import Page
+from generator.frame import Page, text_of
+
+TOP = Path(__file__).resolve().parents[2]
+CODE = re.compile(r"<code>((?:<span class=\"line\">.*?</span>\n?)+)</code>", re.DOTALL)
+LINE = re.compile(
+    r'<span class="line">(.*?)</span>(?=\n<span class="line">|$)', re.DOTALL
+)
+# Stands where the number of minutes is to stand.
+MINUTES = "IPCLAB_MINUTES"
+WORDS, LINES, EXERCISES = 160, 12, 6  # that one reads in a minute; minutes to try
 
 
-def completed(page: Page, lesson: dict[str, Any], generated: Path) -> Page:
+def completed(page: Page, lesson: dict[str, Any]) -> Page:
     """The page with them."""
+    name = lesson["lesson"]
+    program = (TOP / "samples" / name / f"{name[3:]}.cu").read_text().splitlines()
+    shown = [line.strip() for line in program]
+    page.body = CODE.sub(lambda code: _numbered(code, shown), page.body)
+    page.body = page.body.replace(MINUTES, str(minutes(page.body, len(program))))
     return page
+
+
+def minutes(body: str, lines: int) -> int:
+    """How long the page takes with its exercises, in steps of five minutes."""
+    words = len(text_of(re.sub(r"<(svg|pre)\b.*?</\1>", "", body, flags=re.S)).split())
+    return 5 * max(1, round((words / WORDS + lines / LINES + EXERCISES) / 5))
+
+
+def _numbered(code: re.Match[str], program: list[str]) -> str:
+    """Lines that stand in the program, with the number that they have there."""
+    lines = LINE.findall(code[1])
+    texts = [_plain(line) for line in lines]
+    start = next(
+        (
+            i
+            for i in range(len(program) - len(texts) + 1)
+            if program[i : i + len(texts)] == texts
+        ),
+        None,
+    )
+    if start is None or len(texts) < 2:
+        return code[0]
+    told = "\n".join(
+        f'<span class="line" data-line="{start + i}">{line}</span>'
+        for i, line in enumerate(lines, 1)
+    )
+    return f"<code>{told}</code>"
+
+
+def _plain(line: str) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", line)).replace("\xa0", " ").strip()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from generator import rules, text
 from generator.chapters import page_of
+from generator.lesson_page import MINUTES
 from generator.recorded import Missing
 
 Lesson = dict[str, Any]
@@ -33,13 +35,13 @@ def parts(
     for lesson in lessons:
         page = page_of(lesson["lesson"])
         rows = [r for r in catalogue["rows"] if lesson["lesson"] in r["lessons"]]
-        made[f"{page}_head.md"] = facts(lesson, len(rows))
+        made[f"{page}_head.md"] = facts(top, lesson, len(rows))
         made[f"{page}_foot.md"] = proof(rows, tests)
         made[f"{page}_try.md"] = changes(top, lesson["lesson"])
     return made
 
 
-def facts(lesson: Lesson, rows: int) -> str:
+def facts(top: Path, lesson: Lesson, rows: int) -> str:
     """The table at the top of a page."""
     need = "one GPU" if lesson["gpus"] == 1 else f"{lesson['gpus']} GPUs"
     if lesson["needs"]:
@@ -55,7 +57,10 @@ def facts(lesson: Lesson, rows: int) -> str:
     return text.facts(
         [
             ("You need", f"{need}; or the reference model"),
+            ("Time", f"about {MINUTES} minutes with the exercises"),
             ("You run", run),
+            ("Source", f"`samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu`"),
+            ("Build alone", f"`{build_line(top, lesson['lesson'])}`"),
             (
                 "Builds on",
                 ", ".join(f"@ref {page_of(name)}" for name in lesson["builds_on"])
@@ -64,6 +69,15 @@ def facts(lesson: Lesson, rows: int) -> str:
             ("Proved by", f'@ref {proof} "the tests of {rows} documented sentences"'),
         ]
     )
+
+
+def build_line(top: Path, lesson: str) -> str:
+    """The command in the header of a lesson, which a test runs."""
+    program = (top / "samples" / lesson / f"{lesson[3:]}.cu").read_text()
+    found = re.search(r"^// (nvcc .*)$", program, re.MULTILINE)
+    if found is None:
+        raise Missing(f"{lesson}: no line `// nvcc …` in its header")
+    return found[1]
 
 
 def sentence(row: Row) -> str:
@@ -99,7 +113,7 @@ def changes(top: Path, lesson: str) -> str:
         lines += [f"<ins>+ {html.escape(line)}</ins>" for line in new]
         told += (
             f"**{i}.** {text.commands(change['change'])}\n\n"
-            '@htmlonly<pre class="change" tabindex="0" role="region" '
+            '@htmlonly<pre class="change" tabindex="0" role="group" '
             f'aria-label="Change {i}">' + "\n".join(lines) + "</pre>"
             "<details><summary>What should happen</summary>@endhtmlonly\n\n"
             f"{text.commands(change['happens'])}\n\n@htmlonly</details>@endhtmlonly\n\n"

@@ -36,7 +36,7 @@ SCENES = {
     ),
     "five_early": Scene(
         "The exporter has freed too early: what the importer reads is undefined",
-        "freed, or of another owner",
+        "freed",
         "",
         "pointer 0x7e51…",
         True,

@@ -17,6 +17,14 @@ from generator.rules import GROUPS
 # Part of the book -> its pages, where they do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
+SENTENCES = ("coverage", "coverage_sentences")
+WORKSHOP = (
+    "workshop",
+    "path_two_hours",
+    "path_one_day",
+    "path_two_days",
+    "path_self_study",
+)
 WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
 # Doxygen's own name of a page -> the name that it has in the lists above.
 ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
@@ -82,9 +90,10 @@ def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
         number = members[0]["lesson"][0]
         pages = [page_of(x["lesson"]) for x in members]
         parts.append(Part(title, _there(pages, known), number))
+    parts.append(Part("Workshop", _there(WORKSHOP, known)))
     parts.append(Part("Tools", _there(TOOLS, known)))
     groups = [f"rules_{group}" for group in GROUPS]
-    parts.append(Part("Rules", _there(["rules", *groups], known)))
+    parts.append(Part("Rules", _there(["rules", *groups, *SENTENCES], known)))
     results = [x for x in titles if x.startswith("result")]
     parts.append(Part("Results", sorted(results, key=lambda x: (x != "results", x))))
     placed = {page for part in parts for page in part.pages} | set(WORK)

@@ -63,6 +63,8 @@ GROUPS = {
     "IMPL": "Imported pools",
     "LIFE": "Lifetime",
     "PLAT": "Platform",
+    "TENS": "Tensors of PyTorch",
+    "COST": "What sharing takes",
     "SERV": "Servers and clients",
 }
 TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MULTILINE)

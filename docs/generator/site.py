@@ -55,7 +55,7 @@ def make(
     }
     order = {page_of(x["lesson"]): x for x in lessons}
     for name, lesson in order.items():
-        found[name] = lesson_page.completed(found[name], lesson, generated)
+        found[name] = lesson_page.completed(found[name], lesson)
     book = navigation.book({x: page.title for x, page in found.items()}, lessons)
     template = _environment().get_template("page.html.j2")
     shutil.rmtree(html)
@@ -69,8 +69,7 @@ def make(
     (html / "index.js").write_text(search.index(book, found, keywords))
     for asset in ASSETS:
         shutil.copy(THEME / asset, html)
-    for path in sorted((generated / "files").glob("*")):
-        shutil.copy(path, html)
+    shutil.copytree(generated / "files", html, dirs_exist_ok=True)
 
 
 def framed(

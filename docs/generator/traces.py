@@ -139,11 +139,11 @@ def _words(source: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", source))
 
 
-def source_of(lesson: str) -> str:
-    """The program of a lesson and what samples/common does for it."""
+def sources(lesson: str) -> tuple[str, str]:
+    """The program of a lesson, and what samples/common does for it."""
     program = TOP / "samples" / lesson / f"{lesson.partition('_')[2]}.cu"
     headers = sorted((TOP / "samples/common").glob("*.h"))
-    return "".join(path.read_text() for path in (program, *headers))
+    return program.read_text(), "".join(path.read_text() for path in headers)
 
 
 def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:

@@ -5,13 +5,14 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
 from generator.rules import departure, link_to
-from generator.text import lines, plain, table
-from ipclab import matrix, records
+from generator.text import plain, table
+from ipclab import matrix, records, summary
 from ipclab.trials import MEANING
 
 TOLD = ("violates", "deviates", "lifted", "flaky", "crashed", "hung", "broken")
@@ -22,20 +23,89 @@ def page(runs: list[Run]) -> str:
     """The page; `runs` are those of drivers."""
     text = (
         "/**\n@page results Results\n"
-        "@brief What recorded machines answered, verdict by verdict.\n\n"
-        "A verdict is of one test; @ref rules shows them row by row. "
-        "@ref start_verdicts says what each word means.\n\n"
+        "@brief What recorded machines answered, side by side.\n\n"
+        "A verdict is of one test, and lessons are not counted: they judge nothing. "
+        "@ref rules has the same rule by rule; @ref start_verdicts says what each "
+        "word means.\n\n"
     )
     if not runs:
-        text += (
+        return text + (
             "No machine is recorded yet. @ref contributing says how to record one.\n"
+            "*/\n"
         )
-    return text + "".join(section(run) for run in runs) + "*/\n"
+    return text + _side_by_side(runs) + "".join(map(section, runs)) + "*/\n"
+
+
+def _side_by_side(runs: list[Run]) -> str:
+    """Counts, then what the machines answered differently, then the rest."""
+    counts = [records.counts(summary.tests(run.rows)) for run in runs]
+    used = [x for x in records.ORDER if any(x in one for one in counts)]
+    names = [f'@ref {label(run)} "{run.machine}"' for run in runs]
+    machines = [
+        [name, *(str(one.get(x, 0)) for x in used), files(run)]
+        for name, one, run in zip(names, counts, runs, strict=True)
+    ]
+    text = table(["machine", *used, "take along"], machines)
+    by_run = [{row.ctest: row for row in summary.tests(run.rows)} for run in runs]
+    tests = list(dict.fromkeys(name for one in by_run for name in one))
+    lines_of: dict[bool, list[list[str]]] = {True: [], False: []}
+    for name in tests:
+        seen = [one.get(name) for one in by_run]
+        known = next(x for x in seen if x is not None)
+        shown = [x.shown if x else "no such test" for x in seen]
+        differ = len(set(shown)) > 1
+        if not differ and known.verdict not in TOLD:
+            continue
+        cells = [_verdict(x) for x in seen]
+        row = [link_to(known.record["requirement"]), _test(known)]
+        lines_of[differ].append(
+            [*row, *cells] if differ else [*row, cells[0], _seen(known)]
+        )
+    if len(runs) > 1:
+        text += "@section results_differ Where they differ\n\n"
+        pages = ", ".join(
+            f'<a href="machines/{one.name}-{other.name}.html">{one.name} and '
+            f"{other.name}</a>"
+            for one, other in itertools.combinations(runs, 2)
+        )
+        text += f"Compared test by test, with their environments: {pages}.\n\n"
+        if lines_of[True]:
+            text += table(["rule", "test", *(x.machine for x in runs)], lines_of[True])
+        else:
+            text += "Nowhere.\n\n"
+    text += (
+        "@section results_told Where the answer is not the documented one\n\n"
+        + ("On all machines alike.\n\n" if len(runs) > 1 else "")
+        + table(["rule", "test", "verdict", "what was seen"], lines_of[False])
+    )
+    return text
+
+
+def _verdict(row: records.Row | None) -> str:
+    if row is None:
+        return "no such test"
+    return f'<span class="verdict {row.verdict.replace(" ", "-")}">{row.shown}</span>'
+
+
+def label(run: Run) -> str:
+    """The anchor of a machine."""
+    return "results_" + "".join(c if c.isalnum() else "_" for c in run.name)
+
+
+def files(run: Run) -> str:
+    """Links to what there is of a machine besides this page."""
+    found = {"report.html": "report", "rows.csv": "CSV", "run.json": "JSON"}
+    if run.kills:
+        found["mutants.html"] = "kill matrix"
+    return ", ".join(
+        f'<a href="machines/{run.name}/{file}">{name}</a>'
+        for file, name in found.items()
+    )
 
 
 def section(run: Run) -> str:
-    """One machine: counts by chapter, and each test that a reader should know of."""
-    found = [x for x in records.rows(run.records) if x.record["suite"] != "sample"]
+    """One machine: counts by chapter, and what it cannot show."""
+    found = summary.tests(run.rows)
     used = records.counts(found)
     by_chapter: dict[str, Counter[str]] = {}
     for test in found:
@@ -46,33 +116,21 @@ def section(run: Run) -> str:
         for chapter, seen in by_chapter.items()
     ]
     counts.append(["**all**", *(f"**{count}**" for count in used.values())])
-    told = [
-        [
-            link_to(test.record["requirement"]),
-            test.shown,
-            lines([_seen(test), _test(test)]),
-        ]
-        for test in found
-        if test.verdict in TOLD
-    ]
     unjudged: dict[str, dict[str, None]] = {}
     for test in found:
         if test.verdict == "not applicable":
             row = link_to(test.record["requirement"])
             unjudged.setdefault(plain(test.reason), {})[row] = None
     missing = table(
-        ["what is missing", "rows"],
+        ["what is missing", "rules"],
         ([reason, ", ".join(rows)] for reason, rows in unjudged.items()),
     )
     about = run.about["fingerprint"]
-    label = "results_" + "".join(c if c.isalnum() else "_" for c in run.name)
     return (
-        f"@section {label} {run.machine}\n\n"
+        f"@section {label(run)} {run.machine}\n\n"
         f"{plain(about['os'])}, kernel {plain(about['kernel'])}, recorded on "
         f"{run.about['started'][:10]}, folder `docs/results/{run.name}`.\n\n"
         + table(["chapter", *used], counts)
-        + "Where the answer is not the documented one, or a limit is gone:\n\n"
-        + table(["row", "verdict", "what was seen"], told)
         + (f"What this machine cannot show:\n\n{missing}" if unjudged else "")
         + (_kill_matrix(run.kills) if run.kills else "")
     )

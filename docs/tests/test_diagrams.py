@@ -21,7 +21,7 @@ LESSONS = [path.name for path in sorted((TOP / "samples").glob("[0-9]*"))]
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
     recorded = traces.read(lesson)
-    drawn = traces.steps(recorded, traces.source_of(lesson))
+    drawn = traces.steps(recorded, "".join(traces.sources(lesson)))
     assert len(drawn) >= 5, "too little to draw; record it again: ci/docs --trace"
     picture = pictures.sequence(drawn, recorded.names, "title", {})
     assert not re.search(r'[xy12]="-?[\d.]*\.', picture), "coordinates are whole pixels"
@@ -33,7 +33,7 @@ def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
     """Its kernels have the names that stand in the source today."""
-    text = traces.source_of(lesson)
+    text = "".join(traces.sources(lesson))
     for step in traces.steps(traces.read(lesson), text):
         if step.kind == "kernel":
             name = step.text.removeprefix("kernel ")
@@ -51,7 +51,8 @@ def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
 )
 def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:
     sentences = [
-        x.sentence for x in traces.steps(traces.read(lesson), traces.source_of(lesson))
+        x.sentence
+        for x in traces.steps(traces.read(lesson), "".join(traces.sources(lesson)))
     ]
     assert any(told in sentence for sentence in sentences), sentences
 
@@ -89,7 +90,7 @@ def test_a_long_name_stays_in_its_box() -> None:
 
 def test_the_caption_says_where_it_was_recorded() -> None:
     recorded = traces.read("01_legacy_memory")
-    figure = diagrams.figure(recorded, traces.source_of("01_legacy_memory"), {})
+    figure = diagrams.figure(recorded, *traces.sources("01_legacy_memory"), {})
     assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
     assert figure.count("<svg") == 2  # its memory, too
 

@@ -25,6 +25,7 @@ IN_PROSE = {
     r"snippet|include\w*|htmlonly|endhtmlonly|htmlinclude)\b",
     "asterisks": r"\*\*\w|\w\*\*",
     "a backtick": r"`",
+    "a half of bold": r"\n[A-Za-z ]*\w\*[\s:,.]",
     "doubled quotes": r"\"\"|''|\u201c\u201c",
     "a link of Markdown": r"\]\(\w",
 }
@@ -117,6 +118,7 @@ def test_every_table_has_one_head_and_headings_are_in_order(site: Site) -> None:
         "<p>the \\c word</p>",
         "<p>a **b**</p>",
         "<td>`code`</td>",
+        "<p>one* two</p>",
         '<p>he said ""no""</p>',
         "<p>one&lt;br&gt;two</p>",
         "<p>a &amp;zwnj; b</p>",

@@ -37,8 +37,8 @@ return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href
 """
 # A column so narrow that a word has a letter a line.
 CLIPPED = """
-const blocks = "main td, main th, main p, main li, main h1, main h2";
-return [...document.querySelectorAll(blocks)]
+const kinds = "main td, main th, main p, main li, main h1, main h2";
+return [...document.querySelectorAll(kinds)]
   .map((element) => [element, element.getBoundingClientRect()])
   .filter(([element, box]) => box.width > 0 && box.width < 34 && box.height > 60 &&
     element.innerText.split(/\\s+/).some((word) => word.length >= 4))

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from generator import chapters, costs, documents, lessons, recorded, rules, verdicts
+from generator import (
+    chapters,
+    costs,
+    documents,
+    lessons,
+    machines,
+    recorded,
+    rules,
+    verdicts,
+)
 from ipclab.faults import Fault
 
 ROW = {
@@ -38,6 +47,7 @@ def run(*found: tuple[str, str]) -> recorded.Run:
             "lesson": "01_legacy_memory",
             "requirement": "LMEM-01",
             "test": f"A.B{i}",
+            "kind": "MUST",
             "verdict": verdict,
             "reason": reason,
             "deviation": DEVIATION if verdict == "deviates" else None,
@@ -89,7 +99,8 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "`A.B`",
         "| `a-fault` | breaks it |",
         "| **NVIDIA H200, driver 580.1** |",
-        '<span class="verdict conforms">conforms</span>',
+        '<span class="verdict conforms">',
+        "our wording of: cudaIpcOpenMemHandle",
         "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
         "@ref lesson_01 |",
     ):
@@ -116,9 +127,10 @@ def test_results_tell_what_a_reader_should_know() -> None:
         [run(("conforms", ""), ("deviates", "raw text"), ("violates", "it | was not"))]
     )
     assert "| chapter | conforms | violates | deviates |" in page
+    assert '<a href="machines/h200/report.html">report</a>' in page
     assert "| **all** | **1** | **1** | **1** |" in page
     assert "Measured on one H200." in page and "raw text" not in page
-    assert "| violates | it \\| was not <br>`B2` of @ref lesson_01 |" in page
+    assert "| `B2` of @ref lesson_01 | violates | it \\| was not |" in page
     assert "`B0`" not in page  # it conforms
     assert "cannot show" not in page
 
@@ -177,6 +189,19 @@ def test_the_command_is_told_with_all_options() -> None:
     assert "| `--repeat N` |" in page and "| `--backend {auto,cuda,model}` |" in page
 
 
+def test_a_rule_that_is_not_documented_is_not_called_so() -> None:
+    observed = {**ROW, "kind": "OBSERVE"}
+    told = rules.origin(observed)
+    assert "not promised by the documentation" in told and "wording" not in told
+
+
+def test_the_title_of_a_rule_is_short_and_whole() -> None:
+    long = {**ROW, "statement": "A handle (an old one) " + "is opened " * 20 + "; x."}
+    title = rules.summary(long)
+    assert len(title) <= rules.LONGEST_TITLE + 1 and title.endswith("…")
+    assert "(" not in title
+
+
 def test_a_recorded_machine_shows_its_kill_matrix() -> None:
     fault = {"name": "cudaFree.noop", "what": "does nothing", "wrong": False}
     kills = {
@@ -194,3 +219,29 @@ def test_a_recorded_machine_shows_its_kill_matrix() -> None:
     assert "`cudaFree.noop`" not in told
     assert 'No fault made these rules fail here: @ref rule_LMEM_01 "LMEM-01"' in told
     assert "in front of this driver" not in verdicts.page([run(("conforms", ""))])
+
+
+def test_machines_stand_side_by_side_differences_first() -> None:
+    one, other = run(("conforms", "")), run(("not applicable", "needs 2 GPUs"))
+    page = verdicts.page([one, replace(other, name="other")])
+    differ = page.index("Where they differ")
+    assert differ < page.index("Where the answer is not the documented one")
+    cells = (
+        '<span class="verdict conforms">conforms</span> | '
+        '<span class="verdict not-applicable">not applicable</span>'
+    )
+    assert cells in page[differ:]
+    assert "machines/h200-other.html" in page
+    assert "Nowhere." in verdicts.page([one, replace(one, name="other")])
+
+
+def test_lessons_are_counted_apart() -> None:
+    told = run(("conforms", ""), ("conforms", ""))
+    told.records[1]["suite"] = "sample"
+    assert "| **all** | **1** |" in verdicts.page([told])
+
+
+def test_a_machine_can_be_taken_along_as_a_table() -> None:
+    lines = machines.rows_csv(run(("conforms", "a\nb"))).splitlines()
+    assert lines[0] == "test,rule,kind,lesson,verdict,reason"
+    assert lines[1].startswith("A.B0,LMEM-01,") and lines[1].endswith("conforms,a b")

@@ -56,7 +56,10 @@ set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress>")
+# Else nvcc writes the number of its process into each object: two builds of the
+# same sources would differ, and `ipclab mutants --resume` would not go on.
+set(same --objdir-as-tempdir)
+add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
   if(IPCLAB_SANITIZE STREQUAL thread)  # it does not know fences, and says so

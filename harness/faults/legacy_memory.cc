@@ -132,6 +132,7 @@ int open_copy(Call& call, bool with_contents, size_t most) {
     cudaMemcpy(copy, real, size, cudaMemcpyDeviceToDevice);
   else
     cudaMemset(copy, 0, size);
+  cudaStreamSynchronize(nullptr);  // neither call waits for the GPU
   real_of[copy] = real;
   count_of[copy] = 1;
   opened(call) = copy;

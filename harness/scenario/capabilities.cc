@@ -138,6 +138,25 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
+// A driver that is older than the runtime, or, as "older_driver:13010", one
+// that lacks what came with that version of CUDA while the runtime has it. Both
+// versions are in the document.
+std::optional<std::string> missing_older_driver(const std::string& wanted) {
+  const auto version = [](const char* of) {
+    size_t at = 0;
+    return std::atoi(next_value(of, at).c_str());
+  };
+  const int driver = version("driver_version");
+  const int runtime = version("runtime_version");
+  const size_t colon = wanted.find(':');
+  const int came = colon == std::string::npos
+                       ? runtime
+                       : std::atoi(wanted.c_str() + colon + 1);
+  if (driver < came && came <= runtime) return std::nullopt;
+  return "older_driver: driver " + std::to_string(driver) + ", runtime " +
+         std::to_string(runtime) + ", to tell apart at " + std::to_string(came);
+}
+
 // Tries it in a child, which ends then.
 std::optional<std::string> missing_namespaces() {
   int ends[2];
@@ -177,6 +196,8 @@ std::optional<std::string> missing(const Need& need) {
     return reason;
   }
   if (need.capability == namespaces.capability) return missing_namespaces();
+  if (need.capability.rfind("older_driver", 0) == 0)
+    return missing_older_driver(need.capability);
   const auto answer = answer_for(need.capability);
   if (!answer)
     throw std::runtime_error("the probe says nothing of " + need.capability);

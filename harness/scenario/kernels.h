@@ -19,7 +19,8 @@ void launch_copy(const Words& to, const Words& from,
 /// by atomicAdd_system.
 void launch_add(unsigned* counter, unsigned times);
 
-/// Queues a kernel of one thread that writes a word, wherever that is.
+/// Queues a kernel of one thread that writes a word, wherever that is. If it
+/// faults, the next synchronisation says so.
 void launch_write(uint32_t* word, uint32_t value);
 
 /// Loads the kernels of Words::fill() and launch_copy(): loading one later may

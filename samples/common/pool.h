@@ -6,15 +6,15 @@
 #include "channel.h"
 #include "check.h"
 
-/// Creates a pool of memory of device 0. It can be exported as `type`,
+/// Creates a pool of memory of a device. It can be exported as `type`,
 /// and holds at most `max_bytes` (0: what the system allows).
 inline cudaMemPool_t create_pool(
     cudaMemAllocationHandleType type =
         cudaMemHandleTypePosixFileDescriptor,
-    size_t max_bytes = 0) {
+    size_t max_bytes = 0, int device = 0) {
   cudaMemPoolProps wanted{};
   wanted.allocType = cudaMemAllocationTypePinned;
-  wanted.location = {cudaMemLocationTypeDevice, 0};
+  wanted.location = {cudaMemLocationTypeDevice, device};
   wanted.handleTypes = type;
   wanted.maxSize = max_bytes;
   cudaMemPool_t pool = nullptr;

@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <vector>
 
 #include "gpu.h"
 #include "peer.h"
@@ -31,6 +33,13 @@ void print(const char* what, double us, double pipe) {
 ROLE(echo) {
   test.send(memory_handle(allocate<int>(4 << 20)));
   for (int value = 1; value != 0; test.send(value)) value = test.receive<int>();
+}
+
+double free_memory() {
+  return microseconds(2000, [] {
+    size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+  });
 }
 
 void measure() {
@@ -81,6 +90,15 @@ void measure() {
         microseconds(5000, [&] { cudaFree(allocate<char>(4096)); }), pipe);
   print("cudaMalloc + cudaFree of 4 MiB",
         microseconds(2000, [&] { cudaFree(allocate<char>(4 << 20)); }), pipe);
+  print("cudaMemGetInfo", free_memory(), pipe);
+  constexpr int kPeers = 150;
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (int i = 0; i < kPeers; ++i) {
+    peers.push_back(std::make_unique<Peer>("echo"));
+    peers.back()->channel().receive<cudaIpcMemHandle_t>();
+  }
+  print("cudaMemGetInfo beside 150 processes", free_memory(), pipe);
+  for (const auto& one : peers) one->channel().send(0);
   peer.channel().send(0);
   peer.channel().receive<int>();
 }

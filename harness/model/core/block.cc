@@ -82,10 +82,10 @@ std::shared_ptr<Block> Block::create(int gpu, uint64_t size,
 std::shared_ptr<Block> Block::adopt(SharedFile file) {
   auto block = std::shared_ptr<Block>(new Block);
   block->file_ = std::move(file);
-  if (!block->file_.valid() || block->file_.size() <= sizeof(Trailer)) {
-    return nullptr;
-  }
-  const uint64_t size = block->file_.size() - sizeof(Trailer);
+  if (!block->file_.valid()) return nullptr;
+  const uint64_t bytes_of_file = block->file_.size();
+  if (bytes_of_file <= sizeof(Trailer)) return nullptr;
+  const uint64_t size = bytes_of_file - sizeof(Trailer);
   Trailer head;
   const auto bytes = static_cast<ssize_t>(offsetof(Trailer, occupants));
   if (pread(block->descriptor(), &head, static_cast<size_t>(bytes),

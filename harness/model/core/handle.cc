@@ -75,9 +75,7 @@ bool exporter_is_alive(const Handle& handle) {
 
 SharedFile open_remote(const Handle& handle) {
   errno = 0;
-  return exporter_is_alive(handle)
-             ? SharedFile::open_of(handle.pid, handle.descriptor)
-             : SharedFile();
+  return SharedFile::open_of(handle.pid, handle.descriptor);
 }
 
 }  // namespace ipclab::model

@@ -41,7 +41,8 @@ bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
 /// Opens the exporter's file; not valid, with errno, if that is not possible
-/// (it ended, it closed the object, or it belongs to another user).
+/// (it ended, it closed the object, or it belongs to another user). It may be
+/// another file by now, or that of another process: its id tells.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

@@ -111,6 +111,41 @@ Pool find_pool(CUmemoryPool handle) {
   return nullptr;
 }
 
+namespace {
+
+// What a driver of CUDA 13.2 and newer tells of a pool: values that cuda.h of
+// older toolkits lacks. A type for which there is no enumerator is a number.
+constexpr int kKnowsProperties = 13020;
+constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
+              kLocationType = 12, kMaxPoolSize = 13;
+constexpr int kInvisible = 5;  // CU_MEM_LOCATION_TYPE_INVISIBLE
+
+template <typename Put>
+CUresult property_of(const CUmemPoolHandle_st& pool, int attribute, Put put) {
+  if (profile().driver_version < kKnowsProperties) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUmemPoolProps& made = pool.properties;
+  const bool hidden = made.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                      made.location.id == -1;
+  switch (attribute) {
+    case kAllocationType:
+      return put(static_cast<int>(made.allocType));
+    case kExportHandleTypes:
+      return put(pool.imported ? 0 : static_cast<int>(made.handleTypes));
+    case kLocationId:
+      return put(hidden ? CU_DEVICE_INVALID : made.location.id);
+    case kLocationType:
+      return put(hidden ? kInvisible : static_cast<int>(made.location.type));
+    case kMaxPoolSize:
+      return put(static_cast<uint64_t>(made.maxSize));
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace
+
 bool refuses_attributes(const CUmemPoolHandle_st& pool) {
   return pool.imported && profile().driver_580;
 }
@@ -279,7 +314,7 @@ CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
       return put(pool->used.high);
     default:
-      return CUDA_ERROR_INVALID_VALUE;
+      return property_of(*pool, attribute, put);
   }
 }
 

@@ -12,6 +12,7 @@ namespace ipclab::model {
 namespace {
 
 constexpr int kCuda13 = 13000;
+constexpr int kCuda135 = 13050;
 constexpr int kCuda12 = 12080;
 
 constexpr int kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -38,6 +39,8 @@ constexpr Profile kProfiles[] = {
      "a GPU that knows no fabric handles"},
     {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, true,  kCuda13, 16,
      "two GPUs with the departures of driver 580 from the documentation"},
+    {"driver-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, kCuda135, 16,
+     "two GPUs with a driver of CUDA 13.5"},
     {"tegra",        1, true,  8, true,  false, true,  true, 0,    true,  0,    false, false, kCuda13, 8,
      "an embedded GPU: interprocess events, no memory handles"},
     {"no-ipc",       1, true,  8, false, false, false, true, 0,    true,  0,    false, false, kCuda13, 16,

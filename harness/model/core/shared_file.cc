@@ -119,16 +119,22 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
   fcntl(descriptor, F_OFD_SETLK, &range);
 }
 
-std::string text_of_locks() {
+struct Locks {
   std::string text;
+  int reads = 0;  ///< that it took: during one of them nothing changes
+};
+
+Locks read_locks() {
+  Locks locks;
   const int file = open("/proc/locks", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return text;
+  if (file < 0) return locks;
   char part[1 << 14];
   for (ssize_t length; (length = read(file, part, sizeof part)) > 0;) {
-    text.append(part, static_cast<size_t>(length));
+    locks.text.append(part, static_cast<size_t>(length));
+    ++locks.reads;
   }
   close(file);
-  return text;
+  return locks;
 }
 
 // One line is "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last".
@@ -161,12 +167,14 @@ SharedFile::SharedFile(int descriptor) : descriptor_(descriptor) {
 }
 
 SharedFile::SharedFile(SharedFile&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      counted_(std::exchange(other.counted_, 0)) {}
 
 SharedFile& SharedFile::operator=(SharedFile&& other) noexcept {
   if (this != &other) {
     close_now();
     descriptor_ = std::exchange(other.descriptor_, -1);
+    counted_ = std::exchange(other.counted_, 0);
   }
   return *this;
 }
@@ -219,20 +227,23 @@ bool SharedFile::grow_to(uint64_t size) {
 
 void SharedFile::count(int gpu, uint64_t bytes) {
   const uint64_t begin = lock_begin(gpu);
-  constexpr uint64_t kLargest = uint64_t{1} << kMachineShift;
   if (bytes > 0) set_lock(descriptor_, F_RDLCK, begin, bytes);
-  if (bytes < kLargest) {
-    set_lock(descriptor_, F_UNLCK, begin + bytes, kLargest - bytes);
+  if (bytes < counted_) {
+    set_lock(descriptor_, F_UNLCK, begin + bytes, counted_ - bytes);
   }
+  counted_ = bytes;
 }
 
 uint64_t counted_bytes(int gpu) {
-  // A lock that comes or goes between two reads of the list may hide another.
+  // A lock that comes or goes between two reads of a long list may hide
+  // another. Each read costs the kernel a lot.
   constexpr int kTries = 8;
   const uint64_t begin = lock_begin(gpu);
-  uint64_t total = bytes_in(text_of_locks(), begin);
-  for (int i = 0; i < kTries; ++i) {
-    const uint64_t again = bytes_in(text_of_locks(), begin);
+  Locks locks = read_locks();
+  uint64_t total = bytes_in(locks.text, begin);
+  for (int i = 0; i < kTries && locks.reads > 1; ++i) {
+    locks = read_locks();
+    const uint64_t again = bytes_in(locks.text, begin);
     if (again == total) break;
     total = again;
   }

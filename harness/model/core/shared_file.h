@@ -47,6 +47,7 @@ class SharedFile {
   explicit SharedFile(int descriptor);
   void close_now();
   int descriptor_ = -1;
+  uint64_t counted_ = 0;  ///< bytes, through this very descriptor
 };
 
 /// Bytes of a GPU that the files of this machine count, each file once.

@@ -48,6 +48,7 @@ enum class Flow : uint8_t {
   kBarrier,
   kWarpSync,  ///< like kNext, after all lanes of the member mask have come
   kYield,     ///< like kNext, and lets others run
+  kPoll,      ///< a load: kYield if it reads what it has read the last time
 };
 
 /// Instruction::mode of Flow::kBarrier and of Flow::kWarpSync.
@@ -157,7 +158,8 @@ struct Warp {
   uint32_t stack_bytes = 0;
   uint32_t live = 0;
   uint32_t index = 0;
-  uint64_t clock = 0;  ///< scheduling decisions, for fairness
+  uint64_t clock = 0;                 ///< scheduling decisions, for fairness
+  uint64_t polled[4] = {0, 0, 0, 0};  ///< what the last Flow::kPolls read
   uint32_t thread_index[3][kLanes];
   std::vector<Split> splits;
   std::vector<Frame*> free_frames;

@@ -589,7 +589,8 @@ void Decoder::finish() {
     i.guard = source(guard, Type::kPred);
   }
   const bool by_scheduler = i.flow != Flow::kNext &&
-                            i.flow != Flow::kWarpSync && i.flow != Flow::kYield;
+                            i.flow != Flow::kWarpSync &&
+                            i.flow != Flow::kYield && i.flow != Flow::kPoll;
   if (i.run == nullptr && !by_scheduler) unsupported();
   builder_.function_.code.push_back(i);
 }

@@ -211,7 +211,7 @@ void decode_access(Decoder& d) {
   d.i.pure = !stores && d.reads_parameter(type_bytes(type));
   const bool elsewhere =
       d.i.space == Space::kGlobal || d.i.space == Space::kGeneric;
-  if (strong && !stores && elsewhere) d.i.flow = Flow::kYield;  // may be a poll
+  if (strong && !stores && elsewhere) d.i.flow = Flow::kPoll;
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}

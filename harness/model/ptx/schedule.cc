@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <utility>
 
-#include "grid.h"
+#include "memory.h"
 
 namespace ipclab::ptx {
 namespace {
@@ -273,7 +274,20 @@ class WarpRun {
         ++pc_;
         yield_ = true;
         break;
+      case Flow::kPoll:
+        yield_ = reads_again(i);
+        i.run(warp_, i, mask_);
+        ++pc_;
+        break;
     }
+  }
+
+  /// Has this load read the same place the last time? Then the warp waits for
+  /// somebody. One that goes through memory gets on.
+  bool reads_again(const Instruction& i) {
+    const uint64_t place = lane_address(warp_, i, __builtin_ctz(mask_)) ^
+                           static_cast<uint64_t>(pc_) << 48;
+    return std::exchange(warp_.polled[pc_ % 4], place) == place;
   }
 
   void branch_index(const Instruction& i) {

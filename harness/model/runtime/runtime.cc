@@ -125,7 +125,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
   return error;
 }
 
-/// For unsupported.cc: cudaErrorNotSupported, said once.
+/// For unsupported.cc: said once. A runtime that is newer than the driver
+/// refuses what the driver is too old for; that may be any of these functions.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {
@@ -133,5 +134,9 @@ extern "C" int ipclab_runtime_refuse(const char* name,
                  "ipclab model [%d]: %s is not part of the reference model\n",
                  static_cast<int>(getpid()), name);
   }
-  return ipclab::runtime::remember(cudaErrorNotSupported);
+  int driver = 0;
+  cuDriverGetVersion(&driver);
+  return ipclab::runtime::remember(driver < CUDART_VERSION
+                                       ? cudaErrorCallRequiresNewerDriver
+                                       : cudaErrorNotSupported);
 }

@@ -327,7 +327,7 @@ def shown(page: Page) -> list[str]:
     """The rows that a reader sees, and what the page says of their number."""
     rows: list[str] = page.run(
         "return [...document.querySelectorAll('tr[data-state]')]"
-        ".filter((row) => row.checkVisibility()).map((row) => row.id)"
+        ".filter((row) => !row.closest('[hidden]')).map((row) => row.id)"
     )
     told = page.run("return document.querySelector('output').value")
     assert told == f"{len(rows)} of 4 shown"
@@ -364,7 +364,7 @@ def test_what_was_found_is_in_sight(browser: Browser, build: Build) -> None:
 
 def test_the_filter_takes_verdicts_by_keyboard(browser: Browser, build: Build) -> None:
     page = browser.open(report(build))
-    page.press(Keys.TAB, Keys.TAB, " ")  # conforms, violates
+    page.press(Keys.TAB, " ")  # violates
     assert shown(page) == ["Suite.Name"]
     page.press(Keys.TAB, Keys.TAB, Keys.ENTER)  # past deviates: not applicable
     assert shown(page) == ["Other.Absent", "Suite.Name"]

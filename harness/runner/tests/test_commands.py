@@ -431,7 +431,42 @@ def test_a_long_run_names_its_slowest_tests(build: Build) -> None:
             f"record(duration_ms={number})",
             name=f"Suite.Name{number}",
         )
-    told = build.run("-j", "4").text
+    told = build.run("-j", "4", "-v").text
     slowest = next(x for x in told.splitlines() if x.startswith("slowest: "))
     assert slowest.startswith("slowest: conformance.01_legacy_memory.Suite.Name20 ")
     assert slowest.count("conformance.") == 10
+
+
+def test_a_run_ends_in_one_screen(build: Build) -> None:
+    """A chapter a line, what fails with its next step, the page, the sentence."""
+    for number in range(25):
+        build.conformance("record()", name=f"Suite.Name{number}")
+    build.conformance(
+        "record(outcome='violates', reason='zeros were read'); sys.exit(1)",
+        name="Suite.Wrong",
+        row="LMEM-02",
+    )
+    build.sample("pass", lesson="30_vmm_fd")
+    outcome = build.run("-j", "4")
+    lines = [x for x in outcome.text.splitlines() if not x.startswith("[")]
+    assert len(lines) <= 24 and max(map(len, lines)) <= 160, outcome.text
+    assert "Suite.Name7" not in "\n".join(lines)
+    [chapter] = [x for x in lines if x.startswith("0 Legacy memory handles")]
+    assert chapter.split()[-2:] == ["25", "1"]
+    at = lines.index("violates LMEM-02 Suite.Wrong")
+    assert lines[at + 1] == "  zeros were read"
+    assert lines[at + 2] == (
+        "  next: ci/ipclab rules LMEM-02; ci/ipclab run -v -k Wrong"
+    )
+    assert lines[-2].endswith("report.html")
+    assert lines[-1] == (
+        "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. 1 lesson: 1 works."
+    )
+    page = (outcome.folder / "report.html").read_text()
+    assert lines[-1] in page, "terminal and page say the same"
+
+
+def test_every_row_is_shown_with_v(build: Build) -> None:
+    build.conformance("record()", name="Suite.Name7")
+    told = build.run("-v").text
+    assert re.search(r"^01_legacy_memory +LMEM-01 +Name7 +conforms", told, re.MULTILINE)

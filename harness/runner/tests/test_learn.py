@@ -1,6 +1,8 @@
 """Every exercise fails as it is handed out, for the reason that it names; its
 solutions pass; wrong ones fail with a message that helps. And `ipclab learn` itself.
 
+IPCLAB_LEARN_BACKEND=cuda does it on a GPU instead of the reference model.
+
 SPDX-License-Identifier: Apache-2.0
 """
 
@@ -17,7 +19,7 @@ import pytest
 
 from ipclab.cli import main
 from ipclab.errors import HarnessError
-from ipclab.learn import exercises, picture
+from ipclab.learn import command, exercises, paths, picture
 from ipclab.learn.check import Verdict, judge
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Toolbox
@@ -49,7 +51,7 @@ CASES = [(x.name, variant) for x in ALL for variant in variants(x)]
 @functools.cache
 def toolbox() -> Toolbox:
     assert BUILD is not None
-    return Toolbox(BUILD, "model")
+    return Toolbox(BUILD, os.environ.get("IPCLAB_LEARN_BACKEND", "model"))
 
 
 @pytest.fixture(scope="module")
@@ -263,3 +265,34 @@ def test_the_picture_shows_who_did_what(
     assert any("cuIpcOpenMemHandle" in line for line in drawn)
     assert any("─ handle ─" in line and ">" in line for line in drawn)
     assert any("<" in line and "─ closed ─" in line for line in drawn)
+
+
+# --- paths --------------------------------------------------------------------
+
+
+def test_paths_take_the_time_that_they_say() -> None:
+    ways = {way.name: way for way in paths.read(TOP, ALL)}
+    assert set(ways) == {"two_hours", "one_day", "two_days", "self_study"}
+    assert ways["two_hours"].minutes == 120
+    alone = [x.name for step in ways["self_study"].steps for x in step.exercises]
+    assert sorted(alone) == sorted(BY_NAME)  # each once
+    for way in ways.values():
+        for step in way.steps:
+            assert step.block.lesson is None or step.block.lesson in LESSONS
+
+
+def test_the_readme_lists_all_exercises() -> None:
+    text = (TOP / "samples/exercises/README.md").read_text()
+    for exercise in ALL:
+        assert (
+            f"| [{exercise.name}]({exercise.name}/{exercises.SOURCE}) | "
+            f"{exercise.title} |"
+        ) in text
+
+
+def test_the_development_container_starts_what_there_is() -> None:
+    text = (TOP / ".devcontainer/devcontainer.json").read_text()
+    file = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
+    program, *words = file["postCreateCommand"].split()
+    assert os.access(TOP / program, os.X_OK) and words[0] in command.ACTIONS
+    assert "g++" in file["onCreateCommand"] and "python3" in file["onCreateCommand"]

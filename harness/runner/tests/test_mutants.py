@@ -763,7 +763,9 @@ def test_a_lesson_without_the_fault_that_it_must_notice(model: Build) -> None:
         lessons={"99_gone": ["gone"], "01_legacy_memory": ["skipped"]},
     )
     model.sample(FREE + "print('SKIP: one GPU'); sys.exit(77)")
+    model.sample("print('idle')", "02_idle")
     done = mutants(model, "--lessons")
+    assert "no central fault in faults.json for 02_idle" in done.stdout
     assert done.returncode == 1
     assert "gone: is wrong (must be noticed by 99_gone (no test))" in done.stdout
     assert results(model, "kills/lessons.json")["skipped"] == "not run"

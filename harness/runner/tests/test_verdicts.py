@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from conftest import FAILURE, PROBE, Build
-from ipclab import ctest, deviations, failures, results
+from ipclab import ctest, deviations, failures, results, summary
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,9 @@ def test_conformance(
     assert (outcome.only["verdict"], outcome.code) == (verdict, code), outcome.text
     assert outcome.only["requirement"] == row
     assert outcome.json["counts"] == {verdict: 1}
-    assert outcome.text.splitlines()[-1] == f"1 {verdict}"
+    last = outcome.text.splitlines()[-1]
+    assert f"1 test: 1 {summary.WORDS[verdict][0]}." in last
+    assert last.startswith("FAILS: " if code else "PASSES: ") or "judged" in last
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_repeated_disagreement_is_flaky(build: Build, tmp_path: Path) -> None:
     assert outcome.code == 1
     assert [x["attempt"] for x in outcome.records] == [1, 2, 3, 4, 5]
     assert "flaky (2 of 5)" in outcome.text
-    assert outcome.text.splitlines()[-1] == "1 flaky"
+    assert "1 test: 1 is flaky." in outcome.text.splitlines()[-1]
     assert outcome.json["counts"] == {"flaky": 1}
     assert "flaky (2 of 5)" in (outcome.folder / "report.html").read_text()
 
@@ -483,7 +485,7 @@ def test_repeated_agreement_is_one_row(build: Build) -> None:
     build.conformance("record()")
     outcome = build.run("--repeat", "3")
     assert (outcome.code, len(outcome.records)) == (0, 3)
-    assert outcome.text.splitlines()[-1] == "1 conforms"
+    assert outcome.text.splitlines()[-1].endswith("1 test: 1 conforms.")
 
 
 def test_required_rows(build: Build, tmp_path: Path) -> None:

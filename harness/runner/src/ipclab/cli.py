@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(options: argparse.Namespace) -> int:
     build = options.build if "build" in options else BUILD
     if options.command == "run":
-        return _run(_settings(options), latest=options.results is None)
+        return _run(_settings(options), options.results is None, options.verbose)
     if options.command == "qualify":
         return _qualify(options)
     if options.command == "verify":
@@ -227,12 +227,12 @@ def _qualify(options: argparse.Namespace) -> int:
         **verify.FIXED,
     )
     assert settings.results is not None
-    code = _run(settings, latest=options.results is None)
+    code = _run(settings, options.results is None, options.verbose)
     verified = verify.run(terminal.console(), settings.results, options.build)
     return code or verified
 
 
-def _run(settings: Settings, latest: bool) -> int:
+def _run(settings: Settings, latest: bool, verbose: bool) -> int:
     """Run it, show it and keep it; with `latest`, results/latest points to it."""
     out = terminal.console()
     run = Run(settings)
@@ -249,7 +249,7 @@ def _run(settings: Settings, latest: bool) -> int:
         run.results.write("report.html", _page(run.results.folder))
     except HarnessError as error:
         run.error = run.error or str(error)
-    terminal.final(out, run)
+    terminal.final(out, run, verbose)
     return code or run.exit_code
 
 
@@ -337,7 +337,13 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="run each test N times; disagreement is flaky",
     )
-    run.add_argument("--seed", metavar="N", type=_natural, default=1)
+    run.add_argument(
+        "--seed",
+        metavar="N",
+        type=_natural,
+        default=1,
+        help="patterns and orders follow from it (default: 1)",
+    )
     run.add_argument(
         "--strict", action="store_true", help="deviations fail the run too"
     )
@@ -365,6 +371,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
     )
     for command in (run, whole):
+        command.add_argument(
+            "-v",
+            dest="verbose",
+            action="store_true",
+            help="show every row with its reason, and the slowest tests",
+        )
         command.add_argument(
             "-j",
             dest="jobs",
@@ -713,8 +725,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: 0 nothing got worse, 1 a test regressed or disappeared, "
         "2 usage, 3 the harness is broken",
     )
-    two.add_argument("old", metavar="OLD", type=Path)
-    two.add_argument("new", metavar="NEW", type=Path)
+    two.add_argument(
+        "old", metavar="OLD", type=Path, help="results folder of the earlier run"
+    )
+    two.add_argument(
+        "new", metavar="NEW", type=Path, help="results folder of the later run"
+    )
     two.add_argument(
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
     )

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ipclab import pages, records, results
@@ -74,6 +73,7 @@ UNIMPORTANT = ("id", "namespaces")
 # a file that a driver leaves behind.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
+MOST_SLOWER = 5  # that a terminal tells one by one
 MOST_ANSWERS = 3  # printed of one side of one test; the records have the rest
 
 
@@ -408,24 +408,45 @@ def _show(
     for label, document in zip(labels, runs, strict=True):
         line = f"{label}: {document['started']}  {document.get('machine', '')}"
         out.print(Text(line), soft_wrap=True)
-    if found.changes:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("", "row", "test", *labels, "reason"):
-            table.add_column(name, overflow="fold", no_wrap=name in ("", "row"))
-        for change in found.changes:
-            table.add_row(
-                Text(change.what, style=COLOURS[change.what]),
-                change.requirement or "lesson",
-                change.test,
-                change.before or "",
-                change.after or "",
-                Text(change.reason.partition("\n")[0]),
-            )
-        out.print()
-        out.print(table)
-        out.print()
-    for name, (before, after) in found.environment.items():
-        line = f"environment: {name.replace('_', ' ')}: {before} -> {after}"
-        out.print(Text(line), soft_wrap=True)
+    slower = sum(change.what == SLOWER for change in found.changes)
+    for change in found.changes:
+        if change.what == SLOWER and slower > MOST_SLOWER:
+            continue
+        told_of = Text(change.what, style=COLOURS[change.what])
+        name = change.requirement or "lesson"
+        was, now = (x or "not there" for x in (change.before, change.after))
+        verdicts = was if was == now else f"{was} -> {now}"
+        told_of.append(f" {name} {verdicts} {change.test}", style="default")
+        out.print(told_of, soft_wrap=True)
+        if reason := change.reason.partition("\n")[0]:
+            out.print(Text(f"  {reason}"), soft_wrap=True)
+    if slower > MOST_SLOWER:
+        out.print(f"{slower} took another time: --html or --json tells which")
+    for name, pair in found.environment.items():
+        for line_of in _told_apart(name.replace("_", " "), *pair):
+            out.print(Text(f"environment: {line_of}"), soft_wrap=True)
     told = [f"{number} {what}" for what, number in _counts(found).items()]
     out.print(Text(", ".join([*told, f"{found.same} same verdict"])), soft_wrap=True)
+
+
+def _told_apart(name: str, before: Any, after: Any) -> Iterator[str]:
+    """One line for each part that differs: of a table its entries, else the whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before | after:
+            pair = before.get(key), after.get(key)
+            if pair[0] != pair[1]:
+                yield from _told_apart(f"{name}, {key.replace('_', ' ')}", *pair)
+        return
+    yield f"{name}: {_value(before)} -> {_value(after)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return "; ".join(map(_value, value)) or "none"
+    if isinstance(value, dict):
+        return str(value.get("name") or ", ".join(f"{k} {v}" for k, v in value.items()))
+    return str(value)

@@ -54,12 +54,14 @@ def read_requirements(path: Path) -> dict[str, Entry]:
     return known
 
 
-def does_not_hold(row: Entry, driver_version: int) -> str | None:
-    """Why a row says nothing of a driver of this version of CUDA (13000: 13.0).
+def does_not_hold(row: Entry, driver: str | None) -> str | None:
+    """Why a row says nothing of a driver of this version of CUDA, such as 13.0.
 
-    A row that came with a toolkit, or went with one, has `since` or `until`.
+    A row that came with a toolkit, or went with one, has `since` or `until`. A
+    driver that does not tell its version is held to all rows.
     """
-    driver = f"{driver_version // 1000}.{driver_version % 1000 // 10}"
+    if driver is None:
+        return None
     since, until = row.get("since"), row.get("until")
     if since and _version(driver) < _version(since):
         return f"documented since CUDA {since}; the driver is of CUDA {driver}"

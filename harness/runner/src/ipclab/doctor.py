@@ -122,12 +122,16 @@ def _transports(document: probe.Probe) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("transport", "here", "why not", "what it means"):
         table.add_column(name, overflow="fold")
+    before = ""
     for entry in document["capabilities"]:
         here = entry["available"]
+        reason = "" if here else str(entry["reason"])
+        told = "as above" if reason and reason == before else reason
+        before = reason
         table.add_row(
             Text(entry["name"]),
             Text("yes" if here else "no", style="green" if here else "yellow"),
-            Text("" if here else entry["reason"]),
+            Text(told),
             Text(str(entry.get("meaning", ""))),
         )
     return table

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,9 @@ from ipclab.errors import UsageError
 
 FILE = Path(__file__).parent / "errors.json"
 PAINS = Path(__file__).parent / "pains.json"
+
+
+WIDE = 120  # columns, from which on there is room for the tables
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,9 @@ def run(out: Console, name: str | None) -> int:
 
 
 def _list(out: Console) -> None:
+    if out.width < WIDE:
+        _narrow(out)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("number", justify="right")
     for column in ("runtime", "driver", "cause"):
@@ -94,6 +101,18 @@ def _list(out: Console) -> None:
         parts = (", ".join(pain[x]) for x in ("checks", "lessons", "errors"))
         table.add_row(pain["what"], *parts)
     out.print(table)
+
+
+def _narrow(out: Console) -> None:
+    """The same for a small terminal: a table of four columns has no room there."""
+    for entry in read():
+        out.print(Text.assemble((f"{entry.number} {entry.code}", "bold")))
+        out.print(Padding(Text(entry.cause), (0, 0, 0, 2)))
+    out.print()
+    for pain in pains():
+        out.print(Text(pain["what"], "bold"))
+        told = ", ".join([*pain["checks"], *pain["lessons"], *pain["errors"]])
+        out.print(Padding(Text(told), (0, 0, 0, 2)))
 
 
 def _explain(out: Console, entry: Entry) -> None:

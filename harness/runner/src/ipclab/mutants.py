@@ -430,6 +430,10 @@ class Campaign:
         self._say(
             f"{len(self.chosen)} faults; {len(sound)} tests without a fault first"
         )
+        if self._request.lessons == CENTRAL:
+            named = {case.lesson for case in self.cases(None)}
+            if idle := sorted(str(x) for x in named - self.catalogue.lessons.keys()):
+                self._say(f"no central fault in faults.json for {', '.join(idle)}")
         if not self._run(sound, lambda _job: True, deadline):
             return False
         for known_bad in self._unsound():

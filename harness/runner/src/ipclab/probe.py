@@ -72,9 +72,14 @@ def first_line(probe: Probe) -> str:
     if probe["backend"] == "none":
         reasons = [x["reason"] for x in probe["capabilities"] if x["reason"]]
         return f"no GPU: {reasons[0] if reasons else 'CUDA sees none'}"
-    cuda = int(probe.get("driver_version") or 0)
     version = driver(probe) or "of unknown version"
-    return f"{names}, driver {version} (CUDA {cuda // 1000}.{cuda % 1000 // 10})"
+    return f"{names}, driver {version} (CUDA {cuda(probe) or '0.0'})"
+
+
+def cuda(probe: Probe) -> str | None:
+    """The version of CUDA that the driver is of, such as 13.0; None: unknown."""
+    version = int(probe.get("driver_version") or 0)
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
 
 def wrong(document: Any) -> str | None:

@@ -3,16 +3,29 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import itertools
+import json
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from ipclab import matrix, pages, records, timeline
+from ipclab import matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
+# Stands in the page where the packed pictures are going to stand.
+PACKED = "IPCLAB-PACKED-PICTURES"
+ABBREVIATIONS = {
+    "E, I": "the exporter, the importer",
+    "RT, DRV, TY": "lines of cuda_runtime_api.h, cuda.h, driver_types.h of CUDA 13.0",
+    "PG, PG11": "sections of the CUDA Programming Guide 13, and of that of CUDA 11",
+    "2P1G": "two processes and one GPU",
+}
 MEANING = {
     "conforms": "what the sentence says was seen",
     "violates": "it was not",
@@ -40,23 +53,41 @@ def page(
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
-    return pages.render(
+    kept = _Pictures(row.ctest for row in table if records.fails(row.verdict, strict))
+    state = summary.State(
+        run["state"],
+        int(run.get("selected") or len(table)),
+        run["problems"],
+        strict,
+        run.get("backend") == "model",
+        bool(run.get("filtered")),
+    )
+    chapters = _chapters(table)
+    shown = pages.render(
         "report.html.j2",
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
-        counts=records.counts(table),
-        chapters=_chapters(table),
-        meaning=MEANING,
+        counts=_counts(table),
+        state=_state,
+        headline=summary.headline(table, state),
+        chapters=chapters,
+        quiet=_quiet,
+        next_step=summary.next_step,
+        plain=_plain,
+        made_by=_made_by(run),
+        abbreviations=ABBREVIATIONS,
+        meaning=MEANING | {f"lesson: {x}": x for x in (*MEANING, "works")},
         failing=[row for row in table if records.fails(row.verdict, strict)],
         fails=lambda row: records.fails(row.verdict, strict),
         deviations=_deviations(table),
         anchors=_anchors(table),
         facts=_facts(run["fingerprint"]),
-        picture=_picture,
+        picture=kept.picture,
         tables=tables,
         kills=kills and matrix.view(kills),
     )
+    return shown.replace(PACKED, kept.packed(), 1)
 
 
 @dataclass(frozen=True)
@@ -165,8 +196,70 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
     return said + [str(problem) for problem in run["problems"]]
 
 
-def _picture(record: Record) -> Markup:
-    return Markup(timeline.svg(record["timeline"], f"Timeline of {record['test']}"))
+class _Pictures:
+    """The timelines: those of failing tests are shown at once, the others are packed
+    together, and report.js unpacks one when somebody opens its test."""
+
+    def __init__(self, at_once: Iterable[str]) -> None:
+        self._at_once = set(at_once)
+        self._kept: list[str] = []
+
+    def picture(self, record: Record) -> Markup:
+        """The picture, or the place where it is going to be."""
+        if not record["timeline"]:
+            return Markup("")
+        at_once = record["ctest"] in self._at_once
+        if record["attempt"] > 1 and not at_once:
+            return Markup("")  # as the first
+        drawn = timeline.svg(record["timeline"], f"Timeline of {record['test']}")
+        if at_once:
+            return Markup(drawn)
+        self._kept.append(drawn)
+        return Markup('<div data-picture="{}"></div>').format(len(self._kept) - 1)
+
+    def packed(self) -> str:
+        """All that were kept: JSON, gzip, base64."""
+        data = gzip.compress(json.dumps(self._kept).encode(), mtime=0)
+        return base64.b64encode(data).decode()
+
+
+def _state(row: Row) -> str:
+    """What the filter calls a row: a lesson judges nothing, so it counts apart."""
+    if row.record["suite"] != "sample":
+        return row.verdict
+    return f"lesson: {'works' if row.verdict == 'conforms' else row.verdict}"
+
+
+def _counts(table: list[Row]) -> dict[str, int]:
+    """How many rows the filter knows of each kind, the tests first."""
+    found = Counter(map(_state, table))
+    order = [*records.ORDER, "lesson: works", *(f"lesson: {x}" for x in records.ORDER)]
+    return {name: found[name] for name in order if found[name]}
+
+
+def _quiet(rows: list[Row]) -> bool:
+    """Is there nothing in these rows that a reader must know of?"""
+    return all(
+        row.verdict in ("conforms", "observed", "not applicable") for row in rows
+    )
+
+
+def _plain(text: str) -> Markup:
+    """Text of the catalogue: what stands in backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _made_by(run: dict[str, Any]) -> list[tuple[str, str]]:
+    """Which suite made the run, and what its files must add up to."""
+    manifest = run.get("manifest") or {}
+    kept = manifest.get("records") or {}
+    facts = [
+        ("suite", f"ipclab {manifest['tool']}" if "tool" in manifest else ""),
+        ("digest of run.json", str(run.get("digest") or "")),
+        ("digest of records.jsonl", str(kept.get("sha256") or "")),
+        ("records", str(kept.get("count") or "")),
+    ]
+    return [(name, value) for name, value in facts if value]
 
 
 def _facts(fingerprint: dict[str, Any]) -> list[tuple[str, str]]:

@@ -143,7 +143,7 @@ class Run:
         `visible` is its CUDA_VISIBLE_DEVICES; None leaves the variable alone.
         """
         row = self.catalogue.get(case.requirement or "", {})
-        if why := deviations.does_not_hold(row, self.probe["driver_version"]):
+        if why := deviations.does_not_hold(row, probe.cuda(self.probe)):
             line = records.not_judged(case, why, self.settings.seed)
             return self.judge(case, attempt, line)
         folder = tempfile.mkdtemp(dir=self._temporary.name)

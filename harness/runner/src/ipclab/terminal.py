@@ -17,9 +17,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, probe, records
+from ipclab import expect, probe, records, summary
 from ipclab.deviations import DERIVED, UNJUDGED_KINDS
-from ipclab.records import Record
+from ipclab.records import Record, Row
 from ipclab.run import Run
 
 COLOURS = {
@@ -36,7 +36,8 @@ COLOURS = {
 }
 
 
-MANY = 20  # tests, from which on it is worth knowing which are slow
+MANY = 20  # tests, from which on a line for each chapter says more than one line
+MOST_TOLD = 5  # failing tests that are told in full: one screen
 
 
 class Output(Console):
@@ -161,13 +162,90 @@ def first_line(out: Console, run: Run) -> None:
             out.print(Text(line, style="yellow"), soft_wrap=True)
 
 
-def final(out: Console, run: Run) -> None:
-    """The table, what else fails the run, and the counts."""
+def final(out: Console, run: Run, verbose: bool = False) -> None:
+    """One screen: a line a chapter, what a reader must know of, how it stands.
+
+    `verbose` shows all rows first, as a table.
+    """
+    order = run.rows
+    if verbose and order:
+        _every_row(out, order)
+    if len(order) > MANY:
+        out.print()
+        _by_chapter(out, order)
+        if verbose:
+            _slowest(out, [attempt for row in order for attempt in row.attempts])
+    _worth_knowing(out, order, run.settings.strict)
+    for problem in run.problems:
+        out.print(Text(problem, style="bold red"), soft_wrap=True)
+    if run.start_ms is not None:
+        _processes(out, run.records, run.start_ms)
+    if run.results:
+        out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
+        out.print(Text(f"page: {run.results.folder / 'report.html'}"), soft_wrap=True)
+    state = summary.State(
+        run.state,
+        run.selected,
+        run.problems,
+        run.settings.strict,
+        run.probe.get("backend") == "model",
+        run.filtered,
+    )
+    line = summary.headline(order, state)
+    style = "bold green" if line.startswith("PASSES") else "bold red"
+    out.print(Text(line, style=style), soft_wrap=True)
+
+
+def _processes(out: Console, made: list[Record], start_ms: float) -> None:
+    """How many processes met CUDA, and what it costs here to start one."""
+    roles = sum(len(record.get("roles") or []) for record in made)
+    lessons = sum(record["suite"] == "sample" for record in made)
+    told = f"processes: {roles} roles, {lessons} lessons; one takes {start_ms:.0f} ms"
+    out.print(Text(f"{told} to start on this machine"), soft_wrap=True)
+
+
+def _by_chapter(out: Console, order: list[Row]) -> None:
+    """A line a chapter with its counts; what there is none of is left out."""
+    used = records.counts(order)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for verdict in used:
+        head = verdict.replace("not applicable", "n/a")
+        table.add_column(Text(head, style=COLOURS[verdict]), justify="right")
+    for title, rows in summary.chapters(order).items():
+        counts = records.counts(rows)
+        name = title.removeprefix("Chapter ").replace(": ", " ", 1)
+        name = name.replace("Virtual memory management handles", "VMM handles")
+        table.add_row(name, *(str(counts.get(x, "")) for x in used))
+    out.print(table)
+
+
+def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
+    """What fails, and what is known to deviate; the first in full."""
+    failing = [row for row in order if records.fails(row.verdict, strict)]
+    deviating = [row for row in order if row.verdict == "deviates" and not strict]
+    if failing or deviating:
+        out.print()
+    for row in failing[:MOST_TOLD]:
+        line = Text(f"{row.shown} ", style=COLOURS[row.verdict])
+        line.append(f"{_row_name(row.record)} {row.record['test']}", style="default")
+        out.print(line, soft_wrap=True)
+        out.print(Text(f"  {_short(row.reason)}", style="default"), soft_wrap=True)
+        out.print(Text(f"  next: {summary.next_step(row)}", "dim"), soft_wrap=True)
+    if len(failing) > MOST_TOLD:
+        out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
+    if deviating:
+        names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
+        known = f"deviate as is known of this driver: {', '.join(names)}"
+        out.print(Text(known, style=COLOURS["deviates"]))
+        out.print(Text("  why: ci/ipclab rules ROW, or the page", style="dim"))
+
+
+def _every_row(out: Console, order: list[Row]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("lesson", "row", "test", "verdict", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name in ("row", "verdict"))
     lesson = before = ""
-    order = run.rows
     for row in order:
         record = row.record
         reason = _short(row.reason or "; ".join(record["notes"]))
@@ -179,35 +257,9 @@ def final(out: Console, run: Run) -> None:
             Text("″" if reason and reason == before else reason),  # as above
         )
         lesson, before = record["lesson"], reason
-    if order:
-        out.print()
-        out.print(table)
-        out.print()
-    for problem in run.problems:
-        out.print(Text(problem, style="bold red"), soft_wrap=True)
-    if run.state == "interrupted":
-        missing = run.selected - len(order)
-        out.print(
-            Text(f"interrupted: {missing} of {run.selected} tests have no verdict"),
-            soft_wrap=True,
-        )
-    if run.results:
-        out.print(Text(f"results: {run.results.folder}"), soft_wrap=True)
-    if len(order) > MANY:
-        _slowest(out, [attempt for row in order for attempt in row.attempts])
-    if run.start_ms is not None:
-        roles = sum(len(record.get("roles") or []) for record in run.records)
-        lessons = sum(record["suite"] == "sample" for record in run.records)
-        out.print(
-            Text(
-                f"processes: {roles} roles and {lessons} lessons; to start one took "
-                f"{run.start_ms:.0f} ms, one at a time"
-            ),
-            soft_wrap=True,
-        )
-    found = records.counts(order)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in found.items())
-    out.print(Text(told or "no test was run"), soft_wrap=True)
+    out.print()
+    out.print(table)
+    out.print()
 
 
 def _row_name(record: Record) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-LANE, LEFT, ROW, TOP = 300, 150, 34, 62  # pixels
+LANE, LEFT, ROW, TOP = 300, 180, 34, 62  # pixels
 MOST = 200  # entries that are drawn
 CHARACTERS, HEAD = 38, 18  # that fit into a lane, and into the box above it
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Ver
         return Verdict(cannot, _cut(said), None, True)
     ran = toolbox.run(program, exercise.check.profile, trace=True)
     complaint = (
-        _of_end(ran)
+        _of_end(ran, exercise.check.ignore)
         or _of_findings(exercise, ran.story)
         or _of_calls(exercise, ran.story)
         or _of_faults(toolbox, exercise, program)
@@ -73,7 +74,7 @@ def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Ver
     return Verdict(complaint, _cut(ran.ended.output), ran.story, ran.on_model)
 
 
-def _of_end(ran: Ran) -> Complaint | None:
+def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
     ended = ran.ended
     if ended.code == 0 and not ended.survivors and not ended.timed_out:
         return None
@@ -92,22 +93,40 @@ def _of_end(ran: Ran) -> Complaint | None:
     if ended.code == 77:
         return Complaint("skip", "a machine that can run it", last)
     said = f"exit code {ended.code}"
-    if ended.output.strip():
-        lines = ended.output.strip().splitlines()
-        failed = [
-            f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b.startswith("  -> ")
-        ]
-        dead = _first_to_die(ran.story) if ran.story and not failed else ""
-        said += f"; {dead or (failed or ['its last line: ' + last])[0]}"
-    return Complaint("exit", expected, said)
+    lines = ended.output.strip().splitlines()
+    failed = [f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b[:5] == "  -> "]
+    if failed:
+        said += f"; {failed[0]}"
+    elif ran.story and (first := _first_to_end(ran.story, lines)):
+        said += f"; {first}"
+    elif lines:
+        said += f"; its last line: {last}"
+    return Complaint("exit", expected, said, _besides(ran.story, ignored))
 
 
-def _first_to_die(story: Story) -> str:
-    """The role whose end came before all others and without an exit; or empty."""
+def _besides(story: Story | None, ignored: Sequence[str]) -> str:
+    """What the trace says about a program that failed: often the reason."""
+    for found in story.findings if story else ():
+        if isinstance(found.entry, Call) and found.rule not in ignored:
+            return (
+                f"The trace finds {found.rule}: {found.process.name}: {found.text}.\n"
+                f"What to do: {found.advice}."
+            )
+    return ""
+
+
+def _first_to_end(story: Story, lines: Sequence[str]) -> str:
+    """Of several roles: which one ended first, and badly; or empty."""
     processes = [x for x in story.trace.processes if x.recorder]
     first = min(processes, key=lambda x: x.ended, default=None)
-    if first is None or not first.died or len(processes) == 1:
+    if first is None or len(processes) == 1:
         return ""
+    if not first.died:
+        if not (code := first.exit_code):
+            return ""
+        own = [line for line in lines if line.startswith(first.name.split()[0])]
+        told = f"; its last line: {own[-1]}" if own else ""
+        return f"{first.name} ended first, with exit code {code}{told}"
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
     return f"{first.name} crashed or was killed; its last call that ended: {call}"

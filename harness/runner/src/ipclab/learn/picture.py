@@ -43,7 +43,8 @@ def _line(step: Step, names: list[str]) -> str:
         if step.who not in names or step.to not in names:
             return "".join(cells).rstrip()
         return _arrow(step, names)
-    text = step.text + (f" ({step.detail})" if step.detail else "")
+    detail = step.detail.partition(" (")[0]  # without the size
+    text = f"{step.text} ({detail})" if detail else step.text
     if step.times > 1:
         text += f", {step.times} times"
     if step.kind == "refused":
@@ -65,10 +66,12 @@ def _arrow(step: Step, names: list[str]) -> str:
     label = f" {_cut(step.text, width - 6)} "
     shaft = f"{label:─^{width - 1}}"
     arrow = f"{shaft}>" if a < b else f"<{shaft}"
-    middle = COLUMN // 2
+    middle = (COLUMN - 1) // 2
     before = "".join(f"{'│':^{COLUMN}}" for _ in range(left)) + " " * middle
     after = "".join(f"{'│':^{COLUMN}}" for _ in range(len(names) - right - 1))
-    return f"{before}├{arrow[1:] if a < b else arrow[:-1]}┤{' ' * (middle - 2)}{after}"
+    drawn = arrow[1:] if a < b else arrow[:-1]
+    gap = " " * (COLUMN - middle - 1)
+    return f"{before}├{drawn}┤{gap}{after}".rstrip()
 
 
 def _cut(text: str, width: int) -> str:

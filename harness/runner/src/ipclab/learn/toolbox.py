@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipclab import faults, supervise
+from ipclab import faults, model, supervise
 from ipclab.errors import HarnessError, UsageError
 from ipclab.faults import Fault
 from ipclab.trace import files, recording
@@ -56,14 +55,19 @@ class Toolbox:
         self._fall_back = backend == "auto"
         self._libraries = self._build / "trace"
         path = self._build / "exercises/build.json"
-        needed = [path, path.with_name("libexercise.a")]
+        needed = [
+            path,
+            path.with_name("libexercise.a"),
+            self._build / faults.LIBRARY,
+            self._libraries / "libipclab_trace_model.so",
+        ]
         if self._on_model:
             needed.append(self._build / "model/libcuda.so.1")
         for file in needed:
             if not file.is_file():
                 raise UsageError(
-                    f"{file} is missing: build it with ci/conformance, or with: "
-                    f"cmake --build {build}"
+                    f"{file} is missing; this builds it: cmake --build {build} "
+                    "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         self._compile: list[str] = commands["compile"]
@@ -148,8 +152,7 @@ class Toolbox:
         self, program: Path, profile: str | None, trace: bool, on_model: bool
     ) -> Ran:
         environment = self._environment(on_model, profile)
-        name = "libipclab_trace_model.so" if on_model else "libipclab_trace.so"
-        if not trace or not (self._libraries / name).is_file():
+        if not trace:
             return Ran(self._start(program, environment), on_model)
         with TemporaryDirectory(prefix="ipclab-learn-") as folder:
             request = recording.Request(
@@ -163,16 +166,7 @@ class Toolbox:
     def _environment(self, on_model: bool, profile: str | None) -> dict[str, str]:
         if not on_model:
             return {}
-        before = os.environ.get("LD_LIBRARY_PATH")
-        model = str(self._build / "model")
-        environment = {
-            "LD_LIBRARY_PATH": f"{model}:{before}" if before else model,
-            # Two students on one host do not meet.
-            "IPCLAB_MODEL_MACHINE": f"learn-{secrets.token_hex(8)}",
-        }
-        if profile is not None:
-            environment["IPCLAB_PROFILE"] = profile
-        return environment
+        return model.environment((self._build / "model").resolve(), profile)
 
     @staticmethod
     def _start(program: Path, environment: dict[str, str]) -> supervise.Ended:

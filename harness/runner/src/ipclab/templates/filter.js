@@ -31,6 +31,24 @@
     for (const group of groups)
       group.hidden = !group.querySelector("[data-state]:not([hidden])");
     told.value = `${shown} of ${entries.length} shown`;
+    remember(wanted, states);
+  };
+
+  // What folds by itself is open while somebody looks for something.
+  const folds = [...document.querySelectorAll("details.lesson")]
+    .map((element) => ({ element, open: element.open }));
+
+  // The address keeps what is looked for, so that it can be sent to somebody.
+  const remember = (wanted, states) => {
+    for (const { element, open } of folds)
+      element.open = open || wanted.length > 0 || states.length > 0;
+    const kept = new URLSearchParams();
+    if (words.value.trim()) kept.set("q", words.value.trim());
+    for (const state of states) kept.append("show", state);
+    const query = kept.toString();
+    try {
+      history.replaceState(null, "", `${location.pathname}${query ? `?${query}` : ""}${location.hash}`);
+    } catch { /* a page without an address of its own */ }
   };
 
   const showAll = () => {
@@ -43,6 +61,8 @@
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     if (target.closest("[hidden]")) showAll();
+    for (let at = target.closest("details"); at; at = at.parentElement.closest("details"))
+      at.open = true;
     target.scrollIntoView();
   };
 
@@ -69,6 +89,10 @@
   });
   window.addEventListener("hashchange", follow);
   form.hidden = false;
+  const asked = new URLSearchParams(location.search);
+  words.value = asked.get("q") ?? "";
+  for (const button of buttons)
+    if (asked.getAll("show").includes(button.dataset.show)) button.setAttribute("aria-pressed", "true");
   show();
   follow();
 })();

@@ -45,7 +45,8 @@ def sequence(
     height = y[-1] + ROW * (left_out > 0) + 4
     width = lane * max(len(lanes), 1)
     told = "; ".join(step.sentence for step in drawn[:60])
-    parts = [_svg("sequence", width, height, title, told)]
+    role = "group" if links else "img"  # an image has no links inside
+    parts = [_svg("sequence", width, height, title, told, role)]
     for name in lanes:
         middle = x[name]
         parts += [
@@ -54,13 +55,14 @@ def sequence(
             _box("head", middle, 18, HEAD, 28),
             _text("head", middle, 23, _cut(name, 24)),
         ]
-    for step, at in zip(drawn, y, strict=False):
+    for number, (step, at) in enumerate(zip(drawn, y, strict=False)):
         if not step.who:
-            parts.append(_text("more", width // 2, at + 4, step.text))
+            picture = _text("more", width // 2, at + 4, step.text)
         elif step.to and step.to != step.who:
-            parts.append(_arrow(step, x[step.who], x[step.to], at))
+            picture = _arrow(step, x[step.who], x[step.to], at)
         else:
-            parts.append(_note(step, x[step.who], at, lane - 20, links or {}))
+            picture = _note(step, x[step.who], at, lane - 20, links or {})
+        parts.append(f'<g class="step" data-step="{number}">{picture}</g>')
     if left_out > 0:
         parts.append(_text("more", width // 2, y[-1], f"{left_out} more steps"))
     return "\n".join([*parts, "</svg>"])
@@ -123,11 +125,20 @@ class _Bar:
     told: str = ""  # from which call to which
 
 
-def memory(story: Story, title: str) -> str:
+def memory(story: Story, title: str, since: int = 0) -> str:
     """The memory: for each block that was shared a group of bars, one for the
     process that owns it and one for each that has it open, with addresses, from
-    where it came to where it went; the number of references stands below."""
-    blocks = [x for x in story.memories if x.shared]
+    where it came to where it went; the number of references stands below.
+
+    What was gone `since` nanoseconds after the trace began is left out. The
+    attribute data-moments says which moment stands where: `nanoseconds,x` each.
+    """
+    began = story.trace.processes[0].began if story.trace.processes else 0
+    blocks = [
+        x
+        for x in story.memories
+        if x.shared and not (x.freed and when(x.freed) - began < since)
+    ]
     left_out = len(blocks) - MOST_MEMORIES
     blocks = blocks[:MOST_MEMORIES]
     groups = [(block, _bars(block, story)) for block in blocks]
@@ -142,6 +153,11 @@ def memory(story: Story, title: str) -> str:
         for block in blocks
     )
     parts = [_svg("memory", width, height, title, told)]
+    where = " ".join(f"{moment - began},{x}" for moment, x in column.items())
+    parts.append(
+        f'<g class="moments" data-moments="{where}"><line class="now" y1="0" '
+        f'y2="{height}" x1="-9" x2="-9"/></g>'
+    )
     y = 8
     for block, bars in groups:
         kind = {"malloc": "cudaMalloc", "chunk": "cuMemCreate"}.get(
@@ -222,10 +238,12 @@ def _references(bars: list[_Bar]) -> list[tuple[int, int]]:
     return counts
 
 
-def _svg(style: str, width: int, height: int, title: str, told: str) -> str:
+def _svg(
+    style: str, width: int, height: int, title: str, told: str, role: str = "img"
+) -> str:
     return (
         f'<svg class="{style}" xmlns="http://www.w3.org/2000/svg" width="{width}" '
-        f'height="{height}" viewBox="0 0 {width} {height}" role="img">'
+        f'height="{height}" viewBox="0 0 {width} {height}" role="{role}">'
         f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
     )
 

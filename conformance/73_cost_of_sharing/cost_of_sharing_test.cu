@@ -1,0 +1,122 @@
+// Opening shared memory takes addresses and no second copy of the memory.
+// What it takes of time is measured by the lesson, and judged by nobody.
+// Mirror of samples/73_cost_of_sharing.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <memory>
+
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr size_t kBytes = size_t{2} << 30;
+constexpr size_t kSmall = kBytes / 8;  // what a driver takes for itself
+
+// Memory of kBytes that somebody owns.
+using Owned = std::shared_ptr<Words>;
+
+// The exporter makes it and calls `send`; `open` opens it in the importer. The
+// memory that nobody has does not shrink by it.
+void takes_no_memory(const std::function<Owned(Role&)>& lend,
+                     const std::function<Owned(Role&)>& open) {
+  Scenario scenario;
+  scenario.role("exporter", [=](Role& me) {
+    const Owned lent = lend(me);
+    const size_t free = free_memory();
+    me.send("free", free);
+    me.wait("opened");
+    EXPECT_TRUE(kernel_reads(Words(lent->data, kBytes / 64), pattern("back")));
+    EXPECT_LT(free - std::min(free, free_memory()), kSmall);
+    me.signal("looked");
+    me.wait("closed");
+  });
+  scenario.role("importer", [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    DeviceBuffer(kEveryWay).fill(pattern("loads the kernels"));
+    me.receive<size_t>("free");
+    const size_t before = free_memory();
+    Owned opened = open(me);
+    const size_t after = free_memory();
+    EXPECT_LT(before - std::min(before, after), kSmall);
+    // Every page is used once: none of them is made only then.
+    const Words all(opened->data, kBytes);
+    CALL(cudaMemset(all.data, 0xEE, all.bytes()));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_LT(before - std::min(before, free_memory()), kSmall);
+    Words(all.data, kBytes / 64).fill(pattern("back"));
+    me.signal("opened");
+    me.wait("looked");
+    opened.reset();
+    CALL(cudaDeviceSynchronize());
+    me.signal("closed");
+  });
+  scenario.run(60s);
+}
+
+}  // namespace
+
+TEST(CostOfSharing, OpeningAHandleTakesNoMemory) {
+  covers("COST-01");
+  needs(gpus(1), legacy_memory, alone);
+  takes_no_memory(
+      [](Role& me) {
+        auto memory = std::make_shared<DeviceBuffer>(kBytes);
+        me.send("handle", memory->legacy_handle());
+        return memory;
+      },
+      [](Role& me) {
+        return std::make_shared<LegacyMapping>(
+            me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+      });
+}
+
+TEST(CostOfSharing, ImportingADescriptorTakesNoMemory) {
+  covers("COST-02");
+  needs(gpus(1), vmm_fd, alone);
+  takes_no_memory(
+      [](Role& me) {
+        const Chunk chunk = Chunk::create(kBytes);
+        me.send_descriptor("memory", chunk.descriptor().get());
+        return std::make_shared<Mapping>(chunk, kBytes);
+      },
+      [](Role& me) {
+        const Chunk chunk = Chunk::import(me.receive_descriptor("memory"));
+        return std::make_shared<Mapping>(chunk, kBytes);
+      });
+}
+
+TEST(CostOfSharing, ImportingAPointerTakesNoMemory) {
+  covers("COST-03");
+  needs(gpus(1), pool_fd, alone);
+  takes_no_memory(
+      [](Role& me) {
+        struct Lent : Words {
+          Pool pool{shareable()};
+          AsyncBuffer memory{pool, kBytes};
+        };
+        auto lent = std::make_shared<Lent>();
+        CALL(cudaDeviceSynchronize());
+        static_cast<Words&>(*lent) = lent->memory;
+        me.send_descriptor("pool", lent->pool.exported().get());
+        me.send("pointer", lent->memory.exported());
+        return lent;
+      },
+      [](Role& me) {
+        struct Borrowed : Words {
+          Pool pool;
+          AsyncBuffer memory;
+          Borrowed(const Descriptor& exported,
+                   const cudaMemPoolPtrExportData& pointer)
+              : pool(exported), memory(pool, pointer, kBytes) {}
+        };
+        const Descriptor exported = me.receive_descriptor("pool");
+        auto borrowed = std::make_shared<Borrowed>(
+            exported, me.receive<cudaMemPoolPtrExportData>("pointer"));
+        static_cast<Words&>(*borrowed) = borrowed->memory;
+        return borrowed;
+      });
+}

@@ -1,0 +1,204 @@
+// A ring of slots between a producer and its consumers: their streams wait for
+// words in the same memory, and no host has a part in it.
+// Mirror of samples/74_pipeline; the ring is that of its header.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <string>
+
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+#include "samples/74_pipeline/ring.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr int kItems = 200;
+constexpr int kConsumers = 2;
+
+// The three ways: what the producer makes and sends to each consumer, and what
+// a consumer opens.
+struct Legacy {
+  struct Lent {
+    DeviceBuffer memory{kBytes};
+    void send(Role& me) const { me.send("handle", memory.legacy_handle()); }
+  };
+  struct Borrowed {
+    LegacyMapping memory;
+    explicit Borrowed(Role& me)
+        : memory(me.receive<cudaIpcMemHandle_t>("handle"), kBytes) {}
+  };
+};
+
+size_t whole_granules() {
+  return (kBytes + granule() - 1) / granule() * granule();
+}
+
+struct ByDescriptor {
+  struct Lent {
+    Chunk chunk = Chunk::create(whole_granules());
+    Mapping memory{chunk, whole_granules()};
+    void send(Role& me) const {
+      for (int c = 0; c < kConsumers; ++c)
+        me.send_descriptor("chunk", chunk.descriptor().get());
+    }
+  };
+  struct Borrowed {
+    Mapping memory;
+    explicit Borrowed(Role& me)
+        : memory(Chunk::import(me.receive_descriptor("chunk")),
+                 whole_granules()) {}
+  };
+};
+
+struct ByPool {
+  struct Lent {
+    Pool pool{shareable()};
+    AsyncBuffer memory{pool, kBytes};
+    void send(Role& me) const {
+      for (int c = 0; c < kConsumers; ++c)
+        me.send_descriptor("pool", pool.exported().get());
+      me.send("pointer", memory.exported());
+    }
+  };
+  struct Borrowed {
+    Pool pool;
+    AsyncBuffer memory;
+    explicit Borrowed(Role& me)
+        : pool(me.receive_descriptor("pool")),
+          memory(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
+                 kBytes) {}
+  };
+};
+
+Ring ring_in(const Words& memory) {
+  return {reinterpret_cast<char*>(memory.data)};
+}
+
+Words slot(const Ring& ring, int item) {
+  return {ring.slot(item), kCount * sizeof(uint32_t)};
+}
+
+Pattern item_pattern(int item) {
+  return pattern("item " + std::to_string(item));
+}
+
+// Kernels are loaded before a stream waits: loading may wait for it.
+void load_kernels() {
+  const DeviceBuffer memory(kBytes);
+  memory.fill(pattern("loads the kernel"));
+  const WrongWords loads;
+}
+
+void queue_item(const Ring& ring, int item, cudaStream_t stream) {
+  for (int c = 0; c < kConsumers && item >= kSlots; ++c) {
+    note_call("cuStreamWaitValue32(taken)");
+    wait_for(stream, ring.taken(c), item - kSlots + 1);
+  }
+  slot(ring, item).queue_fill(item_pattern(item), stream);
+  note_call("cuStreamWriteValue32(made)");
+  write(stream, ring.made(), item + 1);
+}
+
+void take_item(const Ring& ring, int consumer, int item, WrongWords* wrong,
+               cudaStream_t stream) {
+  note_call("cuStreamWaitValue32(made)");
+  wait_for(stream, ring.made(), item + 1);
+  wrong->queue_count(slot(ring, item), item_pattern(item), stream);
+  note_call("cuStreamWriteValue32(taken)");
+  write(stream, ring.taken(consumer), item + 1);
+}
+
+template <class Way>
+void producer(Role& me, bool one_is_killed) {
+  load_kernels();
+  typename Way::Lent lent;
+  CALL(cudaDeviceSynchronize());
+  lent.memory.poison();
+  CALL(cudaMemset(lent.memory.data, 0, kWords));
+  CALL(cudaDeviceSynchronize());
+  lent.send(me);
+  me.wait("borrowed", kConsumers);
+  const Ring ring = ring_in(lent.memory);
+  const Stream stream, other;
+  for (int item = 0; item < kItems; ++item) queue_item(ring, item, stream);
+  if (one_is_killed) {
+    me.wait_for_end("consumer 1");
+    write(other, ring.taken(1), kItems);
+    EXPECT_TRUE(passes(other));
+  }
+  EXPECT_TRUE(passes(stream, 30s));
+  me.wait("closed", one_is_killed ? kConsumers - 1 : kConsumers);
+}
+
+template <class Way>
+void consumer(Role& me) {
+  load_kernels();
+  WrongWords wrong;
+  {
+    const typename Way::Borrowed borrowed(me);
+    me.signal("borrowed");
+    const Ring ring = ring_in(borrowed.memory);
+    const Stream stream;
+    for (int item = 0; item < kItems; ++item)
+      take_item(ring, me.index(), item, &wrong, stream);
+    EXPECT_TRUE(passes(stream, 30s));
+    EXPECT_EQ(wrong.so_far(), 0u);
+  }
+  me.signal("closed");
+}
+
+template <class Way>
+void all_items_pass() {
+  Scenario scenario;
+  scenario.role("producer", [](Role& me) { producer<Way>(me, false); });
+  scenario.roles("consumer", kConsumers, consumer<Way>);
+  scenario.run(60s);
+}
+
+}  // namespace
+
+TEST(Pipeline, EveryItemPassesByALegacyHandle) {
+  covers("PIPE-01");
+  needs(gpus(1), legacy_memory);
+  all_items_pass<Legacy>();
+}
+
+TEST(Pipeline, EveryItemPassesByADescriptor) {
+  covers("PIPE-02");
+  needs(gpus(1), vmm_fd);
+  all_items_pass<ByDescriptor>();
+}
+
+TEST(Pipeline, EveryItemPassesByAPool) {
+  covers("PIPE-03");
+  needs(gpus(1), pool_fd);
+  all_items_pass<ByPool>();
+}
+
+// It dies with work in its stream, after so many items.
+TEST(Pipeline, AKilledConsumerStopsNobody) {
+  covers("PIPE-04");
+  needs(gpus(1), legacy_memory);
+  for (const int after : {0, 9, 90}) {
+    Scenario scenario;
+    scenario.role("producer", [](Role& me) { producer<Legacy>(me, true); });
+    scenario.role("consumer 0", consumer<Legacy>);
+    scenario.role("consumer 1", [after](Role& me) {
+      load_kernels();
+      WrongWords& wrong = *new WrongWords;
+      auto& borrowed = *new Legacy::Borrowed(me);
+      const Ring ring = ring_in(borrowed.memory);
+      const Stream& stream = *new Stream;
+      me.signal("borrowed");
+      for (int item = 0; item < after + 40; ++item) {
+        if (item == after) EXPECT_TRUE(passes(stream, 30s));
+        take_item(ring, 1, item, &wrong, stream);
+      }
+      EXPECT_EQ(wrong.so_far(), 0u);
+      me.die(SIGKILL);
+    });
+    scenario.run(60s);
+  }
+}

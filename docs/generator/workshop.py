@@ -1,0 +1,171 @@
+"""The pages and slides of the workshop, from the exercises and their paths.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from generator.chapters import page_of
+from generator.text import plain, table
+from ipclab.learn import exercises, paths
+from ipclab.learn.exercises import KINDS, Exercise
+from ipclab.learn.paths import Way
+
+SNIPPET = re.compile(r"//! \[(\w+)\]\n(.*?)//! \[\1\]", re.S)
+
+
+def parts(top: Path) -> dict[str, str]:
+    """File name -> table, for Doxygen's \\includedoc."""
+    known = exercises.read(top)
+    return {
+        "exercises.md": _exercises(known),
+        "paths.md": table(
+            ["path", "time", "exercises", "slides"],
+            (
+                [
+                    f'@ref path_{way.name} "{plain(way.title)}"',
+                    _time(way.minutes),
+                    str(sum(len(step.exercises) for step in way.steps)),
+                    f'<a href="slides_{way.name}.html">slides</a>',
+                ]
+                for way in paths.read(top, known)
+            ),
+        ),
+    }
+
+
+def pages(top: Path) -> dict[str, str]:
+    """File name -> page, one a path: times, what to show and to ask."""
+    ways = paths.read(top, exercises.read(top))
+    return {f"path_{way.name}.dox": _page(way) for way in ways}
+
+
+def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
+    """File name -> slides of a path, one file that needs no other.
+
+    `pictures` has the SVG of a lesson under lesson_NN.svg.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(top / "docs/theme"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _marked
+    template = environment.get_template("slides.html.j2")
+    found = {}
+    for way in paths.read(top, exercises.read(top)):
+        lessons = {x.block.lesson for x in way.steps if x.block.lesson}
+        found[f"slides_{way.name}.html"] = template.render(
+            way=way,
+            time=_time(way.minutes),
+            kinds=KINDS,
+            code={x: _code(top, x) for x in lessons},
+            pictures={x: Markup(pictures[f"{page_of(x)}.svg"]) for x in lessons},
+            style=(top / "docs/theme/ipclab.css").read_text(encoding="utf-8"),
+        )
+    return found
+
+
+def _exercises(known: Iterable[Exercise]) -> str:
+    return table(
+        ["", "exercise", "what to do", "minutes", "lesson", "seen in the wild"],
+        (
+            [
+                exercise.number,
+                plain(exercise.title),
+                plain(KINDS[exercise.kind]),
+                str(exercise.minutes),
+                f'@ref {page_of(exercise.lesson)} "{exercise.lesson[:2]}"',
+                plain(exercise.seen),
+            ]
+            for exercise in known
+        ),
+    )
+
+
+def _page(way: Way) -> str:
+    text = (
+        f"/**\n@page path_{way.name} Workshop: {plain(way.title)}\n"
+        f"@brief {plain(way.who)}\n\n{plain(way.who)} {_time(way.minutes)} without the "
+        f'breaks; <a href="slides_{way.name}.html">slides</a>.\n\n'
+    )
+    clock, rows = 0, []
+    for step in way.steps:
+        rows.append(
+            [
+                _clock(clock),
+                str(step.minutes),
+                plain(step.block.title),
+                ", ".join(x.number for x in step.exercises),
+            ]
+        )
+        clock += step.minutes
+    text += table(["begin", "minutes", "what", "exercises"], rows)
+    for step in way.steps:
+        block = step.block
+        text += f"@section path_{way.name}_{block.name} {plain(block.title)}\n\n"
+        told = f"{step.minutes} minutes"
+        if block.lesson:
+            told += f", @ref {page_of(block.lesson)}"
+        text += f"{told}\n\n**Show**\n\n"
+        text += "".join(f"- {plain(line)}\n" for line in block.show) + "\n"
+        text += f"**Let them do**\n\n{plain(block.do)}\n\n"
+        if step.exercises:
+            rows = [
+                [x.number, plain(x.title), plain(KINDS[x.kind]), str(x.minutes)]
+                for x in step.exercises
+            ]
+            text += table(["", "exercise", "what to do", "minutes"], rows)
+        text += f"**Where people stumble**\n\n{plain(block.stumble)}\n\n"
+        text += "**Ask**\n\n"
+        for question, answer in block.ask:
+            text += f"- *{plain(question)}* {plain(answer)}\n"
+        text += "\n"
+    return text + "*/\n"
+
+
+def _time(minutes: int) -> str:
+    hours, rest = divmod(minutes, 60)
+    told = f"{hours} hour{'s' * (hours != 1)}" if hours else ""
+    return f"{told} {rest} minutes".strip() if rest else told
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60}:{minutes % 60:02}"
+
+
+def _code(top: Path, lesson: str) -> list[tuple[str, str]]:
+    """The roles of a lesson: name and source, as its page shows them."""
+    topic = lesson.partition("_")[2]
+    source = (top / "samples" / lesson / f"{topic}.cu").read_text(encoding="utf-8")
+    found = SNIPPET.findall(source)
+    roles = [(name, text) for name, text in found if name in ("exporter", "importer")]
+    return roles or found[:2]
+
+
+def _sequence(picture: str) -> Markup:
+    """The first drawing of a lesson's figure: the sequence of its processes."""
+    begin = picture.index("<svg")
+    return Markup(picture[begin : picture.index("</svg>", begin) + len("</svg>")])
+
+
+def _marked(text: str) -> Markup:
+    """Code with its comments marked."""
+    lines = []
+    for line in text.rstrip().splitlines():
+        code, slashes, comment = line.partition("//")
+        marked = escape(code)
+        if slashes:
+            marked += f"<i>{escape(slashes + comment)}</i>"
+        lines.append(marked)
+    return Markup("\n".join(lines))

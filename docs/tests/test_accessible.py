@@ -1,0 +1,77 @@
+"""Every page against WCAG AA, by axe-core; each kind of fault is planted once.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from browser import PHONE, Browser
+from conftest import TOP, Site
+
+AXE = TOP / ".venv/axe/axe_playwright_python/axe.min.js"
+RUN = """
+return axe.run(document, {
+  runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"],
+  resultTypes: ["violations"],
+}).then((result) => result.violations.flatMap((one) => one.nodes.slice(0, 3).map(
+  (node) => `${one.id}: ${node.target}: ${node.any.concat(node.all, node.none)
+    .map((x) => x.message).join("; ").slice(0, 160)}`)));
+"""
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The checker, a script."""
+    assert AXE.exists(), "no axe-core: run ci/setup --test"
+    return AXE.read_text()
+
+
+def violations(
+    browser: Browser, axe: str, path: Path, width: int = 1280, dark: bool = False
+) -> list[str]:
+    """What axe-core finds wrong with a page."""
+    page = browser.open(path, width=width, dark=dark)
+    page.run(axe)
+    return [f"{path.name}: {x}" for x in page.run(RUN)]
+
+
+def whole(site: Site) -> list[Path]:
+    """All pages but the one that joins them."""
+    return [path for path in site.pages if path.name != "book.html"]
+
+
+def test_no_page_keeps_anybody_out(browser: Browser, axe: str, site: Site) -> None:
+    found = [x for path in whole(site) for x in violations(browser, axe, path)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (PHONE, False)])
+def test_no_page_does_in_the_dark_or_on_a_phone(
+    browser: Browser, axe: str, site: Site, width: int, dark: bool
+) -> None:
+    pages = [x for x in site.some if x.name != "book.html"]
+    found = [x for p in pages for x in violations(browser, axe, p, width, dark)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("planted", "told"),
+    [
+        ('<p style="color: #aaa; background: #fff">pale</p>', "color-contrast"),
+        ('<img src="icon.svg">', "image-alt"),
+        ("<h5>a heading too deep</h5>", "heading-order"),
+        ('<button type="button"></button>', "button-name"),
+        ('<a href="index.html"></a>', "link-name"),
+    ],
+)
+def test_a_fault_is_noticed(
+    browser: Browser, axe: str, copy: Site, planted: str, told: str
+) -> None:
+    copy.change("glossary.html", "</h1>", f"</h1>{planted}")
+    found = violations(browser, axe, copy.folder / "glossary.html")
+    assert any(told in x for x in found), found
+    assert not violations(browser, axe, copy.folder / "choose.html")

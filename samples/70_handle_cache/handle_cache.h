@@ -1,0 +1,138 @@
+// A cache of opened handles: this process opens each allocation of each
+// exporter once, however many parts of it it is sent.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <random>
+#include <utility>
+
+#include "../common/check.h"
+
+//! [part]
+/// A part of an allocation, in words that other processes understand.
+struct Part {
+  unsigned long long exporter;  ///< drawn when the exporter starts
+  unsigned long long block;     ///< id of the allocation, there
+  cudaIpcMemHandle_t handle;    ///< of the whole allocation
+  size_t offset;                ///< of the part in it, in bytes
+};
+
+/// The identity of this process. Process ids come back; this does not.
+inline unsigned long long own_identity() {
+  static const unsigned long long drawn = [] {
+    std::random_device random;
+    return (1ULL * random() << 32) | random();
+  }();
+  return drawn;
+}
+
+/// Describes memory that a pointer into an allocation begins.
+inline Part describe(const void* pointer) {
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  CUdeviceptr base = 0;
+  CU_CHECK(DRIVER(cuMemGetAddressRange)(&base, nullptr, address));
+
+  Part part{own_identity(), 0, {}, address - base};
+  CU_CHECK(DRIVER(cuPointerGetAttribute)(
+      &part.block, CU_POINTER_ATTRIBUTE_BUFFER_ID, base));
+  CUDA_CHECK(
+      cudaIpcGetMemHandle(&part.handle, reinterpret_cast<void*>(base)));
+  return part;
+}
+//! [part]
+
+/// Opened allocations, of which it keeps up to `most` that nobody uses.
+class HandleCache {
+ public:
+  explicit HandleCache(size_t most) : most_(most) {}
+
+  //! [acquire]
+  /// The part in this process. Each acquire() needs a release().
+  void* acquire(const Part& part) {
+    const Name name{part.exporter, part.block};
+    if (blocks_.count(name) == 0) {
+      while (blocks_.size() >= most_ && close_oldest()) {
+      }
+      Block& block = blocks_[name];
+      CUDA_CHECK(cudaIpcOpenMemHandle(&block.base, part.handle,
+                                      cudaIpcMemLazyEnablePeerAccess));
+      ++opens_;
+    }
+    Block& block = blocks_[name];
+    ++block.users;
+    return static_cast<char*>(block.base) + part.offset;
+  }
+
+  /// The work that uses the part is done. Its allocation stays open.
+  void release(const Part& part) {
+    Block& block = blocks_.at({part.exporter, part.block});
+    --block.users;
+    block.last_use = ++clock_;
+  }
+  //! [acquire]
+
+  //! [close]
+  /// Closes the allocation, which its exporter wants to free. Returns
+  /// false if somebody uses it: then it must not be freed.
+  bool forget(const Part& part) {
+    return close_if([&](const Name& name) {
+      return name == Name{part.exporter, part.block};
+    });
+  }
+
+  /// The same for all allocations of an exporter, which wants to end.
+  bool forget_exporter(unsigned long long exporter) {
+    return close_if(
+        [&](const Name& name) { return name.first == exporter; });
+  }
+  //! [close]
+
+  int opens() const { return opens_; }                ///< so far
+  size_t open_now() const { return blocks_.size(); }  ///< allocations
+
+ private:
+  // Never an address: it is used again, and it means nothing here.
+  using Name = std::pair<unsigned long long, unsigned long long>;
+  struct Block {
+    void* base = nullptr;
+    int users = 0;
+    unsigned long long last_use = 0;
+  };
+
+  // Closes the one that was not used for the longest time, if any is
+  // not in use.
+  bool close_oldest() {
+    auto oldest = blocks_.end();
+    for (auto at = blocks_.begin(); at != blocks_.end(); ++at)
+      if (at->second.users == 0 &&
+          (oldest == blocks_.end() ||
+           at->second.last_use < oldest->second.last_use))
+        oldest = at;
+    if (oldest == blocks_.end()) return false;
+    CUDA_CHECK(cudaIpcCloseMemHandle(oldest->second.base));
+    blocks_.erase(oldest);
+    return true;
+  }
+
+  template <class Condition>
+  bool close_if(Condition condition) {
+    bool all = true;
+    for (auto at = blocks_.begin(); at != blocks_.end();) {
+      const auto next = std::next(at);
+      if (condition(at->first) && at->second.users > 0) {
+        all = false;
+      } else if (condition(at->first)) {
+        CUDA_CHECK(cudaIpcCloseMemHandle(at->second.base));
+        blocks_.erase(at);
+      }
+      at = next;
+    }
+    return all;
+  }
+
+  size_t most_;
+  std::map<Name, Block> blocks_;
+  unsigned long long clock_ = 0;
+  int opens_ = 0;
+};

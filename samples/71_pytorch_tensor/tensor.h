@@ -1,0 +1,97 @@
+// A tensor as PyTorch sends it to another process: the packet that
+// producer.py and the lesson exchange, the file of counts, and a kernel
+// that goes over the elements.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <atomic>
+
+#include "../common/check.h"
+
+//! [tensor]
+/// What reduce_tensor() gives, for a tensor of two dimensions.
+struct Tensor {
+  int64_t device;          ///< in the order of the sender
+  char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
+  int64_t storage_bytes;   ///< size of the storage
+  int64_t storage_offset;  ///< its place in the block, in bytes
+  char counter[64];        ///< the name of a file in shared memory …
+  int64_t counter_index;   ///< … and the place of the count in it
+  cudaIpcEventHandle_t event;  ///< what the sender has recorded
+  int64_t must_wait;           ///< is there an event?
+  int64_t offset;              ///< in the storage, in elements
+  int64_t size[2];             ///< rows and columns
+  int64_t stride[2];           ///< from row to row, column to column
+};
+static_assert(sizeof(Tensor) == 280, "as in producer.py");
+
+/// A count is 1 as long as the other process uses the tensor.
+struct Counters {
+  std::atomic<int> users;  ///< the last one removes the file's name
+  char unused[60];         ///< no meaning
+  std::atomic<int64_t> count[10000];  ///< one for each tensor sent
+};
+//! [tensor]
+
+static __device__ int wrong_elements;
+
+// What visit() writes is written over whatever was there.
+constexpr int kAnything = 0;
+
+static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
+                                    int written) {
+  const int columns = tensor.size[1];
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= tensor.size[0] * columns) return;
+  int* element = data + i / columns * tensor.stride[0] +
+                 i % columns * tensor.stride[1];
+  if (seen != kAnything && *element != seen + i)
+    atomicAdd(&wrong_elements, 1);
+  *element = written + i;
+}
+
+/// Queues a kernel that counts the elements that are not `seen`,
+/// `seen` + 1 … in rows, and writes `written`, `written` + 1 … there.
+inline void visit(void* block, const Tensor& tensor, int seen,
+                  int written, cudaStream_t stream = nullptr) {
+  char* storage = static_cast<char*>(block) + tensor.storage_offset;
+  int* data = reinterpret_cast<int*>(storage) + tensor.offset;
+  const int count = tensor.size[0] * tensor.size[1];
+  visit_kernel<<<(count + 255) / 256, 256, 0, stream>>>(data, tensor,
+                                                        seen, written);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+/// How many were wrong since the last call? Waits for the kernels.
+inline int wrong_so_far() {
+  int wrong = -1;
+  const int none = 0;
+  CUDA_CHECK(
+      cudaMemcpyFromSymbol(&wrong, wrong_elements, sizeof wrong));
+  CUDA_CHECK(cudaMemcpyToSymbol(wrong_elements, &none, sizeof none));
+  return wrong;
+}
+
+//! [counters]
+/// Maps the file of counts; with O_CREAT it makes the file first.
+inline Counters* open_counters(const char* name, int flags) {
+  const int fd = shm_open(name, O_RDWR | flags, 0600);
+  SYS_CHECK(fd);
+  if (flags & O_CREAT) SYS_CHECK(ftruncate(fd, sizeof(Counters)));
+  void* at = mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE,
+                  MAP_SHARED, fd, 0);
+  SYS_CHECK(close(fd));
+  if (at == MAP_FAILED) SYS_CHECK(-1);
+  ++static_cast<Counters*>(at)->users;
+  return static_cast<Counters*>(at);
+}
+
+/// Unmaps it; the last process removes the name.
+inline void close_counters(const char* name, Counters* counters) {
+  if (--counters->users == 0) SYS_CHECK(shm_unlink(name));
+  SYS_CHECK(munmap(counters, sizeof *counters));
+}
+//! [counters]

@@ -1,0 +1,46 @@
+// A ring of slots in memory that processes share, and the words that
+// say which of them are full. Streams wait for the words and write
+// them.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "../common/check.h"
+
+constexpr int kSlots = 4;
+constexpr int kCount = 1 << 16;  ///< values of an item
+
+//! [ring]
+// The words lie before the slots: how many items were made, and how
+// many each consumer has taken.
+constexpr size_t kWords = 4096;     // bytes
+constexpr size_t kBytes = 2 << 20;  // a page: nobody else is in it
+static_assert(kWords + kSlots * kCount * sizeof(int) <= kBytes);
+
+struct Ring {
+  char* memory;
+
+  CUdeviceptr made() const {
+    return reinterpret_cast<CUdeviceptr>(memory);
+  }
+  CUdeviceptr taken(int consumer) const {
+    return made() + (1 + consumer) * sizeof(int);
+  }
+  int* slot(int item) const {
+    return reinterpret_cast<int*>(memory + kWords) +
+           item % kSlots * kCount;
+  }
+};
+
+/// The stream goes on once the word is at least that.
+inline void wait_for(cudaStream_t stream, CUdeviceptr word,
+                     int at_least) {
+  CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word, at_least,
+                                       CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+/// Writes the word after all earlier work of the stream.
+inline void write(cudaStream_t stream, CUdeviceptr word, int value) {
+  CU_CHECK(DRIVER(cuStreamWriteValue32)(stream, word, value,
+                                        CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+//! [ring]
