@@ -123,6 +123,7 @@ def _table(table: re.Match[str]) -> str:
     count = len(cells)
     inner = re.sub(r'\s*class="markdownTable\w*"', "", inner)
     inner = re.sub(r"<th(?: [^>]*)?>", '<th scope="col">', inner)
+    inner = re.sub(r'<th scope="col">\s*</th>', "<td></td>", inner)  # a corner
     # A table whose first column names things: it is the head of its row.
     inner = re.sub(
         r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
