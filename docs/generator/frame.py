@@ -76,6 +76,7 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
     body = re.sub(r"<(/?)blockquote\b[^>]*>", _rule, body)
     body = FRAGMENT.sub(_code, body)
     body = TABLE.sub(_table, body)
+    body = body.replace('<div class="memitem">', '<div class="memitem" tabindex="0">')
     page.body = EMPTY.sub("", links.linked(body, known))
     _headings(page)
     return page

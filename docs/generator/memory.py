@@ -68,7 +68,7 @@ def figure(scene: Scene) -> str:
     if scene.importer:
         parts.append(_arrow(RIGHT + 14, MIDDLE + BLOCK + 4, style))
     return (
-        f'<figure class="picture">{"".join(parts)}</svg>'
+        f'<figure class="picture" tabindex="0">{"".join(parts)}</svg>'
         f"<figcaption>{escape(scene.title)}.</figcaption></figure>\n"
     )
 

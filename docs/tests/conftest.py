@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,16 @@ from generator import links
 
 TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("IPCLAB_BUILD", TOP / "build/dev"))
+
+
+# Pages that are made alike: of so many, one is looked at.
+ALIKE = {
+    "rule_": 60,
+    "class|struct|namespace|group__": 12,
+    r".*_8h[.]html": 6,
+    "lesson_": 6,
+    "rules_": 8,
+}
 
 
 class Site:
@@ -35,9 +46,20 @@ class Site:
 
     @property
     def some(self) -> list[Path]:
-        """All but most of the rules and classes, which are made alike."""
-        alike = [x for x in self.pages if x.name.startswith(("rule_", "class"))]
-        return [x for x in self.pages if x not in alike or x in alike[::15]]
+        """Every page that is made by hand, and one in a few of those made alike.
+
+        All of them with IPCLAB_ALL_PAGES=1: a browser needs half an hour for that.
+        """
+        if os.environ.get("IPCLAB_ALL_PAGES") == "1":
+            return self.pages
+        shown = []
+        alike: dict[str, int] = {}
+        for path in self.pages:
+            kind = next((x for x in ALIKE if re.match(x, path.name)), "")
+            alike[kind] = alike.get(kind, -1) + 1
+            if not kind or alike[kind] % ALIKE[kind] == 0:
+                shown.append(path)
+        return shown
 
     def text(self, page: str) -> str:
         """The source of a page, `lesson_01.html` for example."""

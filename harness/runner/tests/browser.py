@@ -53,6 +53,7 @@ class Browser:
             popen_kw={"preexec_fn": _end_with_parent},
         )
         self._driver = Chrome(options, service)
+        self._driver.set_script_timeout(120)
 
     def __enter__(self) -> Browser:
         return self
