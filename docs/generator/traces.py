@@ -140,9 +140,12 @@ def _words(source: str) -> frozenset[str]:
 
 
 def sources(lesson: str) -> tuple[str, str]:
-    """The program of a lesson, and what samples/common does for it."""
+    """The program of a lesson, and what its own headers and the common ones do."""
     program = TOP / "samples" / lesson / f"{lesson.partition('_')[2]}.cu"
-    headers = sorted((TOP / "samples/common").glob("*.h"))
+    headers = [
+        *sorted(program.parent.glob("*.h")),
+        *sorted((TOP / "samples/common").glob("*.h")),
+    ]
     return program.read_text(), "".join(path.read_text() for path in headers)
 
 

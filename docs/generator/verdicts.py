@@ -45,7 +45,7 @@ def _side_by_side(runs: list[Run]) -> str:
         [name, *(str(one.get(x, 0)) for x in used), files(run)]
         for name, one, run in zip(names, counts, runs, strict=True)
     ]
-    text = table(["machine", *used, "take along"], machines)
+    text = table(["machine", *used, "to download"], machines)
     by_run = [{row.ctest: row for row in summary.tests(run.rows)} for run in runs]
     tests = list(dict.fromkeys(name for one in by_run for name in one))
     lines_of: dict[bool, list[list[str]]] = {True: [], False: []}
