@@ -231,6 +231,55 @@ TEST(DeviceFlags, AtomicsOfSystemScopeOrderTwoProcesses) {
   every_round_is_seen(kByKernels);
 }
 
+namespace {
+
+// Waits for the value that is there, and writes another one.
+void observe_operations(Role& me, const char* where, const Words& word) {
+  clear(word);
+  const Stream stream;
+  const CUresult waits = wait_for(word, 0, stream);
+  const CUresult writes = write(word, 7, stream);
+  for (const CUresult code : {waits, writes}) {
+    EXPECT_TRUE(code == CUDA_SUCCESS || code == CUDA_ERROR_INVALID_VALUE ||
+                code == CUDA_ERROR_NOT_SUPPORTED)
+        << name_of(code);
+  }
+  EXPECT_TRUE(passes(stream));
+  uint32_t seen = 0;
+  CALL(cudaMemcpy(&seen, word.data, sizeof seen, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(seen, writes == CUDA_SUCCESS ? 7u : 0u);
+  me.observe(std::string(where) + ": wait " + name_of(waits) + ", write " +
+             name_of(writes));
+}
+
+}  // namespace
+
+TEST(DeviceFlags, AWordInAPoolIsObserved) {
+  covers("FLAG-06");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const AsyncBuffer of_device(kWordBytes);
+    observe_operations(me, "the device's own pool", of_device);
+    const Pool pool(shareable());
+    const AsyncBuffer lent(pool, kWordBytes);
+    observe_operations(me, "a pool that can be exported", lent);
+    me.send_descriptor("pool", pool.exported().get());
+    me.send("pointer", lent.exported());
+    me.wait("freed");
+  });
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    {
+      const AsyncBuffer borrowed(
+          pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kWordBytes);
+      observe_operations(me, "an imported pool", borrowed);
+    }
+    me.signal("freed");
+  });
+  scenario.run(20s);
+}
+
 TEST(DeviceFlags, ManagedMemoryIsRefused) {
   covers("FLAG-05");
   needs(gpus(1), managed);

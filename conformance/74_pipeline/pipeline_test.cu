@@ -18,16 +18,18 @@ constexpr int kItems = 200;
 constexpr int kConsumers = 2;
 
 // The three ways: what the producer makes and sends to each consumer, and what
-// a consumer opens.
+// a consumer opens. `memory` has the slots, words() are the ring's.
 struct Legacy {
   struct Lent {
     DeviceBuffer memory{kBytes};
+    void* words() const { return words_after(memory.data); }
     void send(Role& me) const { me.send("handle", memory.legacy_handle()); }
   };
   struct Borrowed {
     LegacyMapping memory;
     explicit Borrowed(Role& me)
         : memory(me.receive<cudaIpcMemHandle_t>("handle"), kBytes) {}
+    void* words() const { return words_after(memory.data); }
   };
 };
 
@@ -39,6 +41,7 @@ struct ByDescriptor {
   struct Lent {
     Chunk chunk = Chunk::create(whole_granules());
     Mapping memory{chunk, whole_granules()};
+    void* words() const { return words_after(memory.data); }
     void send(Role& me) const {
       for (int c = 0; c < kConsumers; ++c)
         me.send_descriptor("chunk", chunk.descriptor().get());
@@ -49,31 +52,40 @@ struct ByDescriptor {
     explicit Borrowed(Role& me)
         : memory(Chunk::import(me.receive_descriptor("chunk")),
                  whole_granules()) {}
+    void* words() const { return words_after(memory.data); }
   };
 };
 
+// The words lie beside the pool: drivers refuse stream memory operations in it
+// (FLAG-06).
 struct ByPool {
   struct Lent {
     Pool pool{shareable()};
     AsyncBuffer memory{pool, kBytes};
+    DeviceBuffer beside{kBytes};
+    void* words() const { return beside.data; }
     void send(Role& me) const {
       for (int c = 0; c < kConsumers; ++c)
         me.send_descriptor("pool", pool.exported().get());
       me.send("pointer", memory.exported());
+      me.send("words", beside.legacy_handle());
     }
   };
   struct Borrowed {
     Pool pool;
     AsyncBuffer memory;
+    LegacyMapping beside;
     explicit Borrowed(Role& me)
         : pool(me.receive_descriptor("pool")),
-          memory(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
-                 kBytes) {}
+          memory(pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes),
+          beside(me.receive<cudaIpcMemHandle_t>("words"), kBytes) {}
+    void* words() const { return beside.data; }
   };
 };
 
-Ring ring_in(const Words& memory) {
-  return {reinterpret_cast<char*>(memory.data)};
+template <class Side>
+Ring ring_in(const Side& side) {
+  return {side.memory.data, side.words()};
 }
 
 Words slot(const Ring& ring, int item) {
@@ -116,11 +128,11 @@ void producer(Role& me, bool one_is_killed) {
   typename Way::Lent lent;
   CALL(cudaDeviceSynchronize());
   lent.memory.poison();
-  CALL(cudaMemset(lent.memory.data, 0, kWords));
+  CALL(cudaMemset(lent.words(), 0, kWordBytes));
   CALL(cudaDeviceSynchronize());
   lent.send(me);
   me.wait("borrowed", kConsumers);
-  const Ring ring = ring_in(lent.memory);
+  const Ring ring = ring_in(lent);
   const Stream stream, other;
   for (int item = 0; item < kItems; ++item) queue_item(ring, item, stream);
   if (one_is_killed) {
@@ -139,7 +151,7 @@ void consumer(Role& me) {
   {
     const typename Way::Borrowed borrowed(me);
     me.signal("borrowed");
-    const Ring ring = ring_in(borrowed.memory);
+    const Ring ring = ring_in(borrowed);
     const Stream stream;
     for (int item = 0; item < kItems; ++item)
       take_item(ring, me.index(), item, &wrong, stream);
@@ -173,7 +185,7 @@ TEST(Pipeline, EveryItemPassesByADescriptor) {
 
 TEST(Pipeline, EveryItemPassesByAPool) {
   covers("PIPE-03");
-  needs(gpus(1), pool_fd);
+  needs(gpus(1), pool_fd, legacy_memory);
   all_items_pass<ByPool>();
 }
 
@@ -189,7 +201,7 @@ TEST(Pipeline, AKilledConsumerStopsNobody) {
       load_kernels();
       WrongWords& wrong = *new WrongWords;
       auto& borrowed = *new Legacy::Borrowed(me);
-      const Ring ring = ring_in(borrowed.memory);
+      const Ring ring = ring_in(borrowed);
       const Stream& stream = *new Stream;
       me.signal("borrowed");
       for (int item = 0; item < after + 40; ++item) {

@@ -55,10 +55,10 @@ void finish(cudaStream_t stream, Ring ring, std::vector<Child>& all) {
 template <class Way>
 int produce(std::vector<Child>& consumers, bool one_is_killed) {
   Way way;
-  way.make(kBytes);
-  const Ring ring{static_cast<char*>(way.data)};
+  way.make();
+  const Ring ring{way.data, way.words()};
   CUDA_CHECK(cudaMemset(way.data, kPoison, kBytes));
-  CUDA_CHECK(cudaMemset(way.data, 0, kWords));
+  CUDA_CHECK(cudaMemset(way.words(), 0, kWordBytes));
   CUDA_CHECK(cudaDeviceSynchronize());
   cudaStream_t stream;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -89,7 +89,7 @@ template <class Way>
 void consume(Channel& channel, int me, int items) {
   Way way;
   way.borrow(channel);
-  const Ring ring{static_cast<char*>(way.data)};
+  const Ring ring{way.data, way.words()};
   int* wrong = static_cast<int*>(allocate_values(1, 0));
   cudaStream_t stream;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

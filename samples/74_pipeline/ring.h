@@ -10,26 +10,30 @@ constexpr int kSlots = 4;
 constexpr int kCount = 1 << 16;  ///< values of an item
 
 //! [ring]
-// The words lie before the slots: how many items were made, and how
-// many each consumer has taken.
-constexpr size_t kWords = 4096;     // bytes
+constexpr size_t kSlotBytes = kSlots * kCount * sizeof(int);
+constexpr size_t kWordBytes = 4096;
 constexpr size_t kBytes = 2 << 20;  // a page: nobody else is in it
-static_assert(kWords + kSlots * kCount * sizeof(int) <= kBytes);
+static_assert(kSlotBytes + kWordBytes <= kBytes);
 
 struct Ring {
-  char* memory;
+  void* slots;
+  void* words;  // how many items were made, how many each has taken
 
   CUdeviceptr made() const {
-    return reinterpret_cast<CUdeviceptr>(memory);
+    return reinterpret_cast<CUdeviceptr>(words);
   }
   CUdeviceptr taken(int consumer) const {
     return made() + (1 + consumer) * sizeof(int);
   }
   int* slot(int item) const {
-    return reinterpret_cast<int*>(memory + kWords) +
-           item % kSlots * kCount;
+    return static_cast<int*>(slots) + item % kSlots * kCount;
   }
 };
+
+/// Where the words are if they lie in the same memory as the slots.
+inline void* words_after(void* slots) {
+  return static_cast<char*>(slots) + kSlotBytes;
+}
 
 /// The stream goes on once the word is at least that.
 inline void wait_for(cudaStream_t stream, CUdeviceptr word,

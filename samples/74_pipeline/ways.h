@@ -1,17 +1,19 @@
-// Three ways to share the same memory. Each has the same five steps,
-// and a pipeline cannot tell them apart.
+// Three ways to share the memory of a ring. Each has the same five
+// steps, and a pipeline cannot tell them apart.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "../common/pool.h"
 #include "../common/vmm.h"
+#include "ring.h"
 
 //! [legacy]
 struct LegacyHandle {
   static constexpr char kName[] = "a legacy handle";
   void* data = nullptr;
 
-  void make(size_t bytes) { CUDA_CHECK(cudaMalloc(&data, bytes)); }
+  void* words() const { return words_after(data); }
+  void make() { CUDA_CHECK(cudaMalloc(&data, kBytes)); }
   void lend(Channel& channel) const {
     cudaIpcMemHandle_t handle;
     CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
@@ -35,9 +37,10 @@ struct Descriptor {
   size_t size = 0;
   Memory memory = 0;
 
-  void make(size_t bytes) {
+  void* words() const { return words_after(data); }
+  void make() {
     const CUmemAllocationProp wanted = shareable();
-    size = whole_granules(bytes, wanted);
+    size = whole_granules(kBytes, wanted);
     CU_CHECK(DRIVER(cuMemCreate)(&memory, size, &wanted, 0));
     data = map_memory(memory, size);
   }
@@ -62,29 +65,42 @@ struct Pool {
   static constexpr char kName[] = "a pool";
   void* data = nullptr;
   cudaMemPool_t pool = nullptr;
+  LegacyHandle beside;  // a stream cannot wait for a word in a pool
 
-  void make(size_t bytes) {
+  void* words() const { return beside.data; }
+  void make() {
     pool = create_pool();
-    CUDA_CHECK(cudaMallocFromPoolAsync(&data, bytes, pool, nullptr));
+    CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
     CUDA_CHECK(cudaStreamSynchronize(nullptr));
+    beside.make();
   }
   void lend(Channel& channel) const {
     send_pool(channel, pool);
     cudaMemPoolPtrExportData pointer;
     CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
     channel.send("pointer", pointer);
+    beside.lend(channel);
   }
   void release() {
-    CUDA_CHECK(cudaFreeAsync(data, nullptr));
-    CUDA_CHECK(cudaStreamSynchronize(nullptr));
-    CUDA_CHECK(cudaMemPoolDestroy(pool));
+    leave_pool();
+    beside.release();
   }
 
   void borrow(Channel& channel) {
     pool = receive_pool(channel);
     auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
     CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));
+    beside.borrow(channel);
   }
-  void give_back() { release(); }
+  void give_back() {
+    leave_pool();
+    beside.give_back();
+  }
+
+  void leave_pool() {
+    CUDA_CHECK(cudaFreeAsync(data, nullptr));
+    CUDA_CHECK(cudaStreamSynchronize(nullptr));
+    CUDA_CHECK(cudaMemPoolDestroy(pool));
+  }
 };
 //! [pool]

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams that write a word or wait for one.
+#include <unistd.h>
+
 #include <limits>
 
 #include "gpu.h"
 #include "peer.h"
+#include "pool.h"
 
 using namespace ipclab::model::test;
 
@@ -106,6 +109,53 @@ TEST(StreamMemory, RefusesWhatTheDocumentationExcludes) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(cudaFree(managed), cudaSuccess);
   EXPECT_EQ(cudaFree(word), cudaSuccess);
+}
+
+void expect_refused_in_a_pool(const int* word) {
+  EXPECT_EQ(cuStreamWriteValue32(nullptr, at(word), 1, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamWaitValue32(nullptr, at(word), 0, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+ROLE(imports_a_word_of_a_pool) {
+  const int descriptor = test.receive_descriptor();
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(cudaMemPoolImportFromShareableHandle(
+                &pool, reinterpret_cast<void*>(intptr_t{descriptor}),
+                cudaMemHandleTypePosixFileDescriptor, 0),
+            cudaSuccess);
+  close(descriptor);
+  auto data = test.receive<cudaMemPoolPtrExportData>();
+  void* word = nullptr;
+  ASSERT_EQ(cudaMemPoolImportPointer(&word, pool, &data), cudaSuccess);
+  expect_refused_in_a_pool(static_cast<int*>(word));
+  EXPECT_EQ(cudaFree(word), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
+}
+
+// Nothing is documented; H200s answer so, in the exporter and in the importer.
+TEST(StreamMemory, RefusesMemoryOfAPool) {
+  cudaMemPool_t pool =
+      create(on_device(0, cudaMemHandleTypePosixFileDescriptor));
+  int* word = take(pool, 4, nullptr);
+  ASSERT_EQ(cudaMemset(word, 0, 4), cudaSuccess);
+  expect_refused_in_a_pool(word);
+  EXPECT_EQ(read_back(word, 1)[0], 0);
+  int descriptor = -1;
+  ASSERT_EQ(cudaMemPoolExportToShareableHandle(
+                &descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0),
+            cudaSuccess);
+  cudaMemPoolPtrExportData data;
+  ASSERT_EQ(cudaMemPoolExportPointer(&data, word), cudaSuccess);
+  Peer peer("imports_a_word_of_a_pool");
+  peer.channel().send_descriptor(descriptor);
+  peer.channel().send(data);
+  EXPECT_EQ(peer.wait(), "exit 0");
+  close(descriptor);
+  EXPECT_EQ(cudaFree(word), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
 TEST(StreamMemory, ABatchIsAllOrNothing) {
