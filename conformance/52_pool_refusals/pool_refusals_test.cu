@@ -213,33 +213,50 @@ TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   scenario.run(20s);
 }
 
+// Creates with properties that must be refused, one by one.
+static auto refuses_to_create(Role& me) {
+  return [&me](const char* what, auto change) {
+    SCOPED_TRACE(what);
+    cudaMemPoolProps wanted = shareable();
+    change(wanted);
+    Sentinel<cudaMemPool_t> pool;
+    EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
+                   cudaErrorInvalidValue, cudaErrorNotSupported);
+    note_touched(me, pool, "cudaMemPoolCreate");
+  };
+}
+
 TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const auto refuses = [&](const char* what, auto change) {
-      SCOPED_TRACE(what);
-      cudaMemPoolProps wanted = shareable();
-      change(wanted);
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
-                     cudaErrorInvalidValue, cudaErrorNotSupported);
-      note_touched(me, pool, "cudaMemPoolCreate");
-    };
+    const auto refuses = refuses_to_create(me);
     refuses("the first reserved byte",
             [](cudaMemPoolProps& wanted) { wanted.reserved[0] = 1; });
     refuses("the last reserved byte", [](cudaMemPoolProps& wanted) {
       wanted.reserved[sizeof wanted.reserved - 1] = 1;
-    });
-    refuses("security attributes of Windows", [](cudaMemPoolProps& wanted) {
-      wanted.win32SecurityAttributes = &wanted;
     });
     refuses("Win32", [](cudaMemPoolProps& wanted) {
       wanted.handleTypes = cudaMemHandleTypeWin32;
     });
     refuses("Win32 KMT", [](cudaMemPoolProps& wanted) {
       wanted.handleTypes = cudaMemHandleTypeWin32Kmt;
+    });
+    EXPECT_TRUE(context_is_usable());
+    const Pool pool(shareable());
+    EXPECT_TRUE(pool_is_usable(pool));
+  });
+  scenario.run(20s);
+}
+
+TEST(PoolRefusals, SecurityAttributesAreForWindows) {
+  covers("POOL-05");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    refuses_to_create(me)("security attributes", [](cudaMemPoolProps& wanted) {
+      wanted.win32SecurityAttributes = &wanted;
     });
     EXPECT_TRUE(context_is_usable());
     const Pool pool(shareable());

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kNextOwners = 64;
+constexpr uint64_t kKeepAll = UINT64_MAX;
 
 using PointerData = cudaMemPoolPtrExportData;
 
@@ -131,6 +132,9 @@ static void frees_before_the_importer_has(Role& me) {
   const Pool pool(shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+  // What is freed too early stays in the pool for the next owner. Given back
+  // to the system, it would stay as it is for as long as an importer has it.
+  set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   me.send_descriptor("pool", pool.exported().get());
   const Stream stream, other;
   load_kernels();
@@ -141,6 +145,7 @@ static void frees_before_the_importer_has(Role& me) {
   SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
   me.wait("importer's free is queued");
   CALL(cudaStreamWaitEvent(stream, freed));
+  const void* const lent = buffer.data;
   EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
   buffer.data = nullptr;
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -151,6 +156,7 @@ static void frees_before_the_importer_has(Role& me) {
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
     others.emplace_back(pool, kBytes, other);
+    EXPECT_NE(others.back().data, lent);
     CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
   }
   const AsyncBuffer& beside = others.front();

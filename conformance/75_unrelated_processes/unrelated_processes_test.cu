@@ -113,9 +113,12 @@ TEST(UnrelatedProcesses, APathIsEnough) {
     const DeviceBuffer own(kBytes);
     WrongWords wrong;
     own.fill(pattern("own"));
-    const Stream stream;
+    const Stream stream, other;
     CALL(cudaStreamWaitEvent(stream, event, 0));
     wrong.queue_count(memory, pattern("exporter's memory"), stream);
+    // A count that does not wait is done before this later kernel is.
+    own.queue_fill(pattern("own"), other);
+    EXPECT_TRUE(passes(other));
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.signal("importer waits");
 

@@ -2,6 +2,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -543,6 +544,33 @@ int close_unmaps_block(Call& call) {
   return code;
 }
 
+// An open from another GPU needs peer access that the program has enabled.
+int lazy_peer_noop(Call& call) {
+  static std::atomic<bool> enabled{false};
+  if (call.is("cudaDeviceEnablePeerAccess")) {
+    const int code = call.proceed();
+    if (code == kSuccess) enabled = true;
+    return code;
+  }
+  const auto name = [](const cudaIpcMemHandle_t& handle) {
+    return "gpu-" + key(handle);
+  };
+  int device = 0;
+  if (is_get(call)) {
+    const int code = call.proceed();
+    cudaPointerAttributes known{};
+    if (code == kSuccess &&
+        cudaPointerGetAttributes(&known, exported(call)) == cudaSuccess)
+      tell_processes(name(handle_of(call)), known.device);
+    return code;
+  }
+  cudaGetDevice(&device);
+  const auto here = static_cast<unsigned long long>(device);
+  if (enabled || told(name(given(call)), here) == here) return call.proceed();
+  call.fired();
+  return cudaErrorPeerAccessUnsupported;
+}
+
 // Peer access that an open made is never given back.
 int peer_resource_leak(Call& call) {
   if (is_open(call)) return keep_count(call);
@@ -735,6 +763,9 @@ void add_legacy_memory(List& list) {
   list.named("close-unmaps-block",
              "a close also ends opened neighbours in the same 2 MiB",
              {kOpen, kClose}, close_unmaps_block);
+  list.named("lazy-peer-noop",
+             "an open on another GPU enables no peer access for itself",
+             {kGet, kOpen, "cudaDeviceEnablePeerAccess"}, lazy_peer_noop, 2);
   list.named("peer-resource-leak", "a close on another GPU gives nothing back",
              {kOpen, kClose}, peer_resource_leak, 2);
   list.named("open-close-leak",

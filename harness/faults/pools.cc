@@ -456,12 +456,10 @@ int data_bound_to_address(Call& call) {
 
 // Data are good in the process that uses them first.
 int data_bound_to_process(Call& call) {
+  static Table<std::string, bool> firsts;  // is it this process?
   const std::string key = key_of_data(call.at<void*>(2));
-  first_of_all_processes(key + "-used");
-  const auto mine = static_cast<unsigned long long>(getpid());
-  if (told(key + "-used", mine) != mine) return refused(call);
-  tell_processes(key + "-used", mine);
-  return call.proceed();
+  if (!firsts.has(key)) firsts.put(key, first_of_all_processes(key + "-used"));
+  return firsts.get(key) ? call.proceed() : refused(call);
 }
 
 // An imported pool has what was there when it was imported.
@@ -675,17 +673,21 @@ int destroy_frees_all(Call& call) {
   return noted_pools(call);
 }
 
-// Overwrites what a pool has lent; this is what a later owner would do.
+// Overwrites what a pool has lent; this is what a later owner would do. A
+// driver that refuses to trim an imported pool does it nevertheless.
 int trim_takes_live(Call& call) {
   const int code = noted_pools(call);
-  if (code != kSuccess || !call.is("cudaMemPoolTrimTo")) return code;
+  if (!call.is("cudaMemPoolTrimTo")) return code;
+  if (code != kSuccess && !imported_pools.has(call.at<cudaMemPool_t>(0)))
+    return code;
+  if (code != kSuccess) accepted(call);
   for (const auto& [address, block] : blocks.all())
     if (block.pool == call.at<cudaMemPool_t>(0) &&
         cudaMemsetAsync(address, 0xDD, block.bytes, private_stream()) ==
             cudaSuccess)
       call.fired();
   cudaStreamSynchronize(private_stream());
-  return code;
+  return kSuccess;
 }
 
 // --- attributes --------------------------------------------------------------
@@ -723,37 +725,73 @@ int policy_of_import_leaks(Call& call) {
   return code;
 }
 
-// The importer's pool reports the exporter's total.
+bool asks_import_for_use(Call& call) {
+  return call.is("cudaMemPoolGetAttribute") &&
+         imported_pools.has(call.at<cudaMemPool_t>(0)) &&
+         call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrUsedMemCurrent;
+}
+
+size_t lent_by(cudaMemPool_t pool) {
+  size_t bytes = 0;
+  for (const auto& [address, block] : blocks.all())
+    if (block.pool == pool) bytes += block.bytes;
+  return bytes;
+}
+
+// CUDA 13.2 has this attribute, which older headers lack.
+constexpr auto kTypesForExport = static_cast<cudaMemPoolAttr>(10);
+
+// A pool does not tell for which handle types it was made.
+int own_types_untold(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
+      call.at<cudaMemPoolAttr>(1) != kTypesForExport ||
+      own_pools.get(call.at<cudaMemPool_t>(0)).handleTypes ==
+          cudaMemHandleTypeNone)
+    return code;
+  *call.at<int*>(2) = cudaMemHandleTypeNone;
+  call.fired();
+  return code;
+}
+
+// An imported pool tells the handle types of the exporter's.
+int imported_types_told(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
+      call.at<cudaMemPoolAttr>(1) != kTypesForExport ||
+      !imported_pools.has(call.at<cudaMemPool_t>(0)))
+    return code;
+  *call.at<int*>(2) = kFd;
+  call.fired();
+  return code;
+}
+
+// The importer's pool reports the exporter's total, also where the driver
+// refuses to tell.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
-  if (code != kSuccess) return code;
-  if (allocates(call)) {
+  if (asks_import_for_use(call)) {
+    *call.at<cuuint64_t*>(2) = told("used", 0);
+    return accepted(call);
+  }
+  if (code == kSuccess && allocates(call)) {
     size_t used = 0;
     for (const auto& [address, block] : blocks.all()) used += block.bytes;
     tell_processes("used", used);
   }
-  if (call.is("cudaMemPoolGetAttribute") &&
-      imported_pools.has(call.at<cudaMemPool_t>(0)) &&
-      call.at<cudaMemPoolAttr>(1) == cudaMemPoolAttrUsedMemCurrent) {
-    *call.at<cuuint64_t*>(2) = told("used", 0);
-    call.fired();
-  }
   return code;
 }
 
-// Freed imports go on counting as used.
+// Freed imports go on counting as used, also where the driver refuses to tell.
 int used_keeps_freed(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> most;
   const int code = noted_pools(call);
-  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
-      !imported_pools.has(call.at<cudaMemPool_t>(0)) ||
-      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemCurrent)
-    return code;
-  cuuint64_t& used = *call.at<cuuint64_t*>(2);
-  if (used < most.get(call.at<cudaMemPool_t>(0))) call.fired();
-  used = std::max(used, most.get(call.at<cudaMemPool_t>(0)));
-  most.put(call.at<cudaMemPool_t>(0), used);
-  return code;
+  if (!asks_import_for_use(call)) return code;
+  const cudaMemPool_t pool = call.at<cudaMemPool_t>(0);
+  const cuuint64_t used = lent_by(pool);
+  most.put(pool, std::max(used, most.get(pool)));
+  *call.at<cuuint64_t*>(2) = most.get(pool);
+  return code == kSuccess && used == most.get(pool) ? code : accepted(call);
 }
 
 // The pool that an imported pointer names is the exporter's.
@@ -1078,11 +1116,12 @@ void add_pools(List& list) {
   list.named("destroy-blocks",
              "destroying a pool waits until its last free is done",
              {"cudaMemPoolDestroy"}, waits_for_streams);
-  list.named("trim-breaks-live", "trimming takes memory that is in use",
-             {"cudaMemPoolTrimTo", "cudaMallocAsync", "cudaMallocFromPoolAsync",
-              "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
-              "cudaFree", "cudaFreeAsync"},
-             trim_takes_live);
+  list.named(
+      "trim-breaks-live", "trimming takes memory that is in use",
+      {"cudaMemPoolTrimTo", "cudaMallocAsync", "cudaMallocFromPoolAsync",
+       "cudaMemPoolImportFromShareableHandle", "cudaMemPoolExportPointer",
+       "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
+      trim_takes_live);
 
   // Attributes.
   list.named("threshold-not-kept", "the release threshold cannot be changed",
@@ -1097,11 +1136,21 @@ void add_pools(List& list) {
              {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
+  list.named("import-stats-keep-freed",
+             "what was freed of an imported pool still counts as used",
+             {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             used_keeps_freed);
+  list.named("pool-types-untold",
+             "a pool does not tell for which handle types it was made",
+             {"cudaMemPoolGetAttribute", "cudaMemPoolCreate"},
+             own_types_untold);
   list.named(
-      "import-stats-keep-freed",
-      "what was freed of an imported pool still counts as used",
+      "import-types-told",
+      "an imported pool tells the handle types of the exporter's",
       {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
-      used_keeps_freed);
+      imported_types_told);
   list.named("mempool-attr-foreign",
              "an imported pointer names a pool of the exporter's process",
              {"cuPointerGetAttribute", "cudaMemPoolExportPointer",
