@@ -26,6 +26,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
   Scenario scenario;
   scenario.role("exporter", [=](Role& me) {
     const Owned lent = lend(me);
+    me.wait("ready");  // the importer's context takes memory of its own
     const size_t free = free_memory();
     me.send("free", free);
     me.wait("opened");
@@ -37,6 +38,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
   scenario.role("importer", [=](Role& me) {
     CALL(cudaFree(nullptr));
     DeviceBuffer(kEveryWay).fill(pattern("loads the kernels"));
+    me.signal("ready");
     me.receive<size_t>("free");
     const size_t before = free_memory();
     Owned opened = open(me);

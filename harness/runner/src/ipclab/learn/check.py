@@ -84,7 +84,7 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
         return Complaint(
             "hang", "an end", "it still ran at the time limit, and was ended"
         )
-    if ended.survivors:
+    if ended.survivors and ended.code == 0:
         return Complaint(
             "left", "an end of all roles", f"it left {', '.join(ended.survivors)}"
         )
