@@ -11,6 +11,7 @@
 
 constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
+constexpr int kReads = 300;  // a consumer reads for a while
 
 // Here main() does not wait for the importer, as a service would not.
 int lend(Channel& channel) {
@@ -27,7 +28,9 @@ int importer(Channel channel) {
       open_memory(channel.receive<cudaIpcMemHandle_t>("handle"));
   channel.signal("opened");
 
-  const int wrong = count_wrong(data, kCount, kValue);
+  int wrong = 0;
+  for (int i = 0; i < kReads; ++i)
+    wrong += count_wrong(data, kCount, kValue);
   say("reads the exporter's values: %d wrong", wrong);
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
   channel.signal("closed");
