@@ -40,7 +40,7 @@ void send_offer(const Descriptor& connection, const Offer& offer,
                 const Descriptor& chunk, Role& me) {
   if (send_packet(connection.get(), &offer, sizeof offer, chunk.get()) !=
       sizeof offer)
-    me.broken("the named socket takes no packet");
+    me.broken("a packet cannot be sent through the named socket");
 }
 
 Offer receive_offer(const Descriptor& connection, Descriptor* chunk, Role& me) {

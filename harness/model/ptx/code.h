@@ -86,7 +86,7 @@ struct Instruction {
   /// warp runs: it cannot fault and may run earlier than it stands.
   bool pure = false;
   /// So many instructions from here on run one after another, whatever happens:
-  /// unguarded, no place where lanes may meet, pure but for the last.
+  /// none has a guard, lanes meet at none, and all but the last are pure.
   uint32_t straight = 0;
 };
 
