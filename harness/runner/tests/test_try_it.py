@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from ipclab import supervise
-from test_repository import LESSONS, TOP, build_line, profile, source, topic
+from test_build_lines import build_line, profile
+from test_repository import LESSONS, TOP, source, topic
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
 

@@ -21,6 +21,12 @@ namespace {
 
 int peer = -1;  // a pidfd
 
+int open_process(pid_t pid) {
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  SYS_CHECK(process);
+  return process;
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto* cases : {&kMemory, &kLifetimes, &kEvents, &kChunks, &kPools})
@@ -29,19 +35,25 @@ std::vector<Case> all_cases() {
 }
 
 int start_importer(char** argv, int socket) {
+  // Opened here: the exporter may have ended before its importer runs.
+  const int exporter = open_process(getpid());
   const pid_t pid = fork();
   SYS_CHECK(pid);
-  if (pid != 0) return pid;
-  const std::string number = std::to_string(dup(socket));
+  if (pid != 0) {
+    close(exporter);
+    return pid;
+  }
+  const std::string inherited = std::to_string(dup(socket));
+  const std::string process = std::to_string(dup(exporter));
   execl("/proc/self/exe", argv[0], argv[1], argv[2], "--importer",
-        number.c_str(), nullptr);
+        inherited.c_str(), process.c_str(), nullptr);
   _exit(EXIT_FAILURE);
 }
 
 int run(const Case& role, bool wrong, char** argv) {
   if (argv[3] != nullptr) {
     role_name() = "importer";
-    peer = static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0));
+    peer = std::atoi(argv[5]);
     Channel channel(std::atoi(argv[4]));
     role.importer(channel, wrong);
     return EXIT_SUCCESS;
@@ -50,7 +62,7 @@ int run(const Case& role, bool wrong, char** argv) {
   int ends[2];
   SYS_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
   const pid_t pid = start_importer(argv, ends[1]);
-  peer = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  peer = open_process(pid);
   close(ends[1]);
   Channel channel(ends[0]);
   role.exporter(channel, wrong);
@@ -66,8 +78,7 @@ void wait_for_peers_end() {
 }
 
 int end_of(pid_t child) {
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-  SYS_CHECK(process);
+  const int process = open_process(child);
   pollfd ended{process, POLLIN, 0};
   if (poll(&ended, 1, 20000) != 1) {
     std::fprintf(stderr, "process %d does not end\n", child);
