@@ -28,10 +28,10 @@ class Attempt:
 
 
 class View(Protocol):
-    """Who watches the run."""
+    """What observes the run."""
 
     def begin(self, total: int) -> None:
-        """So many attempts will be made."""
+        """`total` attempts will be made."""
 
     def started(self, name: str) -> None:
         """A test has started."""
@@ -40,7 +40,7 @@ class View(Protocol):
         """A test has been judged."""
 
     def end(self) -> None:
-        """Nothing runs any more."""
+        """The run is over."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,13 +121,13 @@ class Plugin:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        # Attempt by attempt: a repeated test meets other neighbours each time.
+        # Attempt by attempt, so a repeated test runs beside other tests each time.
         jobs = [
             Attempt(item.case, attempt)
             for attempt in range(1, run.settings.repeat + 1)
             for item in items
         ]
-        # First those that wait until nothing runs: later that may never be.
+        # First those that run alone: later other tests may always be running.
         jobs.sort(key=lambda job: not job.case.alone)
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
@@ -146,7 +146,7 @@ class Plugin:
         except HarnessError as error:
             run.error = str(error)
             pytest.exit(str(error), returncode=3)
-        except BrokenPipeError:  # nobody watches any more
+        except BrokenPipeError:  # nobody reads the output any more
             complete = False
         finally:
             if view:
@@ -170,7 +170,7 @@ class Plugin:
         session.exitstatus = self.run.exit_code
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What fails the run in addition to its tests."""
+        """Print what fails the run in addition to its tests."""
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 

@@ -1,4 +1,4 @@
-"""`ipclab learn`: hands out an exercise, watches it, says what is wrong with it."""
+"""`ipclab learn`: hands out an exercise, watches its file, says what is wrong."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Request:
     action: str
     exercise: str | None
     backend: str
-    once: bool  # do not watch
-    show: bool  # the solution before it passed
+    once: bool  # check once and do not watch
+    show: bool  # show the solution even before it has passed
     verify: bool
     report: Path | None
 
@@ -74,7 +74,9 @@ def run(out: Console, request: Request) -> int:
         else _next(folder, known)
     )
     if exercise is None:
-        out.print("All exercises are done. `ipclab learn --verify` runs them all anew.")
+        out.print(
+            "All exercises are done. `ipclab learn --verify` runs them all again."
+        )
         return 0
     if request.action == "hint":
         return _hint(out, folder, exercise)
@@ -124,10 +126,12 @@ def _task(out: Console, folder: Folder, exercise: Exercise, bench: Toolbox) -> N
 
 
 def _check(out: Console, bench: Toolbox, folder: Folder, exercise: Exercise) -> Verdict:
-    """Check it, write it down, and say it."""
+    """Check it, save the result and print it."""
     source = folder.source(exercise)
     began = time.monotonic()
-    digest = progress.digest(source)  # of what was built, not of a later save
+    digest = progress.digest(
+        source
+    )  # of the source that was built, not of a later save
     verdict = judge(bench, exercise, source, folder.work)
     with folder.change(exercise) as state:
         state.last = verdict.complaint.kind if verdict.complaint else None
@@ -199,7 +203,7 @@ def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> i
         if state.passed is None and not show:
             raise UsageError(
                 f"{exercise.name} has not passed yet: try `ipclab learn hint`; "
-                "`ipclab learn solution --show` shows it all the same"
+                "`ipclab learn solution --show` shows it nevertheless"
             )
         state.shown = state.shown or state.passed is None
     for solution in exercise.solutions:
@@ -261,7 +265,7 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise]) -> int:
 def _verify(
     out: Console, request: Request, folder: Folder, known: Sequence[Exercise]
 ) -> int:
-    """Check everything anew that counts as passed."""
+    """Check again everything that counts as passed."""
     bench = Toolbox(request.build, request.backend)
     states = folder.read()
     passed = [x for x in known if (s := states.get(x.name)) and s.passed]
@@ -276,7 +280,7 @@ def _verify(
             verdict = judge(bench, exercise, source, folder.work)
             answer = verdict.complaint.kind if verdict.complaint else ""
             if not answer and progress.digest(source) != states[exercise.name].digest:
-                answer = ""  # another source than then, and it passes, too
+                answer = ""  # the source has changed since then, and it also passes
         failed += bool(answer)
         told = f"does not pass: {answer}" if answer else "passes"
         shown = ", solution shown" if states[exercise.name].shown else ""
@@ -287,8 +291,8 @@ def _verify(
             highlight=False,
         )
     out.print(
-        f"{len(passed) - failed} of {len(passed)} solutions pass anew, "
-        f"of {len(known)} exercises; on {bench.where}",
+        f"{len(passed) - failed} of {len(passed)} solutions pass again, of  "
+        f"{len(known)} exercises; on {bench.where}",
         style="bold",
         markup=False,
     )
@@ -356,7 +360,7 @@ def _watch_one(
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes with a save; None while an editor replaces the file."""
+    """A value that changes with a save; None while an editor replaces the file."""
     try:
         status = path.stat()
     except OSError:
@@ -366,7 +370,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key for so many seconds; empty if there is none."""
+    """A function that waits some seconds for a key; it returns "" if there is none."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
