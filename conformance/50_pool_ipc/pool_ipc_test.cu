@@ -310,7 +310,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// Refused, or else of use: data that nobody can import is neither.
+// Refused, or usable: data that nobody can import is neither.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
@@ -446,7 +446,7 @@ TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   scenario.run(20s);
 }
 
-// What the exporter writes in a round.
+// The values that the exporter writes in a round.
 static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
