@@ -114,6 +114,7 @@ def _command(options: argparse.Namespace) -> int:
                 show=options.show,
                 verify=options.verify,
                 report=options.report,
+                path=options.path,
             ),
         )
     if options.command == "explain":
@@ -435,6 +436,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=progress.DEFAULT,
         help=f"your folder (default: {progress.DEFAULT})",
+    )
+    mend.add_argument(
+        "--path",
+        metavar="NAME",
+        default=None,
+        help="which exercises, in which order, from now on: two_hours, one_day, "
+        "two_days, self_study (default)",
     )
     mend.add_argument("--once", action="store_true", help="check once, do not watch")
     mend.add_argument(
