@@ -213,6 +213,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         backend=options.backend,
         profile=options.profile,
         expect=options.expect,
+        apart=options.apart,
     )
 
 
@@ -354,6 +355,11 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         help="rows, one a line, that must be judged here: 'not applicable' fails",
+    )
+    run.add_argument(
+        "--apart",
+        action="store_true",
+        help="no test shares processes with others: slower, the same verdicts",
     )
     for name in ("requirements", "deviations"):
         run.add_argument(

@@ -143,7 +143,7 @@ class Toolbox:
                 **fault.environment,
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
-                "IPCLAB_MUTANT_LOG": str(log),
+                "IPCLAB_CHOICE_LOG": str(log),
             }
             if fault.kind != faults.HOOK:
                 environment["LD_PRELOAD"] = str(library)
