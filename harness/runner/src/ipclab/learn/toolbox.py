@@ -143,7 +143,6 @@ class Toolbox:
                 **fault.environment,
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
-                "IPCLAB_CHOICE_LOG": str(log),
             }
             if fault.kind != faults.HOOK:
                 environment["LD_PRELOAD"] = str(library)
