@@ -88,7 +88,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         made.append(Step(process.name, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
-    return _without_rounds(_level(made, begins))
+    return without_rounds(_level(made, begins))
 
 
 def _is_exit(entry: Call | Event) -> bool:
@@ -210,7 +210,7 @@ def _event(event: Event, at: int, rule: str) -> Step:
     return Step(event.process.name, "call", text, at, finding=rule)
 
 
-def _without_rounds(made: list[Step]) -> list[Step]:
+def without_rounds(made: list[Step]) -> list[Step]:
     """The steps, with a loop of three or more equal rounds shown once."""
     shapes = [step.shape for step in made]
     kept: list[Step] = []
