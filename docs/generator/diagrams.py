@@ -57,7 +57,7 @@ def located(
     What a helper of samples/common asks the machine first is one step.
     """
     steps = traces.steps(lesson, program + common)
-    where = align.places(steps[: 2 * MOST_STEPS], program, common)
+    where = align.places(steps[: 2 * MOST_STEPS], program, common, lesson.names[0])
     return _folded(steps, where)
 
 

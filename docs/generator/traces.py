@@ -111,7 +111,8 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
             text = as_written(text, source)
         if not text or step.kind == "end":
             continue
-        told = step.detail if step.kind in ("refused", "message") else ""
+        kept = step.kind in ("refused", "message") or step.detail == sequence.NOT_YET
+        told = step.detail if kept else ""
         drawn.append(replace(step, text=text, detail=told))
     return drawn
 
@@ -127,6 +128,8 @@ def as_written(name: str, source: str) -> str:
         return name
     family = re.match("cuMem(cpy|set)", name)
     known = RUNTIME.get(family[0] if family else name, ())
+    if family and name.endswith("Async"):
+        known = tuple(sorted(known, key=lambda x: not x.endswith("Async")))
     words = _words(source)
     for candidate in (name, *known, f"cuda{name.removeprefix('cu')}"):
         if candidate in words:

@@ -35,9 +35,11 @@ std::vector<std::string> left_in_shared_memory(
 /// never unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process; as a subreaper it has inherited
-/// those of its roles. Returns what they were ("sleep 30 (pid 4711)").
-std::vector<std::string> end_children(std::chrono::milliseconds deadline);
+/// Ends and reaps every child of this process but those of `kept`; as a
+/// subreaper it has inherited those of its roles. Returns what they were
+/// ("sleep 30 (pid 4711)").
+std::vector<std::string> end_children(std::chrono::milliseconds deadline,
+                                      const std::set<pid_t>& kept = {});
 
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
 /// as NVML reports it; none if NVML does not.

@@ -17,6 +17,7 @@ from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
+NOT_YET = "not ready"  # what a query of work answers that is not done
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
         kind = "copy"
     detail = memory.name if memory is not None else ""
     if call.result == NOT_READY:  # an answer, no refusal
-        detail = "not ready"
+        detail = NOT_YET
     elif not call.ok:
         kind, detail = "refused", result_name(call.result)
     return Step(
