@@ -48,7 +48,12 @@ PTX = ["-gencode", "arch=compute_90,code=compute_90"]
 FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
 
 EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run here
-MODEL_SAYS = re.compile(r"^ipclab model(?: \[\d+\])?: (.*)$", re.M)
+# Not every line of the model is a limit: a kernel's assertion is none.
+MODEL_SAYS = re.compile(
+    r"^ipclab model(?: \[\d+\])?: "
+    r"(.*(?:reference model|not supported|brings NVIDIA's runtime|PTX|NVRTC).*)$",
+    re.M,
+)
 FAILED = re.compile(
     r"\b(?:test failed|result = fail|failed!|incorrect results?|verification failed)\b",
     re.I,
@@ -75,6 +80,7 @@ class Program:
     sources: list[str]
     flags: list[str] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)  # made: from
+    headers: list[str] = field(default_factory=list)  # of the toolkit, for NVRTC
     arguments: list[str] = field(default_factory=list)
     binary: str = ""
 
@@ -118,7 +124,9 @@ def cuda_samples(checkout: Path) -> Iterator[Program]:
         modules = {}
         if kernel is not None and made is not None:
             modules[made[1]] = kernel[1]
-        yield Program(found[1], list_file.parent, found[2].split(), flags, modules)
+        headers = re.findall(r"\{CUDA_INCLUDE_DIR\}/([\w/.]+)", text)
+        sources = found[2].split()
+        yield Program(found[1], list_file.parent, sources, flags, modules, headers)
 
 
 def nvbandwidth(checkout: Path) -> Iterator[Program]:
@@ -159,6 +167,10 @@ def build(program: Program, work: Path) -> str:
         link = room / entry.name
         if not link.exists() and entry.name != binary.name:
             link.symlink_to(entry.resolve())
+    for header in program.headers:
+        link = room / Path(header).name
+        if not link.exists():
+            link.symlink_to(toolkit() / "include" / header)
     for made, kernel in program.modules.items():
         kind = "-fatbin" if made.endswith("fatbin") else "-ptx"
         target = ["-arch=compute_90"] if kind == "-ptx" else PTX
@@ -171,6 +183,14 @@ def build(program: Program, work: Path) -> str:
     return compile_quietly(
         ["nvcc", *FLAGS, *map(str, sources), *program.flags, "-o", str(binary)], room
     )
+
+
+def toolkit() -> Path:
+    """The folder of the CUDA Toolkit; SystemExit if no nvcc is on PATH."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise SystemExit("ci/foreign: no nvcc; run ci/setup first")
+    return Path(nvcc).resolve().parents[1]
 
 
 def compile_quietly(command: Sequence[str], folder: Path) -> str:
@@ -260,7 +280,9 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=TOP / "build" / "foreign")
     parser.add_argument("--build", type=Path, default=TOP / "build" / "dev")
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS")
-    parser.add_argument("--no-run", action="store_true", help="only build")
+    parser.add_argument(
+        "--missing", action="store_true", help="only those without a result"
+    )
     options = parser.parse_args()
     checkout = options.checkout.resolve()
     work = options.work.resolve()
@@ -272,32 +294,33 @@ def main() -> int:
         str(options.build.resolve()),
     ]
     ipclab += ["--profile", "two-gpus"]
-    if shutil.which("nvcc") is None:
-        raise SystemExit("ci/foreign: no nvcc; run ci/setup first")
+    toolkit()
 
-    outcomes = []
+    table = work / f"{options.programs}.json"
+    known = json.loads(table.read_text()) if table.is_file() else {}
+    outcomes = {}
     for program in kinds[options.programs](checkout):
-        if options.k and program.name not in options.k:
+        old = known.get(program.name)
+        if (options.k and program.name not in options.k) or (old and options.missing):
+            if old:
+                outcomes[program.name] = Outcome(**old)
             continue
         error = build(program, work)
         if error:
             outcome = Outcome(program.name, UNBUILT, error, 0)
-        elif options.no_run:
-            continue
         else:
             outcome = run(program, ipclab, options.limit)
-        outcomes.append(outcome)
+        outcomes[program.name] = outcome
+        known[program.name] = asdict(outcome)
+        table.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
         print(
             f"{outcome.verdict:<24}{outcome.seconds:6.1f} s  {outcome.name:<32}"
             f"{outcome.reason[:110]}",
             flush=True,
         )
-    counts = Counter(x.verdict for x in outcomes)
+    counts = Counter(x.verdict for x in outcomes.values())
     print(", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]))
-    if not options.k:
-        table = work / f"{options.programs}.json"
-        table.write_text(json.dumps([asdict(x) for x in outcomes], indent=1) + "\n")
-        print(f"written to {table}")
+    print(f"the table is in {table}")
     return 1 if any(counts[x] for x in BAD) else 0
 
 
