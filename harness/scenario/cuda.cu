@@ -671,6 +671,43 @@ int attribute(CUdevice_attribute which, int device) {
   return value.result();
 }
 
+// For main(): a role of another test may begin in this process only then.
+bool cuda_is_as_new() {
+  CUcontext current = nullptr;
+  // Nothing is to be found out about a process that has no context: to ask the
+  // runtime would make one.
+  if (DRIVER(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == nullptr)
+    return cudaPeekAtLastError() == cudaSuccess;
+  int device = -1;
+  CUcontext primary = nullptr;
+  cudaMemPool_t pool = nullptr, usual = nullptr;
+  unsigned long long used = 1, kept = 1;
+  const bool asked =
+      cudaPeekAtLastError() == cudaSuccess &&
+      cudaDeviceSynchronize() == cudaSuccess &&
+      cudaGetDevice(&device) == cudaSuccess && device == 0 &&
+      DRIVER(cuDevicePrimaryCtxRetain)(&primary, 0) == CUDA_SUCCESS &&
+      DRIVER(cuDevicePrimaryCtxRelease)(0) == CUDA_SUCCESS &&
+      cudaDeviceGetMemPool(&pool, 0) == cudaSuccess &&
+      cudaDeviceGetDefaultMemPool(&usual, 0) == cudaSuccess &&
+      cudaMemPoolGetAttribute(usual, cudaMemPoolAttrUsedMemCurrent, &used) ==
+          cudaSuccess &&
+      cudaMemPoolGetAttribute(usual, cudaMemPoolAttrReleaseThreshold, &kept) ==
+          cudaSuccess;
+  if (!asked || current != primary || pool != usual || used != 0 || kept != 0)
+    return false;
+  for (const cudaMemPoolAttr policy :
+       {cudaMemPoolReuseFollowEventDependencies,
+        cudaMemPoolReuseAllowOpportunistic,
+        cudaMemPoolReuseAllowInternalDependencies}) {
+    int allowed = 0;
+    if (cudaMemPoolGetAttribute(usual, policy, &allowed) != cudaSuccess ||
+        allowed != 1)
+      return false;
+  }
+  return true;
+}
+
 size_t free_memory() {
   Sentinel<size_t> free, total;
   CALL(cudaMemGetInfo(free.out(), total.out()));

@@ -35,10 +35,11 @@ std::vector<std::string> left_in_shared_memory(
 /// never unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process. It is a subreaper, so children
-/// of its roles are its children, too. Returns their names ("sleep 30 (pid
-/// 4711)").
-std::vector<std::string> end_children(std::chrono::milliseconds deadline);
+/// Ends and reaps every child of this process except those of `kept`. It is a
+/// subreaper, so children of its roles are its children, too. Returns their
+/// names ("sleep 30 (pid 4711)").
+std::vector<std::string> end_children(std::chrono::milliseconds deadline,
+                                      const std::set<pid_t>& kept = {});
 
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
 /// from NVML; none if NVML does not report it.

@@ -28,6 +28,7 @@ struct RoleReport {
   std::string last_step;  // empty: none
   std::string last_call;
   std::string output;
+  bool shared = false;  // its process has played an earlier role
 };
 
 struct TimelineEntry {
@@ -63,8 +64,9 @@ class Record {
   std::string json(double milliseconds) const;
 
   std::string test, requirement;
-  int gpus = 0;        // how many the test needs
-  bool alone = false;  // whether no other test may use them
+  int gpus = 0;         // how many the test needs
+  bool alone = false;   // whether no other test may use them
+  bool shared = false;  // whether its processes may be those of other tests
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;
   std::vector<Failure> failures;

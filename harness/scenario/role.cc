@@ -49,11 +49,11 @@ const char* name_of(Outcome::Kind kind) {
   return kNames[kind];
 }
 
-Role::Role(std::string name, int index, Descriptor socket,
+Role::Role(std::string name, int index, Wire& wire,
            std::vector<std::string> order)
     : name_(std::move(name)),
       index_(index),
-      wire_(std::move(socket)),
+      wire_(wire),
       order_(std::move(order)) {}
 
 void Role::post(const Frame& frame) {
@@ -161,6 +161,7 @@ void Role::in_order(
     }
   }
   if (ended.empty()) return;
+  ends_in_turn_ = true;
   post(Frame::kEndsInTurn, join(ended));
 }
 
@@ -197,9 +198,9 @@ void Role::report_failure(const std::string& file, int line,
 
 void Role::report_left(const std::string& what) { post(Frame::kLeft, what); }
 
-void Role::report_end() {
+void Role::report_end(bool rests) {
   this_board()->note(Board::kEnd, "reached its end");
-  post(Frame::kEnd, "");
+  post(rests ? Frame::kRest : Frame::kEnd, "");
 }
 
 }  // namespace ipclab

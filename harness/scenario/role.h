@@ -38,8 +38,7 @@ const char* name_of(Outcome::Kind kind);
 class Role {
  public:
   /// For the harness itself: the role that this process was started as.
-  Role(std::string name, int index, Descriptor socket,
-       std::vector<std::string> order);
+  Role(std::string name, int index, Wire& wire, std::vector<std::string> order);
 
   /// Its name in the scenario.
   const std::string& name() const { return name_; }
@@ -124,8 +123,11 @@ class Role {
                       const std::string& expected, const std::string& seen);
   /// For the harness itself: something left open.
   void report_left(const std::string& what);
-  /// For the harness itself: the end of the body.
-  void report_end();
+  /// For the harness itself: the end of the body. A process that `rests` waits
+  /// for another role.
+  void report_end(bool rests);
+  /// For the harness itself: is the end of this process a step of the order?
+  bool ends_in_turn() const { return ends_in_turn_; }
 
  private:
   void post(Frame::Kind kind, const std::string& data);
@@ -135,8 +137,9 @@ class Role {
 
   std::string name_;
   int index_;
-  Wire wire_;
+  Wire& wire_;
   std::vector<std::string> order_;
+  bool ends_in_turn_ = false;
 };
 
 /// Is this process a role (and not the referee)?

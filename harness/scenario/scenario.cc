@@ -78,7 +78,9 @@ void tabulate_end(const Scenario& scenario, const std::string& role,
   if (!ended.reached_end) tabulate(table, ended.last_step, outcome_of(ended));
 }
 
-Scenario::Scenario() = default;
+Scenario::Scenario(Processes processes) : shared_(processes == kShared) {
+  Record::current().shared = shared_;
+}
 
 Scenario::RoleSpec& Scenario::role(const std::string& name,
                                    std::function<void(Role&)> body) {
@@ -116,9 +118,11 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
   if (self.is_role) {
     if (run < self.place.run) return;  // ours is a later run of this TEST
     const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
-    play_role(spec.name, spec.index, order, spec.body);
+    play_role(spec.name, spec.index, order, spec.body,
+              shared_ && spec.environment.empty());
+    leave_test();
   }
-  ended_ = Referee(roles_, run, order).run(deadline);
+  ended_ = Referee(roles_, run, order, shared_).run(deadline);
 }
 
 const Ended& Scenario::ended(const std::string& role) const {

@@ -103,7 +103,6 @@ class Scenario {
    private:
     friend class Scenario;
     friend class Referee;
-    friend class RoleProcess;
     std::string name;
     int index = 0;
     std::function<void(Role&)> body;
@@ -111,7 +110,18 @@ class Scenario {
     std::vector<int> signals;
   };
 
-  Scenario();
+  /// Whose processes the roles are.
+  enum Processes {
+    kFresh,  ///< their own: they start with the scenario
+    /// Maybe those of earlier roles of this program, which were kShared too,
+    /// reached their end and left their process as it was: no check failed,
+    /// nothing is open, CUDA's state is that of a new process. For a test whose
+    /// verdict does not depend on what its processes did before, that waits for
+    /// the end of no such process, and that measures no memory.
+    kShared,
+  };
+
+  explicit Scenario(Processes processes = kFresh);
 
   /// Adds a role, and the body that it runs in its own process.
   RoleSpec& role(const std::string& name, std::function<void(Role&)> body);
@@ -136,6 +146,7 @@ class Scenario {
   void run_once(std::chrono::milliseconds deadline,
                 const std::vector<std::string>& order);
 
+  bool shared_;
   std::vector<std::unique_ptr<RoleSpec>> roles_;
   std::vector<std::string> steps_;
   std::map<std::string, Ended> ended_;
@@ -152,6 +163,8 @@ void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document
 /// (harness/README.md, section 3) and is null in programs without CUDA.
-int scenario_main(int argc, char** argv, void (*print_probe)());
+/// `as_new` says whether CUDA in this process is as in a new one, likewise.
+int scenario_main(int argc, char** argv, void (*print_probe)(),
+                  bool (*as_new)());
 
 }  // namespace ipclab

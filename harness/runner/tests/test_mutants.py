@@ -421,7 +421,7 @@ def test_what_the_library_does_not_know_stops_the_command(model: Build) -> None:
 
 def test_a_hook_of_the_model_is_a_fault_of_the_model_alone(model: Build) -> None:
     model.faults({"name": "bad", "rows": ["LMEM-01"]})
-    hooks = model.source / "harness/model/mutants.json"
+    hooks = model.source / "harness/model/choices.json"
     hooks.parent.mkdir(parents=True)
     entry = {"entry": "IpcOpenMem", "what": "inside", "rows": ["LMEM-01"]}
     hooks.write_text(
@@ -435,7 +435,7 @@ def test_a_hook_of_the_model_is_a_fault_of_the_model_alone(model: Build) -> None
     )
     model.conformance(
         """
-        inside = os.environ.get("IPCLAB_MUTANT")
+        inside = os.environ.get("IPCLAB_CHOICE")
         tegra = os.environ.get("IPCLAB_PROFILE") == "tegra"
         bad = under("bad") or inside == "inside" or (inside == "of-tegra" and tegra)
         violates() if bad else record()

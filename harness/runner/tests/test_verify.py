@@ -275,7 +275,7 @@ def unsealed(run: Document, _records: list[Document]) -> None:
 
 
 def mutated(run: Document, records: list[Document]) -> None:
-    run["fingerprint"]["variables"] = {"IPCLAB_MUTANT": "any"}
+    run["fingerprint"]["variables"] = {"IPCLAB_CHOICE": "any"}
     run["fingerprint"]["id"] = fingerprint.identity(run["fingerprint"])
     for each in records:
         each["fingerprint"] = run["fingerprint"]["id"]
@@ -330,7 +330,7 @@ def mutated(run: Document, records: list[Document]) -> None:
         (unsealed, ["run.json: the fingerprint was edited: its id is another"]),
         (
             mutated,
-            ["made with a fault planted on purpose: IPCLAB_MUTANT was set"],
+            ["made with a fault planted on purpose: IPCLAB_CHOICE was set"],
         ),
         (
             settings(repeat=1, seed=7),

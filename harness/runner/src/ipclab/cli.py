@@ -114,6 +114,7 @@ def _command(options: argparse.Namespace) -> int:
                 show=options.show,
                 verify=options.verify,
                 report=options.report,
+                path=options.path,
             ),
         )
     if options.command == "explain":
@@ -212,6 +213,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         backend=options.backend,
         profile=options.profile,
         expect=options.expect,
+        apart=options.apart,
     )
 
 
@@ -354,6 +356,11 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="rows, one on each line, that must be judged here: 'not applicable' fails",
     )
+    run.add_argument(
+        "--apart",
+        action="store_true",
+        help="no test shares processes with others: slower, the same verdicts",
+    )
     for name in ("requirements", "deviations"):
         run.add_argument(
             f"--{name}",
@@ -435,6 +442,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=progress.DEFAULT,
         help=f"your folder (default: {progress.DEFAULT})",
+    )
+    mend.add_argument(
+        "--path",
+        metavar="NAME",
+        default=None,
+        help="which exercises, in which order, from now on: two_hours, one_day, "
+        "two_days, self_study (default)",
     )
     mend.add_argument("--once", action="store_true", help="check once, do not watch")
     mend.add_argument(

@@ -1,8 +1,8 @@
 """Which faults there are, and who must notice them (harness/faults, harness/model).
 
 The library in front of the driver prints its own list; harness/faults/faults.json
-has what a person decided: rows, profiles, equivalents. The model's few hooks are
-in harness/model/mutants.json.
+has what a person decided: rows, profiles, equivalents. The model's few choices are
+in harness/model/choices.json.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -21,7 +21,7 @@ from ipclab.errors import HarnessError, UsageError
 LIBRARY = Path("faults/libipclab_faults.so")  # in the build folder
 LISTER = Path("faults/ipclab_faults")
 DECISIONS = Path("harness/faults/faults.json")  # in the source tree
-HOOKS = Path("harness/model/mutants.json")
+HOOKS = Path("harness/model/choices.json")
 NAMED, OPERATOR, HOOK = "named", "operator", "hook"
 
 _LISTED: schema.Schema = {
@@ -108,7 +108,7 @@ class Fault:
     @property
     def environment(self) -> dict[str, str]:
         """The variable that selects it."""
-        return {"IPCLAB_MUTANT" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
+        return {"IPCLAB_CHOICE" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
 
 
 @dataclass(frozen=True)

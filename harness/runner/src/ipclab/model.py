@@ -16,7 +16,7 @@ from typing import NoReturn
 from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
-RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
+RUNTIME, DRIVER, COMPILER = "libcudart.so.13", "libcuda.so.1", "libnvrtc.so.13"
 
 
 def folder(build: Path) -> Path:
@@ -59,10 +59,16 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
     variables = {**os.environ, **environment(libraries, profile)}
     if (libraries / "nvml").is_dir():
         variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
-    if not _loads(program, libraries, variables):
+    early = [] if _loads(program, libraries, variables) else [libraries / RUNTIME]
+    compiler = libraries / "nvrtc" / COMPILER
+    if compiler.is_file():
+        path = variables["LD_LIBRARY_PATH"]
+        variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
+        early += [compiler] if early else []
+    if early:
         before = os.environ.get("LD_PRELOAD")
-        runtime = str(libraries / RUNTIME)
-        variables["LD_PRELOAD"] = f"{before}:{runtime}" if before else runtime
+        named = ":".join(map(str, early))
+        variables["LD_PRELOAD"] = f"{before}:{named}" if before else named
     print(
         f"ipclab: {Path(program).name} on the reference model "
         f"({variables.get('IPCLAB_PROFILE', 'default profile')}, machine "

@@ -562,7 +562,8 @@ class Campaign:
         else:
             environment |= {"IPCLAB_FAULT_LOG": str(log), **job.fault.environment}
             sound = self._sound[job.profile][job.case.name]
-            planted = Planted(environment, trials.limit(job.case, sound.seconds))
+            limit = trials.limit(job.fault, job.case, sound.seconds)
+            planted = Planted(environment, limit)
         record = machine.execute(job.case, 1, visible, exclusive, planted)
         seconds = round(time.monotonic() - began, 3)
         lines = _lines(log)

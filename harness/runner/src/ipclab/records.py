@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ipclab import deviations, schema
@@ -62,6 +62,31 @@ def of_test(
             if field in line:
                 made[field] = line[field]
     return made
+
+
+def of_tests(
+    cases: Sequence[Case], ended: Ended, written: bytes, seed: int
+) -> dict[Case, Record]:
+    """The lines of tests that ran in one start of their program, as far as it came.
+
+    How the program ended says something of the last test that it began; those after
+    it have no line.
+    """
+    texts = written.splitlines(keepends=True)
+    lines: dict[Case, Record] = {}
+    before = replace(ended, code=0, timed_out=False, survivors=(), stuck="")
+    failed = False
+    for number, case in enumerate(cases):
+        text = texts[number] if number < len(texts) else b""
+        last = number == len(cases) - 1 or number + 1 > len(texts)
+        how = ended if last else before
+        if last and failed and ended.code == 1:
+            how = replace(how, code=0)  # of an earlier test
+        lines[case] = of_test(case, how, text, seed)
+        failed = failed or lines[case]["outcome"] in FAILING
+        if not text:
+            break
+    return lines
 
 
 def not_started(case: Case, why: str, seed: int) -> Record:

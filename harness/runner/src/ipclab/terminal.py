@@ -82,12 +82,16 @@ class Live:
         self._running.append(name)
         self._describe()
 
-    def finished(self, record: Record) -> None:
-        """A test has been judged."""
-        self._done += 1
-        self._running.remove(record["ctest"])
-        self._bar.advance(self._task)
+    def finished(self, name: str, made: list[Record]) -> None:
+        """What `started` named has ended, and was judged."""
+        self._running.remove(name)
+        for record in made:
+            self._judged(record)
         self._describe()
+
+    def _judged(self, record: Record) -> None:
+        self._done += 1
+        self._bar.advance(self._task)
         verdict = record["verdict"]
         if not self._out.is_terminal:
             count = f"[{self._done:{len(str(self._total))}}/{self._total}]"
@@ -198,9 +202,11 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:
     """How many processes used CUDA, and how long one takes to start here."""
-    roles = sum(len(record.get("roles") or []) for record in made)
+    roles = [role for record in made for role in record["roles"]]
+    started = sum(not role.get("shared") for role in roles)
     lessons = sum(record["suite"] == "sample" for record in made)
-    told = f"processes: {roles} roles, {lessons} lessons; one takes {start_ms:.0f} ms"
+    told = f"processes: {started} for {len(roles)} roles, {lessons} lessons"
+    told = f"{told}; one takes {start_ms:.0f} ms"
     out.print(Text(f"{told} to start on this machine"), soft_wrap=True)
 
 

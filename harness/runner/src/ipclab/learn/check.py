@@ -20,7 +20,8 @@ MOST_LINES = 24  # of the output of a program or a compiler
 class Complaint:
     """Why an exercise does not pass: what was expected and what was seen."""
 
-    # compile, exit, crash, hang, left, skip, finding:RULE, call:NAME, fault:NAME
+    # compile, exit, crash, hang, left, skip, finding:RULE, call:NAME, most:NAME,
+    # fault:NAME
     kind: str
     expected: str
     seen: str
@@ -143,6 +144,14 @@ def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
                 f"{name} succeeds {_times(wanted)}",
                 f"it did {_times(times)}",
                 "The exercise is about this call; mend it instead of leaving it out.",
+            )
+    for name, most in exercise.check.at_most.items():
+        times = done.count(name)
+        if times > most:
+            return Complaint(
+                f"most:{name}",
+                f"{name} succeeds {_times(most)} at most",
+                f"it did {_times(times)}",
             )
     return None
 

@@ -30,6 +30,8 @@ KINDS = {
     "project": "a project",
 }
 
+LEVELS = {1: "easy", 2: "medium", 3: "hard"}
+
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
 _TEXTS: schema.Schema = {"type": "array", "items": _TEXT}
 _VARIANT: schema.Schema = {
@@ -57,6 +59,7 @@ _FACTS: schema.Schema = {
         "lesson": _TEXT,
         "kind": {"enum": list(KINDS)},
         "minutes": {"type": "integer", "minimum": 1},
+        "level": {"enum": list(LEVELS)},
         "seen": _TEXT,
         "hints": _TEXTS,
         "check": {
@@ -64,6 +67,10 @@ _FACTS: schema.Schema = {
             "properties": {
                 "profile": _TEXT,
                 "calls": {
+                    "type": "object",
+                    "additionalProperties": {"type": "integer"},
+                },
+                "at_most": {
                     "type": "object",
                     "additionalProperties": {"type": "integer"},
                 },
@@ -83,7 +90,8 @@ _FACTS: schema.Schema = {
         "wrong": {"type": "array", "items": _VARIANT},
     },
     "required": [
-        *("title", "lesson", "kind", "minutes", "hints"),
+        *("title", "lesson", "kind", "minutes", "level"),
+        "hints",
         *("check", "handed_out", "solution", "wrong"),
     ],
     "additionalProperties": False,
@@ -95,10 +103,11 @@ class Check:
     """What a solution has to do besides exit with 0."""
 
     calls: dict[str, int]  # driver calls, and how often each must succeed at least
+    at_most: dict[str, int]  # and how often each may succeed at most
     faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
     legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
     ignore: tuple[str, ...]  # rules of the trace that are not checked here
-    profile: str | None  # which machine the reference model imitates
+    profile: str | None  # the machine it is about: always on the reference model
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,7 @@ class Exercise:
     lesson: str
     kind: str  # of KINDS
     minutes: int
+    level: int  # of LEVELS
     seen: str  # where this bug was seen, in a sentence; may be empty
     hints: tuple[str, ...]
     check: Check
@@ -226,10 +236,12 @@ def _exercise(folder: Path) -> Exercise:
         lesson=facts["lesson"],
         kind=facts["kind"],
         minutes=facts["minutes"],
+        level=facts["level"],
         seen=facts.get("seen", ""),
         hints=tuple(" ".join(hint.split()) for hint in facts["hints"]),
         check=Check(
             calls=dict(check.get("calls", {})),
+            at_most=dict(check.get("at_most", {})),
             faults=tuple(check.get("faults", ())),
             legal=tuple(check.get("legal", ())),
             ignore=tuple(check.get("ignore", ())),

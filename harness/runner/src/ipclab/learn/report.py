@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ipclab.errors import HarnessError, UsageError
@@ -28,6 +29,7 @@ def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
     damaged = []
     for path in _files(folder):
         name = str(path.parent.relative_to(folder))
+        name = path.resolve().parent.name if name == "." else name
         try:
             class_[name] = progress.read(path)
         except HarnessError as error:
@@ -52,13 +54,13 @@ def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Ta
         here = [x for x in known if (s := states.get(x.name)) and s.passed is None]
         state = states[here[0].name] if here else None
         table.add_row(
-            name,
+            _plain(name),
             f"{sum(x.passed is not None for x in states.values())} of {len(known)}",
             str(sum(x.hints for x in states.values())),
             str(sum(x.shown for x in states.values())),
             here[0].name if here else "-",
             str(state.runs) if state else "",
-            (state.last or "") if state else "",
+            _plain((state.last or "") if state else ""),
             style="yellow" if state and state.runs >= MANY else "",
         )
     return table
@@ -82,6 +84,11 @@ def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) ->
             f"{sum(x.hints for x in states) / number:.1f}",
         )
     return table
+
+
+def _plain(text: str) -> str:
+    """A foreign text on one line: a class of thirty has thirty lines."""
+    return escape("".join(x if x.isprintable() else "?" for x in text)[:60])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -74,9 +74,10 @@ class Toolbox:
         self._link: list[str] = commands["link"]
         self._faults: dict[str, Fault] | None = None
 
-    @property
-    def where(self) -> str:
-        """Where exercises run, for a person."""
+    def where(self, profile: str | None = None) -> str:
+        """Where an exercise about this machine runs, for a person."""
+        if profile is not None:
+            return f"the reference model, as the machine {profile}"
         return "the reference model" if self._on_model else "the GPU of this machine"
 
     @property
@@ -123,7 +124,8 @@ class Toolbox:
 
         If the GPU cannot run it and was not requested explicitly, the model runs it.
         """
-        ran = self._traced(program, profile, trace, self._on_model)
+        on_model = self._on_model or profile is not None
+        ran = self._traced(program, profile, trace, on_model)
         if ran.skipped and not ran.on_model and self._fall_back:
             ran = self._traced(program, profile, trace, True)
         return ran
@@ -141,7 +143,6 @@ class Toolbox:
                 **fault.environment,
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
-                "IPCLAB_MUTANT_LOG": str(log),
             }
             if fault.kind != faults.HOOK:
                 environment["LD_PRELOAD"] = str(library)

@@ -290,12 +290,13 @@ def _ends(
             before[-1].ended = max(before[-1].ended, at)
 
 
-EXPORTS = frozenset(
+# What only an importer does, where it succeeds.
+IMPORTS = frozenset(
     (
-        "cuIpcGetEventHandle",
-        "cuIpcGetMemHandle",
-        "cuMemExportToShareableHandle",
-        "cuMemPoolExportToShareableHandle",
+        "cuIpcOpenEventHandle",
+        "cuIpcOpenMemHandle",
+        "cuMemImportFromShareableHandle",
+        "cuMemPoolImportFromShareableHandle",
     )
 )
 
@@ -303,31 +304,47 @@ EXPORTS = frozenset(
 def _names(processes: list[Process], entries: list[Entry]) -> None:
     """A name for each process: its program, with a number if there are several.
 
-    The two roles of our own programs get the names of the sources: among a program
-    and its second starts, the exporter is the one that exports first.
+    The two roles of our own programs get the names of the sources. Among a program
+    and its second starts, the first one is the exporter, unless it is the only one
+    that imports. Who exports says nothing: a program tries that when it asks what
+    the machine can do.
     """
     bases = {process: _program(process) for process in processes}
-    exported = [
-        entry.process
-        for entry in entries
-        if isinstance(entry, Call) and entry.name in EXPORTS
-    ]
+    calls = [x for x in entries if isinstance(x, Call)]
+    busy = {x.process for x in calls}
+    imported = {x.process for x in calls if x.name in IMPORTS and x.ok}
     for parent in processes:
-        family = [
-            process
-            for process in processes
-            if process.parent == parent.number and ROLE in process.command
-        ]
-        if not family or ROLE in parent.command:
+        family = _second_starts(processes, parent)
+        if not family or _second(parent):
             continue
-        family.append(parent)
-        bases.update(dict.fromkeys(family, "importer"))
-        bases[next((x for x in exported if x in family), parent)] = "exporter"
+        other, own = "importer", "exporter"
+        if parent in imported and not imported & set(family):
+            other, own = own, other
+        # One that only starts another one plays no role.
+        bases.update({x: other for x in family if x in busy})
+        bases[parent] = own
     used: dict[str, int] = {}
     for process, base in bases.items():
         used[base] = used.get(base, 0) + 1
         alone = list(bases.values()).count(base) == 1
         process.name = base if alone else f"{base} {used[base]}"
+
+
+def _second(process: Process) -> bool:
+    """Is it the other role of one of our programs?"""
+    command = process.command
+    return ROLE in command or command[1:3] == ["--role", "importer"]
+
+
+def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
+    """Its children that are the other role, and what those have forked: in a
+    namespace of its own such a child does not see its parent, and names 0."""
+    found: list[Process] = []
+    for process in processes:
+        lost = process.forked and process.parent == 0 and bool(found)
+        if _second(process) and (process.parent == parent.number or lost):
+            found.append(process)
+    return found
 
 
 def _program(process: Process) -> str:

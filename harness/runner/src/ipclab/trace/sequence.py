@@ -17,6 +17,7 @@ from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
+NOT_YET = "not ready"  # what a query of work answers that is not done
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         made.append(Step(process.name, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
-    return _without_rounds(_level(made, begins))
+    return without_rounds(_level(made, begins))
 
 
 def _is_exit(entry: Call | Event) -> bool:
@@ -170,7 +171,7 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
         kind = "copy"
     detail = memory.name if memory is not None else ""
     if call.result == NOT_READY:  # this is an answer and not a refusal
-        detail = "not ready"
+        detail = NOT_YET
     elif not call.ok:
         kind, detail = "refused", result_name(call.result)
     return Step(
@@ -209,7 +210,7 @@ def _event(event: Event, at: int, rule: str) -> Step:
     return Step(event.process.name, "call", text, at, finding=rule)
 
 
-def _without_rounds(made: list[Step]) -> list[Step]:
+def without_rounds(made: list[Step]) -> list[Step]:
     """The steps, with a loop of three or more equal rounds shown once."""
     shapes = [step.shape for step in made]
     kept: list[Step] = []
