@@ -32,7 +32,7 @@ const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// Those of cudaMemPoolImportFromShareableHandle and its driver call.
+// The codes of cudaMemPoolImportFromShareableHandle and its driver call.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};

@@ -26,7 +26,7 @@ constexpr int kHeldRounds = 64;  // queued before the first of them runs
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// An importer that was sent the pool and gets the pointer by `receive`.
+// An importer that has received the pool and gets the pointer by `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
