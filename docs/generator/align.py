@@ -34,7 +34,7 @@ class Line:
     """A line of the program."""
 
     number: int  # from 1
-    function: str  # that it stands in; empty outside of any
+    function: str  # the function that contains it; empty outside of functions
     names: frozenset[str]  # that it calls, itself or by a helper
     strings: frozenset[str]
     helper: str = ""  # of samples/common that it calls

@@ -599,7 +599,7 @@ constexpr Operator kOperators[] = {
        return has(f, kBytes) && has(f, kPointer) &&
               std::strncmp(f.canonical, "cuda", 4) == 0;
      }},
-    {"ignore-stream", "uses the default stream whatever it is given",
+    {"ignore-stream", "uses the default stream and ignores the given one",
      ignore_stream,
      [](const Function& f) {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});

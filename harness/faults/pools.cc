@@ -187,7 +187,7 @@ int maximum_counts_freed(Call& call) {
 
 // --- exports -----------------------------------------------------------------
 
-// Data of memory whose pool was not exported yet are zeros.
+// If a pool was not exported yet, the data for its memory are zeros.
 int useless_before_pool(Call& call) {
   static Table<cudaMemPool_t> exported;
   if (!call.is("cudaMemPoolExportPointer")) {
@@ -1035,7 +1035,7 @@ void add_pools(List& list) {
              {"cudaMemPoolImportPointer"}, data_bound_to_process);
   list.named(
       "pool-import-frozen",
-      "only what is older than the import of its pool can be imported",
+      "only memory that is older than the import of its pool can be imported",
       {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
        "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
       import_frozen);

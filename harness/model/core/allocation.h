@@ -80,7 +80,7 @@ class Allocations {
 
   Entries::iterator begin() { return entries_.begin(); }
   Entries::iterator end() { return entries_.end(); }
-  /// The first that begins at an address or after it.
+  /// The first entry that begins at or after an address.
   Entries::iterator from(uint64_t address) {
     return entries_.lower_bound(address);
   }

@@ -139,8 +139,8 @@ Handler for_register<Wide>(Type type, bool stores, bool vector) {
   return access<Wide, Wide>(stores, vector);
 }
 
-/// Types without a sign drop the rest of a store's register, so a store may use
-/// the untyped variant.
+/// A store of an unsigned type drops the upper bits of the register, so a store
+/// may use the untyped variant.
 Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
   if (stores && is_signed(type)) type = bits_of(type);
   switch (register_bytes) {

@@ -101,7 +101,7 @@ def together(cases: Sequence[Case]) -> tuple[str, ...]:
 
 
 def without_filter(case: Case) -> tuple[str, ...]:
-    """The command but GoogleTest's filter: equal for the tests of one program."""
+    """The command without GoogleTest's filter: equal for all tests of one program."""
     return tuple(word for word in case.command if not word.startswith(FILTER))
 
 
