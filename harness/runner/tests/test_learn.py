@@ -210,7 +210,7 @@ def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
 
 
 @needs_build
-def test_verify_runs_all_that_passed_anew(tmp_path: Path) -> None:
+def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
     assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
     for exercise in ALL[:2]:
         learn(tmp_path, "check", exercise.name)
@@ -219,7 +219,7 @@ def test_verify_runs_all_that_passed_anew(tmp_path: Path) -> None:
     assert learn(tmp_path, "--verify")[0] == 0
     (tmp_path / ALL[1].name / exercises.SOURCE).write_text(ALL[1].source)
     code, said = learn(tmp_path, "--verify")
-    assert code == 1 and "1 of 2 solutions pass anew" in said
+    assert code == 1 and "1 of 2 solutions pass again" in said
 
 
 @needs_build
