@@ -105,7 +105,7 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
         for entry in story.trace.entries
         if isinstance(entry, Call) and as_written(entry.name, source)
     )
-    drawn = []
+    drawn: list[Step] = []
     for step in sequence.steps(story, []):
         text = step.text
         if step.kind in ("call", "refused", "copy", "never") and text[:2] == "cu":
