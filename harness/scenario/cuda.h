@@ -376,8 +376,8 @@ void in_two_threads(Body body) {
   CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
 }
 
-/// A refused runtime call is this thread's last error: reported once, and then
-/// no more.
+/// A refused runtime call is this thread's last error, also after a call that
+/// succeeds: reported once, and then no more.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// A call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
