@@ -71,9 +71,11 @@ Probes probes_of(size_t bytes) {
   return probes;
 }
 
-// Neither 0 nor the poison 0xEE.
+// Neither 0 nor the poison 0xEE. The upper half of a place counts, too: 4 GiB
+// further is another byte.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
-  return static_cast<unsigned char>(1 + pattern.at(place) % 200);
+  return static_cast<unsigned char>(1 +
+                                    pattern.at(place + (place >> 32)) % 200);
 }
 
 __global__ void write_bytes(unsigned char* data, Probes probes,

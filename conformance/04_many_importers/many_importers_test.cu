@@ -339,6 +339,9 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
 
     EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
+    cudaPointerAttributes attributes{};
+    CALL(cudaPointerGetAttributes(&attributes, opened));
+    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
   });

@@ -550,6 +550,7 @@ static void makes_every_mistake(Role& me) {
   CUipcMemHandle driver_handle;
   void* pointer = nullptr;
   CUdeviceptr address = 0;
+  int device = 0;
 
   const auto by_runtime = [&](const char* what, cudaError_t code) {
     SCOPED_TRACE(what);
@@ -565,10 +566,15 @@ static void makes_every_mistake(Role& me) {
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
   by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
+  EXPECT_NE(in_a_thread([&] { return cudaIpcGetMemHandle(&handle, nullptr); }),
+            cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "it was another thread's";
 
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
+    // The last error is of the runtime's calls.
+    EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
   };
   by_driver("cuIpcGetMemHandle of null",

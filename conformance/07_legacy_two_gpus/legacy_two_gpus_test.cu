@@ -185,6 +185,9 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
 
     const auto importer = [from, to](Role& me) {
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+      int current = -1;
+      CALL(cudaGetDevice(&current));
+      EXPECT_EQ(current, to) << "an open makes no other device current";
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
       mapping.fill(pattern("importer"));

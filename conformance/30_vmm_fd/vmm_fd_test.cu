@@ -181,6 +181,14 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
     const Mapping mapping(chunks[1], bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    const CUmemAccessDesc access = access_for(0);
+    EXPECT_EQ(in_a_thread([&] {
+                return DRIVER(cuMemSetAccess)(mapping.address(), bytes, &access,
+                                              1);
+              }),
+              CUDA_SUCCESS);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+        << "after the thread that gave access";
     in_two_threads(
         [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
     for (int i = 0; i < 2; ++i) {

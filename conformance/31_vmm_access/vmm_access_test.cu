@@ -183,6 +183,12 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
 
+    // So has another mapping of the same memory.
+    const Mapped alias(chunk, bytes);
+    EXPECT_EQ(access_at(alias.address()), kNone);
+    EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
+    EXPECT_EQ(access_at(alias.address()), kNone) << "other addresses";
+
     // And what was given can be taken away, from each by itself.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
@@ -302,7 +308,7 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     range.map(2 * bytes, bytes, chunk);
     const CUmemAccessDesc access = access_for(0);
     const auto expect_refusal = [&](const char* what, size_t from, size_t to) {
-      SCOPED_TRACE(what);
+      me.signal(what);
       EXPECT_REFUSED(DRIVER(cuMemSetAccess)(range.at(from * bytes),
                                             (to - from) * bytes, &access, 1),
                      CUDA_ERROR_INVALID_VALUE);
@@ -484,12 +490,18 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     const size_t bytes = granule();
     const Chunk one = Chunk::import(me.receive_descriptor("chunk 1"));
     const Chunk two = Chunk::import(me.receive_descriptor("chunk 2"));
-    const Reservation range(bytes);
+    const Chunk neighbour = Chunk::create(bytes);
+    const Reservation range(2 * bytes);
     const Words words = words_at(range.at(0), bytes);
+    const Words beside = words_at(range.at(bytes), bytes);
     range.map(0, bytes, one);
-    allow(range.at(0), bytes);
+    range.map(bytes, bytes, neighbour);
+    allow(range.at(0), 2 * bytes);
+    beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("chunk 1")));
     EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), bytes));
+    EXPECT_EQ(access_at(range.at(bytes)), 3u) << "of the range beside it";
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
 
     EXPECT_SUCCESS(DRIVER(cuMemMap)(range.at(0), bytes, 0, two.handle(), 0));
     EXPECT_EQ(access_at(range.at(0)), kNone) << "of the mapping before";
@@ -498,6 +510,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     EXPECT_TRUE(copy_reads(words, pattern("chunk 2")));
     words.fill(pattern("by the importer"));
     range.unmap(0, bytes);
+    range.unmap(bytes, bytes);
     me.signal("done");
   });
   scenario.run(20s);

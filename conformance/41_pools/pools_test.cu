@@ -78,6 +78,27 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   scenario.run(20s);
 }
 
+TEST(Pools, EachGpuHasACurrentPoolOfItsOwn) {
+  covers("SOMA-07");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool on_0, on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, on_0));
+    EXPECT_EQ(current_pool(1), default_pool(1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_EQ(current_pool(0), on_0);
+    EXPECT_EQ(current_pool(1), on_1);
+    expect_from(on_0, AsyncBuffer(kBytes));
+    CALL(cudaSetDevice(1));
+    expect_from(on_1, AsyncBuffer(kBytes));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool(0)));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, default_pool(1)));
+  });
+  scenario.run(20s);
+}
+
 TEST(Pools, ANamedPoolServesOneCall) {
   covers("SOMA-08");
   needs(gpus(1), pools);

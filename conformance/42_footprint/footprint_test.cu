@@ -128,6 +128,8 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
 
     EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
     EXPECT_LT(reserved(pool), kBlock);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+        << "a trim is no threshold";
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));

@@ -150,6 +150,7 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
     buffers[1].free();
     CALL(cudaDeviceSynchronize());
     pools[1].destroy();
+    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
     EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
     me.signal("freed b");
     AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);

@@ -408,8 +408,9 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   scenario.run(30s);
   tabulate_end(scenario, "importer", kImports);
   tabulate_end(scenario, "importer of truncated data", kImports);
-  if (scenario.ended("importer of truncated data").signal != 0)
-    ADD_FAILURE() << "an importer died of truncated data";
+  const Ended& ended = scenario.ended("importer of truncated data");
+  if (ended.signal != 0)
+    ADD_FAILURE() << "an importer died of " << ended.last_step;
 }
 
 // Whether one wrong byte is noticed is not documented: what is imported then is

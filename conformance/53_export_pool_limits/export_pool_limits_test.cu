@@ -147,6 +147,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
     for (const uint64_t value : {1, 0}) {
       for (const cudaMemPoolAttr policy : kPolicies)
         set_attribute(pool, policy, value);
+      pool.exported();  // which sets none of them
       me.signal("set by the exporter");
       me.wait("set by the importer");
       for (const cudaMemPoolAttr policy : kPolicies)

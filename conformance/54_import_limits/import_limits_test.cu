@@ -153,9 +153,8 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < kImporters; ++i)
-      me.send_descriptor("pool", shared.get());
+    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+      me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
     first.fill(pattern("first"));
     second.fill(pattern("second"));

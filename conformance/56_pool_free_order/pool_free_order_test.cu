@@ -95,9 +95,11 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer buffer(pool, kBytes);
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
     buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
     me.send("pointer", buffer.exported());
+    me.send("other pointer", other.exported());
 
     me.wait("freed");
     // If the block counted as free, one of these would get it.
@@ -118,9 +120,13 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     const Pool pool(me.receive_descriptor("pool"));
     const Stream stream;
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    AsyncBuffer other(pool, me.receive<PointerData>("other pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free_async(stream);
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
+    EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
+    other.free();
     me.signal("freed");
   });
 
