@@ -280,7 +280,7 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
         table.add_column(head, justify="right")
     for place, exercise in enumerate(known):
         if place == on_way:
-            table.add_section()
+            table.add_row("", "not on this path:", style="dim")
         state = states.get(exercise.name)
         mark, runs, hints = " ", "", ""
         if state is not None:
