@@ -17,6 +17,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -403,6 +404,18 @@ def test_a_full_disk_loses_nothing(
     code, said = learn(tmp_path, "hint")
     assert code == 3 and "No space left on device" in said
     assert (tmp_path / "progress.json").read_bytes() == before
+
+
+@needs_build
+def test_a_full_disk_is_no_mistake_in_the_exercise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "ld: final link failed: No space left on device"
+    failed = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    code, said = learn(tmp_path, "check")
+    assert code == 3 and ".work: No space left on device" in said
+    assert Folder(tmp_path).read()[ALL[0].name].runs == 0
 
 
 # Each is a progress.json that somebody could hand in, and what a teacher is told.
