@@ -337,6 +337,7 @@ def test_a_path_says_which_exercise_is_next(tmp_path: Path) -> None:
     assert code == 0
     places = [said.index(f"{x.number} {x.title}") for x in wanted]
     assert places == sorted(places)
+    assert f"{len(ALL) - len(wanted)} more exercises are not on this path" in said
     folder = Folder(tmp_path)
     for exercise in wanted[:-1]:
         with folder.change(exercise) as state:
