@@ -72,7 +72,7 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   static_assert(sizeof(cudaIpcEventHandle_t) == 64);
   static_assert(sizeof(CUipcEventHandle) == 64);
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     cudaEvent_t event = nullptr;
     EXPECT_SUCCESS(cudaEventCreateWithFlags(
@@ -129,7 +129,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -161,7 +161,7 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   covers("LEVT-08");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -187,7 +187,7 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   covers("LEVT-09");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(
                                 written,
                                 [](const SharedEvent& event) {
@@ -227,7 +227,7 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     EXPECT_TRUE(passes(stream));
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;
@@ -321,7 +321,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
 TEST(EventHandle, EveryThreadMayUseTheEvent) {
   covers("LEVT-27");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream;
@@ -380,7 +380,7 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream_a, stream_b;
