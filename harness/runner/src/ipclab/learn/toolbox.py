@@ -70,9 +70,19 @@ class Toolbox:
                     "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        self._compile: list[str] = commands["compile"]
-        self._link: list[str] = commands["link"]
+        self._compile = self._placed(commands["compile"])
+        self._link = self._placed(commands["link"])
         self._faults: dict[str, Fault] | None = None
+
+    def _placed(self, words: list[str]) -> list[str]:
+        """The words with the folders of a packed suite (ipclab.packed)."""
+        if not any("{cuda}" in word for word in words):
+            return words
+        cuda = _cuda(self._build)
+        return [
+            word.replace("{suite}", str(self._build)).replace("{cuda}", str(cuda))
+            for word in words
+        ]
 
     @property
     def where(self) -> str:
@@ -179,3 +189,21 @@ class Toolbox:
             )
         except OSError as error:
             raise HarnessError(f"{program}: {error.strerror}") from None
+
+
+def _cuda(suite: Path) -> Path:
+    """Where CUDA's headers are: the wheels beside a packed suite, or a toolkit.
+
+    Raises UsageError if they are nowhere.
+    """
+    wheels = suite.parents[1] / "nvidia/cu13"
+    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    for folder in (wheels, *(Path(x) for x in toolkits if x)):
+        headers = ("cuda_runtime.h", "crt/host_defines.h")
+        if all((folder / "include" / x).is_file() for x in headers):
+            return folder
+    raise UsageError(
+        "the headers of CUDA 13 are missing, with which an exercise is compiled; "
+        "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
+        "'nvidia-cuda-crt==13.0.*'"
+    )
