@@ -12,7 +12,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
