@@ -120,7 +120,7 @@ def exercises(build: Path, suite: Path) -> None:
             *(f"-Wl,-rpath,{folder}" for folder in folders),
         ],
     }
-    (suite / path).parent.mkdir(exist_ok=True)
+    (suite / path).parent.mkdir(parents=True, exist_ok=True)
     (suite / path).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,19 +71,9 @@ class Toolbox:
                     "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        self._compile = self._placed(commands["compile"])
-        self._link = self._placed(commands["link"])
+        self._compile = placed(commands["compile"], self._build)
+        self._link = placed(commands["link"], self._build)
         self._faults: dict[str, Fault] | None = None
-
-    def _placed(self, words: list[str]) -> list[str]:
-        """The words with the folders of a packed suite (ipclab.packed)."""
-        if not any("{cuda}" in word for word in words):
-            return words
-        cuda = _cuda(self._build)
-        return [
-            word.replace("{suite}", str(self._build)).replace("{cuda}", str(cuda))
-            for word in words
-        ]
 
     def where(self, profile: str | None = None) -> str:
         """Where an exercise about this machine runs, for a person."""
@@ -192,17 +183,26 @@ class Toolbox:
             raise HarnessError(f"{program}: {error.strerror}") from None
 
 
-def _cuda(suite: Path) -> Path:
-    """Where CUDA's headers are: the wheels beside a packed suite, or a toolkit.
+def placed(
+    words: list[str],
+    suite: Path,
+    toolkits: Sequence[str | None] = (os.environ.get("CUDA_HOME"), "/usr/local/cuda"),
+) -> list[str]:
+    """The words of a compiler, with folders for the {suite} and {cuda} of a packed one.
 
-    Raises UsageError if they are nowhere.
+    CUDA is in the wheels beside the suite or in one of the toolkits. Raises UsageError
+    if its headers are in none of them.
     """
+    if not any("{cuda}" in word for word in words):
+        return words
     wheels = suite.parents[1] / "nvidia/cu13"
-    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     for folder in (wheels, *(Path(x) for x in toolkits if x)):
         headers = ("cuda_runtime.h", "crt/host_defines.h")
         if all((folder / "include" / x).is_file() for x in headers):
-            return folder
+            return [
+                word.replace("{suite}", str(suite)).replace("{cuda}", str(folder))
+                for word in words
+            ]
     raise UsageError(
         "the headers of CUDA 13 are missing, with which an exercise is compiled; "
         "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
