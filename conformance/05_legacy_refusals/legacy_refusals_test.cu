@@ -150,7 +150,7 @@ TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
 TEST(LegacyRefusals, InvalidPointersAreNotExported) {
   covers("LMEM-21");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -416,7 +416,7 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
 TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   covers("LMEM-25");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -604,7 +604,7 @@ static void makes_every_mistake(Role& me) {
 TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
   covers("LMEM-45");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
 
   scenario.role("importer", makes_every_mistake);

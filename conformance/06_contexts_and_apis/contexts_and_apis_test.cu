@@ -148,7 +148,7 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
 TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   covers("LMEM-39");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -257,7 +257,7 @@ static void exports_events_by_both_apis(Role& me) {
 TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   covers("LEVT-25");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exports_events_by_both_apis);
 

@@ -318,7 +318,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
   needs(gpus(4), legacy_memory, peer_access);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     int count = 0;
@@ -413,7 +413,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
 TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
   covers("LMEM-36");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     me.send_bytes("uuid", uuid_of(0));
     lends(pattern("exporter"), kBytes)(me);

@@ -76,7 +76,7 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   static_assert(sizeof(cudaIpcEventHandle_t) == 64);
   static_assert(sizeof(CUipcEventHandle) == 64);
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     cudaEvent_t event = nullptr;
     EXPECT_SUCCESS(cudaEventCreateWithFlags(
@@ -133,7 +133,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -199,7 +199,7 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   covers("LEVT-08");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -225,7 +225,7 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   covers("LEVT-09");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(
                                 written,
                                 [](const SharedEvent& event) {
@@ -265,7 +265,7 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     EXPECT_TRUE(passes(stream));
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;
@@ -359,7 +359,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
 TEST(EventHandle, EveryThreadMayUseTheEvent) {
   covers("LEVT-27");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream;
@@ -418,7 +418,7 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream_a, stream_b;

@@ -149,7 +149,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   covers("LEVT-10");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("importer");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", waits_for_the_importers_record);
 
@@ -225,7 +225,7 @@ static void importer_keeps_the_record(Role& me) {
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -266,7 +266,7 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   covers("LEVT-13");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream;
@@ -360,7 +360,7 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   covers("LEVT-14");
   needs(gpus(1), legacy_memory, legacy_events);
   static_assert(kRounds % kHeldRounds == 0);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exporter_plays_many_rounds);
 
@@ -431,7 +431,7 @@ static void exporter_writes_many_rounds(Role& me) {
 TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
   covers("LEVT-15");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exporter_writes_many_rounds);
 
@@ -472,7 +472,7 @@ TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
 TEST(EventPingPong, OneRecordReleasesAllImporters) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -580,7 +580,7 @@ static void waits_for_its_siblings(Role& me) {
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.roles("sibling", kSiblings, waits_for_its_siblings);
 
@@ -617,7 +617,7 @@ static void importer_stays(Role& me) {
 TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
   covers("LEVT-20");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);

@@ -98,7 +98,7 @@ void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
 // counts wrong values and writes the word in return. All of it is queued at
 // once.
 void every_round_is_seen(const Way& way) {
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [way](Role& me) {
     const DeviceBuffer data(kBytes), word(kWordBytes);
     const Stream stream;
@@ -143,7 +143,7 @@ void every_round_is_seen(const Way& way) {
 TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   covers("FLAG-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer word(kWordBytes);
     clear(word);
@@ -295,7 +295,7 @@ TEST(DeviceFlags, AWordInAPoolIsObserved) {
 TEST(DeviceFlags, ManagedMemoryIsRefused) {
   covers("FLAG-05");
   needs(gpus(1), managed);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     void* memory = nullptr;
     CALL(cudaMallocManaged(&memory, kWordBytes));

@@ -159,7 +159,7 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
 TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
   covers("VMM-18");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const Chunk chunk =
@@ -204,7 +204,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
 TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
   covers("VMM-19");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -298,7 +298,7 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
 TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
   covers("VMM-21");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk =
@@ -344,7 +344,7 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
 TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   covers("VMM-22");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
@@ -431,7 +431,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
 TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   covers("VMM-24");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
@@ -471,7 +471,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
 TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   covers("VMM-25");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -569,7 +569,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   const auto name_of_chunk = [](int k) { return "chunk " + std::to_string(k); };
 
   scenario.role("exporter", [=](Role& me) {
@@ -618,7 +618,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
 TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   covers("VMM-36");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -681,7 +681,7 @@ TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
 TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
   covers("VMM-31");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
@@ -738,7 +738,7 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   covers("VMM-32");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
@@ -827,7 +827,7 @@ static void creates_memory_with_flags(Role& me) {
 TEST(VmmAccess, FlagsAreRequests) {
   covers("VMM-39");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", creates_memory_with_flags);
 
@@ -916,7 +916,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
 TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
   covers("VMM-34");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const Mapped mapped(

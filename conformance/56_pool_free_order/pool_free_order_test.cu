@@ -40,7 +40,7 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   // Which side frees by cudaFreeAsync in case i.
   constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
   constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable());
@@ -90,7 +90,7 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
 TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   covers("POOL-16");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -186,7 +186,7 @@ static void frees_before_the_importer_has(Role& me) {
 TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   covers("POOL-17");
   needs(gpus(1), pool_fd, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", frees_before_the_importer_has);
 

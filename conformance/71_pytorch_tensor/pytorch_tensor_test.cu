@@ -50,7 +50,7 @@ size_t touched(const Words& block) {
 TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
   covers("TENS-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -87,7 +87,7 @@ TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
 TEST(PytorchTensor, EachEventOrdersItsTensor) {
   covers("TENS-02");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -142,7 +142,7 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
 TEST(PytorchTensor, ATensorGoesAndItsNeighbourStays) {
   covers("TENS-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);

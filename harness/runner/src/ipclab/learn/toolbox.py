@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,8 +72,8 @@ class Toolbox:
                     "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        self._compile: list[str] = commands["compile"]
-        self._link: list[str] = commands["link"]
+        self._compile = placed(commands["compile"], self._build)
+        self._link = placed(commands["link"], self._build)
         self._faults: dict[str, Fault] | None = None
 
     def where(self, profile: str | None = None) -> str:
@@ -184,3 +185,30 @@ class Toolbox:
             )
         except OSError as error:
             raise HarnessError(f"{program}: {error.strerror}") from None
+
+
+def placed(
+    words: list[str],
+    suite: Path,
+    toolkits: Sequence[str | None] = (os.environ.get("CUDA_HOME"), "/usr/local/cuda"),
+) -> list[str]:
+    """The words of a compiler, with folders for the {suite} and {cuda} of a packed one.
+
+    CUDA is in the wheels beside the suite or in one of the toolkits. Raises UsageError
+    if its headers are in none of them.
+    """
+    if not any("{cuda}" in word for word in words):
+        return words
+    wheels = suite.parents[1] / "nvidia/cu13"
+    for folder in (wheels, *(Path(x) for x in toolkits if x)):
+        headers = ("cuda_runtime.h", "crt/host_defines.h")
+        if all((folder / "include" / x).is_file() for x in headers):
+            return [
+                word.replace("{suite}", str(suite)).replace("{cuda}", str(folder))
+                for word in words
+            ]
+    raise UsageError(
+        "the headers of CUDA 13 are missing, with which an exercise is compiled; "
+        "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
+        "'nvidia-cuda-crt==13.0.*'"
+    )
