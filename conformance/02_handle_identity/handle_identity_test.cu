@@ -29,9 +29,9 @@ std::string bytes_of(const Handle& handle) {
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
-// Memory of `bytes` at `address`, or anywhere if the allocator does not give
-// that address back. What it gives instead is kept until then, so that each
-// try gets another.
+// Memory of `bytes` at `address`, or at another address if the allocator does
+// not return that one. Other blocks are kept meanwhile, so each try gets a
+// different one.
 std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   std::vector<std::unique_ptr<DeviceBuffer>> others;
   for (int i = 0; i < kTries; ++i) {
@@ -308,7 +308,8 @@ TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
     size_t number;
   };
   using Loans = std::array<Loan, kAllocations>;
-  // Most share blocks with their neighbours, each eighth has its own.
+  // Most allocations share a block with their neighbours; every eighth has its
+  // own.
   const auto size_of = [](size_t number) {
     return number % 8 == 7 ? (size_t{2} << 20) + number * 4
                            : 512 * (number + 1);

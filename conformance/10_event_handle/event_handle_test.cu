@@ -413,8 +413,8 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.run(30s);
 }
 
-// Two events of one process, each with a stream of its own, opened in another
-// order than they were made.
+// Two events of one process, each with its own stream; the importer opens them
+// in another order than they were made.
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);

@@ -575,8 +575,8 @@ static void waits_for_its_siblings(Role& me) {
   me.wait("closed", kSiblings - 1);
 }
 
-// Each writes a word of its own round by round and reads those of all others
-// after a wait for each of their events.
+// In each round each process writes its own word. It waits for the events of
+// all others and reads their words.
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);

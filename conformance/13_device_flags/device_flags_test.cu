@@ -302,8 +302,8 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Words word(memory, kWordBytes);
     clear(word);
     const Stream stream;
-    // A condition that holds, and the value that is there: nothing hangs and
-    // nothing changes where the call is not refused.
+    // The condition is true and the value is the present one. So nothing hangs
+    // and nothing changes if the call is not refused.
     EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
                                                CU_STREAM_WAIT_VALUE_EQ),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);

@@ -314,7 +314,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
     me.signal("done");
   });
 
-  // The programming guide shows &fd, so what it does is worth knowing.
+  // The programming guide shows &fd, so the test notes what that does.
   scenario
       .role("importer by address",
             [](Role& me) {
@@ -419,8 +419,8 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 
 // --- how it travels ---------------------------------------------------------
 
-// SCM_RIGHTS is what every other test of this file uses, too; here it is held
-// against pidfd_getfd, which fetches instead of being sent.
+// All other tests of this file use SCM_RIGHTS. This one compares it with
+// pidfd_getfd, by which a process fetches a descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);

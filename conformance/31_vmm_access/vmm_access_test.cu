@@ -49,8 +49,8 @@ uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
-// What happens to a kernel that touches memory without access. After a fault
-// the context is lost, so the role ends next.
+// The result of a kernel that uses memory without access. After a fault the
+// context is lost, so the role has to end.
 void expect_fault(Role& me, const char* kernel) {
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   me.observe(std::string(kernel) + ": " + name_of(code));
@@ -78,7 +78,7 @@ bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   return code == CUDA_SUCCESS;
 }
 
-// A mapping that nobody may use yet.
+// A mapping without access.
 struct Mapped {
   Reservation range;
   Mapped(const Chunk& chunk, size_t bytes) : range(bytes) {
@@ -174,7 +174,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
 
-    // A second mapping, of its own memory, has access of its own.
+    // A second mapping of its own memory has its own access.
     const Mapped other(
         Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
     EXPECT_EQ(access_at(other.address()), kNone);
@@ -549,7 +549,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                    CUDA_ERROR_INVALID_VALUE);
   });
 
-  // What the guide forbids without naming a code.
+  // Calls that the guide forbids without naming a code.
   scenario
       .role("one that frees too early",
             [](Role& me) {
@@ -650,8 +650,8 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   scenario.run(20s);
 }
 
-// Without the fence the value is undefined, so nothing asks for it; with the
-// fence it is what the same thread wrote.
+// Without the fence the value is undefined, so it is not read. With the fence
+// it is the value that the same thread wrote.
 TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
   covers("VMM-37");
   needs(gpus(1), vmm);
@@ -769,7 +769,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(context_is_usable());
 
-    // It is a reference of its own: it outlives the import's.
+    // It is a separate reference, which stays after the import's is released.
     range.unmap(2 * bytes, bytes);
     range.unmap(0, bytes);
     chunk.release();
@@ -806,7 +806,7 @@ static void creates_memory_with_flags(Role& me) {
   mapping.fill(pattern("exporter"));
   me.send_descriptor("descriptor", chunk.descriptor().get());
 
-  // Compression is a hint: what came of it is read back.
+  // Compression is a hint: the test asks whether the memory got it.
   const int compresses =
       attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
   CUmemAllocationProp compressible = chunk_of(0);

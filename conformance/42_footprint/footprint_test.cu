@@ -252,8 +252,8 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
-// What is set, counted, trimmed or destroyed of one pool does not affect
-// another.
+// Setting, counting, trimming or destroying one pool does not affect another
+// pool.
 TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);

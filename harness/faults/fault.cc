@@ -1,4 +1,4 @@
-// Which fault is chosen, which calls it concerns, and what is noted of it.
+// Which fault is chosen, which calls it concerns, and the log of its effects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "fault.h"
