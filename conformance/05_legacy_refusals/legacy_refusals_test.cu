@@ -150,7 +150,7 @@ TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
 TEST(LegacyRefusals, InvalidPointersAreNotExported) {
   covers("LMEM-21");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -416,7 +416,7 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
 TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   covers("LMEM-25");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -551,6 +551,7 @@ static void makes_every_mistake(Role& me) {
   CUipcMemHandle driver_handle;
   void* pointer = nullptr;
   CUdeviceptr address = 0;
+  int device = 0;
 
   const auto by_runtime = [&](const char* what, cudaError_t code) {
     SCOPED_TRACE(what);
@@ -566,10 +567,15 @@ static void makes_every_mistake(Role& me) {
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
   by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
+  EXPECT_NE(in_a_thread([&] { return cudaIpcGetMemHandle(&handle, nullptr); }),
+            cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "it was another thread's";
 
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
+    // The last error is of the runtime's calls.
+    EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
   };
   by_driver("cuIpcGetMemHandle of null",
@@ -599,7 +605,7 @@ static void makes_every_mistake(Role& me) {
 TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
   covers("LMEM-45");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
 
   scenario.role("importer", makes_every_mistake);

@@ -186,6 +186,9 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
 
     const auto importer = [from, to](Role& me) {
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+      int current = -1;
+      CALL(cudaGetDevice(&current));
+      EXPECT_EQ(current, to) << "an open makes no other device current";
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
       mapping.fill(pattern("importer"));
@@ -316,7 +319,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
   needs(gpus(4), legacy_memory, peer_access);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     int count = 0;
@@ -411,7 +414,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
 TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
   covers("LMEM-36");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     me.send_bytes("uuid", uuid_of(0));
     lends(pattern("exporter"), kBytes)(me);

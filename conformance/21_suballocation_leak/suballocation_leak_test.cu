@@ -297,7 +297,7 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
 TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   covers("SUBA-05");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   static constexpr int kCount = 32;
   static constexpr size_t kBytes = 512;
   static const auto number = [](int i) {
@@ -336,7 +336,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
 TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
   covers("SUBA-06");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer a(kSmall), b(kSmall);

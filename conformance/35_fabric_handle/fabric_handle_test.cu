@@ -107,7 +107,7 @@ CUresult import_from(CUmemFabricHandle handle,
 TEST(FabricHandle, CreationNeedsAChannel) {
   covers("FABR-02");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const int supported =
         attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
@@ -147,7 +147,7 @@ TEST(FabricHandle, CreationNeedsAChannel) {
 TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
   covers("FABR-03");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_fabric());
   scenario.role("importer", [](Role& me) {
     const std::vector<CUmemFabricHandle> copies(
@@ -164,7 +164,7 @@ TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
 TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   covers("FABR-04");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule(fabric_memory());
@@ -200,7 +200,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
 TEST(FabricHandle, APoolsHandleSharesAsWell) {
   covers("FABR-04");
   needs(gpus(1), fabric, pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));

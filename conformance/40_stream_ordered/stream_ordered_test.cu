@@ -43,7 +43,7 @@ void expect_place(const Words& words, int device, cudaMemPool_t pool) {
 TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
   covers("SOMA-02");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Stream stream;
     const AsyncBuffer first(kBytes, stream);
@@ -160,7 +160,7 @@ static void uses_memory_in_a_second_stream(Role&) {
 TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
   covers("SOMA-04");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", uses_memory_in_a_second_stream);
   scenario.run(60s);
 }
@@ -267,7 +267,7 @@ TEST(StreamOrdered, AttributesOfFreedMemory) {
 TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
   covers("SOMA-28");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("asker", [](Role&) {
     cudaMemPool_t preset = nullptr;
     CALL(cudaDeviceGetDefaultMemPool(&preset, 0));

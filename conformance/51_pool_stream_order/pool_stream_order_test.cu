@@ -22,7 +22,7 @@ using PointerData = cudaMemPoolPtrExportData;
 TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   covers("POOL-11");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());

@@ -171,7 +171,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
 TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
   covers("POOL-03");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     Pool pool(shareable());
     for (const auto& [what, type] :
@@ -198,7 +198,7 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
 TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   covers("POOL-04");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaMemPool_t pool = nullptr;
     CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
@@ -229,7 +229,7 @@ static auto refuses_to_create(Role& me) {
 TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const auto refuses = refuses_to_create(me);
     refuses("the first reserved byte",
@@ -253,7 +253,7 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
 TEST(PoolRefusals, SecurityAttributesAreForWindows) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     refuses_to_create(me)("security attributes", [](cudaMemPoolProps& wanted) {
       wanted.win32SecurityAttributes = &wanted;
@@ -271,7 +271,7 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
   covers("POOL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolExportPointer";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable()), none;
@@ -408,8 +408,9 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   scenario.run(30s);
   tabulate_end(scenario, "importer", kImports);
   tabulate_end(scenario, "importer of truncated data", kImports);
-  if (scenario.ended("importer of truncated data").signal != 0)
-    ADD_FAILURE() << "an importer died of truncated data";
+  const Ended& ended = scenario.ended("importer of truncated data");
+  if (ended.signal != 0)
+    ADD_FAILURE() << "an importer died of " << ended.last_step;
 }
 
 // The documentation does not say whether one wrong byte is noticed. The test
@@ -476,7 +477,7 @@ TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
     const auto refuses = [&](const char* what, const Descriptor& descriptor) {
@@ -519,7 +520,7 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const Descriptor shared = me.receive_descriptor("pool");
@@ -552,7 +553,7 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
 TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   covers("IMPL-10");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -602,7 +603,7 @@ static void importer_makes_every_mistake(Role& me) {
 TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   covers("POOL-26");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     Pool pool(shareable());

@@ -60,7 +60,7 @@ testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
 TEST(ExportPoolLimits, TrimmingASharedPool) {
   covers("POOL-19");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -104,7 +104,7 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
 TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
   covers("POOL-20");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     for (const uint64_t threshold : {uint64_t{0}, kKeepAll}) {
       const std::string what =
@@ -139,7 +139,7 @@ TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
 TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
   covers("IMPL-03");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -147,6 +147,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
     for (const uint64_t value : {1, 0}) {
       for (const cudaMemPoolAttr policy : kPolicies)
         set_attribute(pool, policy, value);
+      pool.exported();  // which sets none of them
       me.signal("set by the exporter");
       me.wait("set by the importer");
       for (const cudaMemPoolAttr policy : kPolicies)
@@ -181,7 +182,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
 TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
   covers("IMPL-04");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -233,7 +234,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   covers("POOL-22");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable(kMaxSize)), unlimited(shareable(0));
     std::vector<void*> pieces;

@@ -96,7 +96,7 @@ cudaError_t use(const std::string& user, void* memory, const Words& word) {
 TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
   covers("IMPL-01");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
@@ -121,7 +121,7 @@ TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
 TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
   covers("IMPL-02");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
@@ -148,13 +148,12 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   covers("POOL-21");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < kImporters; ++i)
-      me.send_descriptor("pool", shared.get());
+    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+      me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
     first.fill(pattern("first"));
     second.fill(pattern("second"));
@@ -194,7 +193,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
 TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
   covers("IMPL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -297,7 +296,7 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   covers("IMPL-12");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again());
   scenario.role("importer that destroys", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -316,7 +315,7 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again());
   scenario.role("importer that destroys", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -376,7 +375,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
 TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
   covers("IMPL-15");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {

@@ -40,7 +40,7 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   // Which side frees by cudaFreeAsync in case i.
   constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
   constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable());
@@ -90,14 +90,16 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
 TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   covers("POOL-16");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer buffer(pool, kBytes);
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
     buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
     me.send("pointer", buffer.exported());
+    me.send("other pointer", other.exported());
 
     me.wait("freed");
     // If the block counted as free, one of these would get it.
@@ -118,9 +120,13 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     const Pool pool(me.receive_descriptor("pool"));
     const Stream stream;
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    AsyncBuffer other(pool, me.receive<PointerData>("other pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free_async(stream);
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
+    EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
+    other.free();
     me.signal("freed");
   });
 
@@ -180,7 +186,7 @@ static void frees_before_the_importer_has(Role& me) {
 TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   covers("POOL-17");
   needs(gpus(1), pool_fd, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", frees_before_the_importer_has);
 

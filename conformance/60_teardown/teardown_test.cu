@@ -203,7 +203,7 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
 TEST(Teardown, FreeingWaitsForEveryImporter) {
   covers("LIFE-14");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));

@@ -49,7 +49,7 @@ size_t touched(const Words& block) {
 TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
   covers("TENS-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -86,7 +86,7 @@ TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
 TEST(PytorchTensor, EachEventOrdersItsTensor) {
   covers("TENS-02");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -141,7 +141,7 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
 TEST(PytorchTensor, ATensorGoesAndItsNeighbourStays) {
   covers("TENS-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);

@@ -97,7 +97,7 @@ static void offers_memory_and_an_event(Role& me) {
 TEST(UnrelatedProcesses, APathIsEnough) {
   covers("SERV-01");
   needs(gpus(1), legacy_memory, legacy_events, vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", offers_memory_and_an_event);
 

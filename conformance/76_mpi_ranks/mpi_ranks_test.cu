@@ -43,7 +43,7 @@ int device_of(const void* memory) {
 TEST(MpiRanks, EveryRankLendsAndBorrows) {
   covers("RANK-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.roles("rank", kRanks, [](Role& me) {
     DeviceBuffer own(kBytes);

@@ -154,6 +154,8 @@ const List& all_faults() {
     add_pools(*made);
     add_allocator(*made);
     add_platform(*made);
+    add_state(*made);
+    add_paths(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;
