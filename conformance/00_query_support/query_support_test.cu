@@ -393,7 +393,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
       const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
       const std::string call =
           "cudaMemPoolCreate(handleTypes = " + std::to_string(bit) + ")";
-      // The header of cudaMemPoolCreate: fabric needs an IMEX channel besides.
+      // The header of cudaMemPoolCreate: fabric also needs an IMEX channel.
       if (bit == cudaMemHandleTypeFabric && code != cudaSuccess &&
           !has_imex_channel()) {
         cudaGetLastError();
@@ -630,8 +630,8 @@ TEST(QuerySupport, Wsl) {
   scenario.run(20s);
 }
 
-// A process sees one MIG device, so each role gets its own of the two that
-// CUDA_VISIBLE_DEVICES names.
+// A process sees only one MIG device. So each role gets one of the two devices
+// that CUDA_VISIBLE_DEVICES names.
 TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   covers("PLAT-14");
   needs(gpus(1), mig, legacy_memory);

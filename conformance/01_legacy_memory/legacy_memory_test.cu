@@ -290,8 +290,8 @@ static void uses_the_pointer_in_every_way(Role& me) {
   me.signal("closed");
 }
 
-// Every way in which a local pointer can be used, each with a value of its own
-// that the exporter then finds, or finds copied from.
+// Every way in which a local pointer can be used. Each way has its own value,
+// which the exporter then checks, also where it was copied to.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
@@ -327,7 +327,7 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   scenario.run(30s);
 }
 
-// Parts with odd offsets and sizes: what is beside them does not change.
+// Parts with odd offsets and sizes: the bytes beside them do not change.
 TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);

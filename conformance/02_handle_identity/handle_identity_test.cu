@@ -29,9 +29,9 @@ std::string bytes_of(const Handle& handle) {
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
-// Memory of `bytes` at `address`, or anywhere if the allocator does not give
-// that address back. What it gives instead is kept until then, so that each
-// try gets another.
+// Memory of `bytes` at `address`, or at another address if the allocator does
+// not return that one. Other blocks are kept meanwhile, so each try gets a
+// different one.
 std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   std::vector<std::unique_ptr<DeviceBuffer>> others;
   for (int i = 0; i < kTries; ++i) {
@@ -71,9 +71,11 @@ Probes probes_of(size_t bytes) {
   return probes;
 }
 
-// Neither 0 nor the poison 0xEE.
+// Neither 0 nor the poison 0xEE. The upper half of a place counts, too: 4 GiB
+// further is another byte.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
-  return static_cast<unsigned char>(1 + pattern.at(place) % 200);
+  return static_cast<unsigned char>(1 +
+                                    pattern.at(place + (place >> 32)) % 200);
 }
 
 __global__ void write_bytes(unsigned char* data, Probes probes,
@@ -306,7 +308,8 @@ TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
     size_t number;
   };
   using Loans = std::array<Loan, kAllocations>;
-  // Most share blocks with their neighbours, each eighth has its own.
+  // Most allocations share a block with their neighbours; every eighth has its
+  // own.
   const auto size_of = [](size_t number) {
     return number % 8 == 7 ? (size_t{2} << 20) + number * 4
                            : 512 * (number + 1);

@@ -1,5 +1,5 @@
-// Every open needs its close: what the count keeps alive, and for whom.
-// Mirror of samples/03_reference_count.
+// Every open needs its close: what the reference count keeps mapped, and in
+// which process. Mirror of samples/03_reference_count.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -345,7 +345,7 @@ TEST(ReferenceCount, FreeingBeforeTheClose) {
     buffer.data = nullptr;
     me.observe("cudaFree while an importer has it open: " + name_of(code));
     me.signal("freed");
-    // The importer ends here, or earlier: nobody knows.
+    // The importer ends here or earlier; the documentation does not say which.
     EXPECT_TRUE(kernel_reads(other, pattern("other")));
     EXPECT_TRUE(copy_reads(other, pattern("other")));
     EXPECT_TRUE(context_is_usable());

@@ -33,8 +33,8 @@ Words slot(const Words& all, int number) {
   return {all.data + static_cast<size_t>(number) * kSlotBytes / 4, kSlotBytes};
 }
 
-// All hold it open at once, each reads what the exporter wrote, then each
-// writes a slot of its own.
+// All have it open at the same time. Each reads the exporter's values, and then
+// each writes its own slot.
 void shared_by(int importers, std::chrono::milliseconds deadline) {
   const size_t bytes = static_cast<size_t>(importers) * kSlotBytes;
   Scenario scenario(Scenario::kShared);
@@ -85,7 +85,7 @@ __global__ void write_each(uint32_t* const* allocations, Pattern pattern) {
     allocations[blockIdx.x][i] = pattern.at(blockIdx.x * kWords + i);
 }
 
-// What is wrong is counted for each allocation.
+// Wrong values are counted for each allocation.
 __global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
                            unsigned* wrong) {
   for (unsigned i = threadIdx.x; i < kWords; i += blockDim.x)
@@ -267,8 +267,8 @@ TEST(ManyImporters, ThousandsOfHandlesMapTheirOwn) {
 
 namespace {
 
-// What one thread finds wrong, looking with a stream and memory of its own;
-// nothing if all is well.
+// The errors that one thread finds, with its own stream and memory; empty if
+// there are none.
 std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
                                  Pattern expected) {
   const auto count = static_cast<unsigned>(mapping.count / kWords);
@@ -340,6 +340,9 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
 
     EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
+    cudaPointerAttributes attributes{};
+    CALL(cudaPointerGetAttributes(&attributes, opened));
+    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
   });

@@ -201,7 +201,7 @@ static void importer_keeps_the_record(Role& me) {
 
   me.wait("recorded 2");
   early_latch.release();
-  EXPECT_TRUE(passes(early)) << "the wait from before the first record";
+  ASSERT_TRUE(passes(early)) << "the wait from before the first record";
   first_latch.release();
   EXPECT_TRUE(passes(first)) << "the wait for the first record";
   EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
@@ -281,6 +281,10 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
     CALL(cudaEventRecord(event, stream));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     me.signal("recorded 2");
+    for (int i = 0; i < kLooks; ++i) {
+      me.wait("look");
+      me.signal("looked");
+    }
     me.wait("asked 2");
     latch.release();
     EXPECT_TRUE(passes(stream));
@@ -293,10 +297,18 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
     me.wait("recorded 1");
     EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
     me.signal("asked 1");
     me.wait("recorded 2");
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    HostWait waiter(event);
+    for (int i = 0; i < kLooks; ++i) {
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+      me.signal("look");
+      me.wait("looked");
+    }
+    EXPECT_FALSE(waiter.returned()) << "of the first record";
     me.signal("asked 2");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
     me.wait("done");
     EXPECT_SUCCESS(cudaEventQuery(event));
     event.destroy();
@@ -563,8 +575,8 @@ static void waits_for_its_siblings(Role& me) {
   me.wait("closed", kSiblings - 1);
 }
 
-// Each writes a word of its own round by round and reads those of all others
-// after a wait for each of their events.
+// In each round each process writes its own word. It waits for the events of
+// all others and reads their words.
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);

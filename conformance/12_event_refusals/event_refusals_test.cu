@@ -1,5 +1,5 @@
-// What an interprocess event refuses, and what nobody promises.
-// Mirror of samples/12_event_refusals.
+// What an interprocess event refuses, and what the documentation does not
+// promise. Mirror of samples/12_event_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
@@ -352,8 +352,8 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   ADD_FAILURE() << "the importer died of cudaStreamWaitEvent";
 }
 
-// Keep the exported event until every importer has destroyed its own: what is
-// seen here is no promise.
+// Keep the exported event until every importer has destroyed its own: what this
+// test observes is no promise.
 TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   covers("LEVT-21");
   needs(gpus(1), legacy_events);
@@ -459,7 +459,7 @@ TEST(EventRefusals, CaptureIntoAGraph) {
   needs(gpus(1), legacy_events);
   Scenario scenario;
 
-  // Each call in a capture of its own, which the call may spoil.
+  // Each call has its own capture, because the call may invalidate it.
   const auto try_capture = [](Role& me, cudaEvent_t event) {
     const Stream stream;
     const auto capture = [&](const char* what, auto call) {

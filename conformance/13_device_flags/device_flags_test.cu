@@ -19,6 +19,7 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWordBytes = 4096;  // one word is used
 constexpr uint32_t kRounds = 50;
+constexpr int kLooks = 20;
 
 CUresult wait_for(const Words& word, uint32_t value, cudaStream_t stream,
                   unsigned flags = CU_STREAM_WAIT_VALUE_EQ) {
@@ -151,6 +152,10 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     me.wait("importer waits");
     EXPECT_SUCCESS(write(word, 6, stream));
     EXPECT_TRUE(passes(stream));
+    uint32_t seen[2] = {};
+    CALL(cudaMemcpy(seen, word.data, sizeof seen, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(seen[0], 6u);
+    EXPECT_EQ(seen[1], 0u) << "the word after it";
     me.signal("6 is written");
     me.wait("importer still waits");
     EXPECT_SUCCESS(write(word, 7, stream));
@@ -216,10 +221,17 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
       EXPECT_SUCCESS(write(word, one.holds, writes));
       EXPECT_TRUE(passes(writes));
       EXPECT_SUCCESS(wait_for(word, one.value, waits, one.flags));
-      EXPECT_TRUE(passes(writes));
+      // The wait has its turn meanwhile.
+      for (int look = 0; look < kLooks; ++look) {
+        EXPECT_SUCCESS(write(word, one.holds, writes));
+        ASSERT_TRUE(passes(writes));
+      }
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(waits));
       EXPECT_SUCCESS(write(word, one.lets_pass, writes));
       EXPECT_TRUE(passes(waits));
+      // Each condition holds for its own value: no stream stays behind.
+      EXPECT_SUCCESS(write(word, one.value, writes));
+      ASSERT_TRUE(passes(waits));
     }
   });
   scenario.run(30s);
@@ -290,8 +302,8 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Words word(memory, kWordBytes);
     clear(word);
     const Stream stream;
-    // A condition that holds, and the value that is there: nothing hangs and
-    // nothing changes where the call is not refused.
+    // The condition is true and the value is the present one. So nothing hangs
+    // and nothing changes if the call is not refused.
     EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
                                                CU_STREAM_WAIT_VALUE_EQ),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);

@@ -24,7 +24,7 @@ constexpr size_t kWordsOfVariable = 1024;
 __managed__ uint32_t managed_words[kWordsOfVariable];
 __device__ uint32_t device_words[kWordsOfVariable];
 
-// What CUDA says of a pointer; all zero where it does not know it.
+// CUDA's answers about a pointer; all zero if CUDA does not know it.
 struct Attributes {
   unsigned legacy = 0;
   unsigned long long types = 0;

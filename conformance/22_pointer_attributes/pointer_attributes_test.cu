@@ -1,4 +1,4 @@
-// What the attributes of a pointer say about sharing is what the export does.
+// The attributes of a pointer say about sharing exactly what the export does.
 // Mirror of samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -181,6 +181,14 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
     const Mapping mapping(chunks[1], bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    const CUmemAccessDesc access = access_for(0);
+    EXPECT_EQ(in_a_thread([&] {
+                return DRIVER(cuMemSetAccess)(mapping.address(), bytes, &access,
+                                              1);
+              }),
+              CUDA_SUCCESS);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+        << "after the thread that gave access";
     in_two_threads(
         [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
     for (int i = 0; i < 2; ++i) {
@@ -306,7 +314,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
     me.signal("done");
   });
 
-  // The programming guide shows &fd, so what it does is worth knowing.
+  // The programming guide shows &fd, so the test notes what that does.
   scenario
       .role("importer by address",
             [](Role& me) {
@@ -411,8 +419,8 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 
 // --- how it travels ---------------------------------------------------------
 
-// SCM_RIGHTS is what every other test of this file uses, too; here it is held
-// against pidfd_getfd, which fetches instead of being sent.
+// All other tests of this file use SCM_RIGHTS. This one compares it with
+// pidfd_getfd, by which a process fetches a descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);

@@ -32,12 +32,12 @@ const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// Those of cudaMemPoolImportFromShareableHandle and its driver call.
+// The codes of cudaMemPoolImportFromShareableHandle and its driver call.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};
 
-// A descriptor and what it is.
+// A descriptor and its kind.
 struct Candidate {
   std::string what;
   Descriptor owned;  // or none, for numbers that nobody owns
@@ -258,8 +258,8 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
     tabulate(kTable, importer.last_step, outcome_of(importer));
 }
 
-// The same attempts for what is undisputed, whatever the codes are: no
-// success, nothing harmed, nothing left open.
+// The same attempts, with any code: none may succeed, harm anything, or leave
+// anything open.
 TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   covers("VMM-11");
   needs(gpus(1), vmm_fd);

@@ -63,7 +63,7 @@ std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   };
 }
 
-// A pool that exports to fabric handles; null where pools do not.
+// A pool that exports to fabric handles; null if pools cannot.
 class FabricPool {
  public:
   FabricPool() {
@@ -254,7 +254,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
     me.send("has pool", pool != nullptr);
     lends_by_fabric()(me);
   });
-  // On a GPU: where all users may open a channel there is nothing to refuse.
+  // On a GPU: if all users may open a channel, no import has to be refused.
   scenario
       .role("importer without rights",
             [](Role& me) {
@@ -328,8 +328,8 @@ TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
   scenario.run(20s);
 }
 
-// What a stale handle does is not documented. That it does not open other
-// memory is not disputed.
+// The documentation does not say what a stale handle does, but it must not open
+// other memory.
 TEST(FabricHandle, AHandleKeepsNoMemory) {
   covers("FABR-07");
   needs(gpus(1), fabric);

@@ -78,6 +78,27 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   scenario.run(20s);
 }
 
+TEST(Pools, EachGpuHasACurrentPoolOfItsOwn) {
+  covers("SOMA-07");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool on_0, on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, on_0));
+    EXPECT_EQ(current_pool(1), default_pool(1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_EQ(current_pool(0), on_0);
+    EXPECT_EQ(current_pool(1), on_1);
+    expect_from(on_0, AsyncBuffer(kBytes));
+    CALL(cudaSetDevice(1));
+    expect_from(on_1, AsyncBuffer(kBytes));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool(0)));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, default_pool(1)));
+  });
+  scenario.run(20s);
+}
+
 TEST(Pools, ANamedPoolServesOneCall) {
   covers("SOMA-08");
   needs(gpus(1), pools);
@@ -126,7 +147,8 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
 
-    // Where it is local it may be current, and the other device has its own.
+    // It may be current on its own device, and the other device has its own
+    // pool.
     EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
     EXPECT_EQ(current_pool(1), on_1);
     EXPECT_EQ(current_pool(0), default_pool(0));
@@ -247,7 +269,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtNone);
     EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(1));
   });
-  // What the query says, and what a kernel may do.
+  // The answer of the query, and the result of a kernel.
   for (const char* pool_of_it : {"own pool", "default pool"})
     scenario.role(std::string("trespasser in its ") + pool_of_it, [=](Role&) {
       const Pool own;

@@ -128,6 +128,8 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
 
     EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
     EXPECT_LT(reserved(pool), kBlock);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+        << "a trim is no threshold";
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));
@@ -250,8 +252,8 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
-// What is set, counted, trimmed or destroyed of one pool does not affect
-// another.
+// Setting, counting, trimming or destroying one pool does not affect another
+// pool.
 TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);

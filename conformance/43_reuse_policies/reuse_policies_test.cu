@@ -44,8 +44,8 @@ bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
   }
 }
 
-// A block is used and freed in one stream and asked for again in another one.
-// Both fill the words in front with values of their own.
+// A block is used and freed in one stream and allocated again in another one.
+// Each stream fills the first words with its own values.
 class Handover {
  public:
   Handover(std::vector<cudaMemPoolAttr> allowed, size_t max_size = 0)
@@ -69,7 +69,7 @@ class Handover {
   }
   void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
 
-  // What the second stream gets; the code is that of the allocation.
+  // The memory that the second stream gets, and the code of its allocation.
   cudaError_t ask_again() {
     const cudaError_t code =
         NOTED(cudaMallocFromPoolAsync(&again_.data, kBlock, pool_, second_));

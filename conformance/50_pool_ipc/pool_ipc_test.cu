@@ -26,7 +26,7 @@ constexpr int kHeldRounds = 64;  // queued before the first of them runs
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// An importer that was sent the pool and gets the pointer by `receive`.
+// An importer that has received the pool and gets the pointer by `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -150,6 +150,7 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
     buffers[1].free();
     CALL(cudaDeviceSynchronize());
     pools[1].destroy();
+    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
     EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
     me.signal("freed b");
     AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
@@ -310,7 +311,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// Refused, or else of use: data that nobody can import is neither.
+// Refused, or usable: data that nobody can import is neither.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
@@ -446,7 +447,7 @@ TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   scenario.run(20s);
 }
 
-// What the exporter writes in a round.
+// The values that the exporter writes in a round.
 static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }

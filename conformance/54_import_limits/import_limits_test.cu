@@ -1,6 +1,5 @@
-// What an imported pool is not: a pool to allocate from, to make current, to
-// count by. And what many importers do not do to each other.
-// Mirror of samples/54_import_limits.
+// What an imported pool cannot do: allocate, be current, count. And that many
+// importers do not disturb each other. Mirror of samples/54_import_limits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -41,8 +40,8 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   buffer->free();
 }
 
-// The exporter of a pool that others destroy: a first allocation for all, a
-// second one once an importer has destroyed its pool.
+// The exporter of a pool that importers destroy: one allocation for all, and a
+// second one after an importer has destroyed its pool.
 std::function<void(Role&)> lends_and_lends_again() {
   return [](Role& me) {
     const Pool pool(shareable());
@@ -153,9 +152,8 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < kImporters; ++i)
-      me.send_descriptor("pool", shared.get());
+    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+      me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
     first.fill(pattern("first"));
     second.fill(pattern("second"));
@@ -313,7 +311,7 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   scenario.run(20s);
 }
 
-// An imported pool is a pool: its destroy does not wait for what it has lent.
+// Destroying an imported pool does not wait for its memory, as with any pool.
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);

@@ -29,7 +29,7 @@ Part part_of(const Words& block, size_t number) {
   return describe(block.data + number * kPart / sizeof(uint32_t));
 }
 
-// Fills part `number` alone: a part that lies elsewhere has poison.
+// Fills only part `number`: a part in another place still has poison.
 Part lend_part(const Words& block, size_t number, Pattern pattern) {
   const Words part(block.data + number * kPart / sizeof(uint32_t), kPart);
   part.fill(pattern);

@@ -55,7 +55,7 @@ Offer receive_offer(const Descriptor& connection, Descriptor* chunk, Role& me) {
   return offer;
 }
 
-// True once the process at the other end has closed, or has been killed.
+// True if the process at the other end has closed or was killed.
 bool hangs_up(const Descriptor& connection) {
   char byte = 0;
   return ::wait_for(connection.get(), POLLIN, 20s) &&

@@ -121,7 +121,7 @@ class Scenario {
     kShared,
   };
 
-  explicit Scenario(Processes processes = kFresh);
+  explicit Scenario(Processes processes = kFresh);  ///< Without roles yet.
 
   /// Adds a role, and the body that it runs in its own process.
   RoleSpec& role(const std::string& name, std::function<void(Role&)> body);

@@ -13,6 +13,12 @@ _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
 _FAILED = re.compile(r"Failed\n(.+)")
+# What EXPECT_TRUE(gives(...)) of harness/scenario says besides code and expectation.
+_GIVES = re.compile(
+    r"(: )?Value of: ::ipclab::gives\(.*?"
+    r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
+    re.DOTALL,
+)
 SAME = "the same value"  # what a `!=` saw: the value is different each time
 FAILED = "failed"  # for a check that shows only that it failed
 
@@ -48,3 +54,16 @@ def signature(failure: dict[str, Any]) -> Signature:
     if found := _FAILED.match(message):
         return Signature(found[1], FAILED, step)
     return Signature(message.partition("\n")[0], FAILED, step)
+
+
+def readable(text: str) -> str:
+    """A reason or a message without what a macro of ours expands to.
+
+    >>> readable("saw X: Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
+    ...          "(f() gives X, expected Y)\\nExpected: true")
+    'saw X'
+    >>> readable("Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
+    ...          "(f() gives X, expected Y)\\nExpected: true")
+    'f() gives X, expected Y'
+    """
+    return _GIVES.sub(lambda found: "" if found[1] else found[2], text)

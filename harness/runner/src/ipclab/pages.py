@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import jinja2
 
+from ipclab.failures import readable
+
 T = TypeVar("T")
 
 CHAPTERS = {  # by the tens of a lesson's number
@@ -54,5 +56,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["readable"] = lambda text: readable(str(text))
     environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return environment

@@ -68,6 +68,7 @@ def page(
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
+        problems=[str(problem) for problem in run["problems"]],
         counts=_counts(table),
         state=_state,
         headline=summary.headline(table, state),
@@ -193,7 +194,7 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
         said.append(f"Part of the suite only: {' '.join(x for x in limits if x)}.")
     if wrong:
         said.append(wrong)
-    return said + [str(problem) for problem in run["problems"]]
+    return said
 
 
 class _Pictures:

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, probe, records, summary
+from ipclab import expect, failures, probe, records, summary
 from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record, Row
 from ipclab.run import Run
@@ -285,5 +285,5 @@ def _slowest(out: Console, attempts: list[Record]) -> None:
 
 
 def _short(reason: str) -> str:
-    line = reason.splitlines()[0] if reason else ""
+    line = failures.readable(reason).partition("\n")[0]
     return line if len(line) <= 200 else line[:197] + "..."

@@ -9,6 +9,7 @@ machine.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -97,7 +98,7 @@ class Toolbox:
     def build(self, source: Path, program: Path) -> str:
         """Compile `source`; returns the compiler's errors, or empty.
 
-        Raises HarnessError if there is no compiler or it does not end.
+        Raises HarnessError if there is no compiler, no room, or it does not end.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:
@@ -116,7 +117,10 @@ class Toolbox:
                 f"{source}: the compiler has not ended after {BUILD_SECONDS} s"
             ) from None
         if done.returncode:
-            return (done.stderr or done.stdout).strip() or "the compiler failed"
+            said = (done.stderr or done.stdout).strip() or "the compiler failed"
+            if os.strerror(errno.ENOSPC) in said:  # not the student's fault
+                raise HarnessError(f"{program.parent}: {os.strerror(errno.ENOSPC)}")
+            return said
         part.replace(program)
         return ""
 
