@@ -141,6 +141,40 @@ def test_every_test_judges_a_row() -> None:
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
 
 
+# What a role's process has seen or done outlives such a role.
+FRESH = re.compile(
+    r"\b(alone|free_memory|leaves_nothing|cudaDeviceReset|setrlimit|setenv|unshare)\b"
+)
+
+
+def wrongly_shared(text: str) -> str:
+    """Why a TEST may not share its processes; empty: it may, or it does not."""
+    if "Scenario::kShared" not in text:
+        return ""
+    kind = ROWS[COVERS.findall(text)[0]]["kind"]
+    if kind in ("OBSERVE", "UNDEF"):
+        return f"what a row of kind {kind} leaves behind is not known"
+    if wrong := FRESH.search(text):
+        return f"{wrong.group()} is not for processes that others have used"
+    return ""
+
+
+@pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
+def test_who_shares_processes_may(file: Path) -> None:
+    tests = re.split(r"^(?=TEST\()", file.read_text(), flags=re.MULTILINE)[1:]
+    bodies = [test.partition("\n}\n")[0] for test in tests]
+    found = {x.splitlines()[0]: why for x in bodies if (why := wrongly_shared(x))}
+    assert found == {}
+
+
+def test_who_may_not_is_told() -> None:
+    shared = 'covers("LMEM-01"); Scenario scenario(Scenario::kShared);'
+    assert wrongly_shared(shared) == ""
+    assert "free_memory" in wrongly_shared(f"{shared} free_memory();")
+    assert "OBSERVE" in wrongly_shared(shared.replace("LMEM-01", "LMEM-22"))
+    assert wrongly_shared('covers("LMEM-22"); Scenario scenario;') == ""
+
+
 @pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
 def test_no_test_is_longer_than_a_screen(file: Path) -> None:
     """A TEST has at most 60 lines, or else a role of it is a function."""
