@@ -521,9 +521,25 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaDeviceSetMemPool",
                             "cudaMemSetMemPool",
                             "cudaLaunchKernelExC"};
-// What tests use and the documentation of IPC does not speak of: only named
-// faults break these.
-constexpr Names kTools = {"cudaMallocPitch",
+// What tests use and the documentation of IPC does not speak of, and what came
+// after CUDA 13.0 and few machines have: only named faults break these.
+constexpr Names kTools = {"cuDeviceGetFabricClusterUuid",
+                          "cuDeviceGetCliqueCount",
+                          "cuDeviceGetCliqueInfo",
+                          "cuLogicalEndpointIdReserve",
+                          "cuLogicalEndpointIdRelease",
+                          "cuLogicalEndpointCreate",
+                          "cuLogicalEndpointAddDevice",
+                          "cuLogicalEndpointDestroy",
+                          "cuLogicalEndpointBindAddr",
+                          "cuLogicalEndpointBindMem",
+                          "cuLogicalEndpointUnbind",
+                          "cuLogicalEndpointExport",
+                          "cuLogicalEndpointImport",
+                          "cuLogicalEndpointGetLimits",
+                          "cuLogicalEndpointQuery",
+                          "cuFabricCpyBatchAsync",
+                          "cudaMallocPitch",
                           "cudaMalloc3D",
                           "cudaMallocManaged",
                           "cudaHostAlloc",
