@@ -9,7 +9,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ipclab.trace.sequence import Step
@@ -17,9 +17,16 @@ from ipclab.trace.sequence import Step
 # What is called, and calls of CUDA that a macro or a table of functions is given.
 CALLED = re.compile(r"[A-Za-z_]\w*(?=\s*(?:\(|<<<))|\bcu(?:da)?[A-Z]\w+")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+HELPER = re.compile(
+    r"^(?:template <.*?>\n)?(?:static |inline |\[\[.*?\]\]\s)*"
+    r"(?:[\w:<>,*&]+[ *&]+)+?(\w+)\([^;{]*?\{.*?\n}",
+    re.MULTILINE | re.DOTALL,
+)
 FUNCTION = re.compile(r"^(?:[\w:<>,*&\[\]]+[ *&]+)+(\w+)\(")
+ROLES = ("exporter", "importer")
 # What it costs to leave a step without a line, to go back, to stay, to go on.
 UNKNOWN, BACK, STAY, ON, ELSEWHERE = 4.0, 2.0, 0.2, 0.02, 1.5
+ASKED = 0.01
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Line:
     names: frozenset[str]  # that it calls, itself or by a helper
     strings: frozenset[str]
     helper: str = ""  # of samples/common that it calls
+    calls: frozenset[str] = frozenset()  # what stands in it
 
 
 @dataclass(frozen=True)
@@ -42,16 +50,19 @@ class Place:
     helper: str = ""  # of samples/common that the line calls
 
 
-def places(steps: Sequence[Step], program: str, common: str) -> list[Place]:
+def places(
+    steps: Sequence[Step], program: str, common: str, first: str = "exporter"
+) -> list[Place]:
     """The place of each step.
 
-    `program` is the source of the lesson, `common` the headers that it includes.
+    `program` is the source of the lesson, `common` the headers that it includes,
+    `first` the process that goes through main().
     """
     lines = _lines(program, _helpers(common))
     found: list[tuple[Line | None, Line | None]] = [(None, None)] * len(steps)
     for process in dict.fromkeys(x for step in steps for x in (step.who, step.to) if x):
         own = [i for i, step in enumerate(steps) if process in (step.who, step.to)]
-        order = _in_order(lines, process)
+        order = _in_order(lines, process, process == first)
         for i, line in zip(own, _laid([steps[i] for i in own], order), strict=True):
             here, there = found[i]
             found[i] = (line, there) if steps[i].who == process else (here, line)
@@ -65,13 +76,15 @@ def places(steps: Sequence[Step], program: str, common: str) -> list[Place]:
     ]
 
 
-def _helpers(common: str) -> dict[str, frozenset[str]]:
-    """Each function of the headers, with all names that it leads to."""
+def _helpers(common: str) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """Each function of the headers, with all names that it leads to, and the texts
+    that stand in it, which can be the name of a message."""
     bodies: dict[str, set[str]] = {}
-    for match in re.finditer(
-        r"^(?:static |inline |\[\[.*?\]\] ?)+[^;{(]*?(\w+)\(.*?\n}", common, re.M | re.S
-    ):
-        bodies[match[1]] = set(CALLED.findall(_code(match[0]))) - {match[1]}
+    texts: dict[str, frozenset[str]] = {}
+    for match in HELPER.finditer(common):
+        body = _code(match[0])
+        texts[match[1]] = frozenset(STRING.findall(body))
+        bodies[match[1]] = set(CALLED.findall(STRING.sub("", body))) - {match[1]}
     changed = True
     while changed:
         changed = False
@@ -79,10 +92,12 @@ def _helpers(common: str) -> dict[str, frozenset[str]]:
             more = set().union(*(bodies[x] for x in names & bodies.keys())) - names
             names |= more
             changed |= bool(more)
-    return {name: frozenset(names) for name, names in bodies.items()}
+    return {name: (frozenset(names), texts[name]) for name, names in bodies.items()}
 
 
-def _lines(program: str, helpers: dict[str, frozenset[str]]) -> list[Line]:
+def _lines(
+    program: str, helpers: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+) -> list[Line]:
     found, function = [], ""
     texts = [_code(text).rstrip() for text in program.splitlines()]
     for i, text in enumerate(texts):
@@ -96,11 +111,13 @@ def _lines(program: str, helpers: dict[str, frozenset[str]]) -> list[Line]:
                 statement += "\n" + more
         names = set(CALLED.findall(STRING.sub("", statement)))
         used = sorted(names & helpers.keys())
-        for name in used:
-            names |= helpers[name]
         strings = frozenset(STRING.findall(statement))
+        for name in used:
+            names |= helpers[name][0]
+            strings |= helpers[name][1]
         helper = used[0] if used else ""
-        found.append(Line(i + 1, function, frozenset(names), strings, helper))
+        calls = frozenset(CALLED.findall(STRING.sub("", text)))
+        found.append(Line(i + 1, function, frozenset(names), strings, helper, calls))
         if text == "}":
             function = ""
     return found
@@ -110,22 +127,49 @@ def _code(text: str) -> str:
     return re.sub(r"//.*", "", text)
 
 
-def _in_order(lines: list[Line], process: str) -> list[tuple[Line, float]]:
-    """The lines as a process comes to them, each with what it costs to be there."""
+def _in_order(lines: list[Line], process: str, first: bool) -> list[tuple[Line, float]]:
+    """The lines as a process comes to them, each with what it costs to be there.
+
+    A function of the lesson stands after each line that calls it.
+    """
     role = re.sub(r"[ _]?\d+$", "", process)
-    main = [x for x in lines if x.function == "main"] if role == "exporter" else []
-    own = [x for x in lines if x.function == role]
-    if not own:  # a program of one process
-        main = [x for x in lines if x.function]
+    functions: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.function:
+            functions.setdefault(line.function, []).append(line)
+    begins = ["main", role] if first else [role]
+    if role not in functions:  # a program of one process
+        begins = ["main"]
+    apart = frozenset(("main", *ROLES))
+    order = [x for name in begins for x in _entered(name, functions, apart)]
+    met = {line.number for line in order}
     rest = [
-        x
-        for x in lines
-        if x.function not in ("", "main") and x not in own and x not in main
+        line
+        for name, inside in functions.items()
+        if name not in apart
+        for line in inside
+        if line.number not in met
     ]
-    return [(x, 0.0) for x in [*main, *own]] + [(x, ELSEWHERE) for x in rest]
+    # What can be the lesson's own call is no question to the machine.
+    asked = [(x, ASKED if x.helper.startswith("require") else 0.0) for x in order]
+    return asked + [(x, ELSEWHERE) for x in rest]
+
+
+def _entered(
+    name: str, functions: Mapping[str, list[Line]], met: frozenset[str]
+) -> list[Line]:
+    """The lines of a function, and where it calls others of them, theirs."""
+    found = []
+    for line in functions.get(name, []):
+        found.append(line)
+        for called in sorted(line.calls & functions.keys() - met - {name}):
+            found += _entered(called, functions, met | {name})
+    return found
 
 
 def _fits(step: Step, line: Line) -> bool:
+    if step.kind == "refused" and line.helper.startswith("require"):
+        return False  # a machine that refuses what a lesson requires ends it
     if step.to:
         return step.text in line.strings
     if step.text.startswith("close descriptor"):

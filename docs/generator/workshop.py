@@ -16,7 +16,7 @@ from markupsafe import Markup
 from generator.chapters import page_of
 from generator.text import plain, table
 from ipclab.learn import exercises, paths
-from ipclab.learn.exercises import KINDS, Exercise
+from ipclab.learn.exercises import KINDS, LEVELS, Exercise
 from ipclab.learn.paths import Way
 
 SNIPPET = re.compile(r"//! \[(\w+)\]\n(.*?)//! \[\1\]", re.S)
@@ -84,12 +84,16 @@ def _words(text: str) -> Markup:
 
 def _exercises(known: Iterable[Exercise]) -> str:
     return table(
-        ["", "exercise", "what to do", "minutes", "lesson", "seen in the wild"],
+        [
+            *("", "exercise", "what to do", "level", "minutes", "lesson"),
+            "seen in the wild",
+        ],
         (
             [
                 exercise.number,
                 plain(exercise.title),
                 plain(KINDS[exercise.kind]),
+                LEVELS[exercise.level],
                 str(exercise.minutes),
                 f'@ref {page_of(exercise.lesson)} "{exercise.lesson[:2]}"',
                 plain(exercise.seen),

@@ -46,7 +46,14 @@ def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
         ("01_legacy_memory", "exporter sends handle to importer"),
         ("05_legacy_refusals", "cudaIpcOpenMemHandle (CUDA_ERROR_"),
         ("30_vmm_fd", "importer: cuMemImportFromShareableHandle"),
-        ("63_exporter_dies", "killed by SIGKILL"),
+        ("05_legacy_refusals", "cudaIpcGetMemHandle (CUDA_ERROR_INVALID_VALUE)"),
+        ("10_event_handle", "cudaEventQuery (not ready)"),
+        ("51_pool_stream_order", "importer: cudaMemcpyAsync"),
+        ("61_namespaces", "importer: cuMemImportFromShareableHandle"),
+        ("62_importer_dies", "importer: killed by SIGKILL"),
+        ("63_exporter_dies", "exporter: killed by SIGKILL"),
+        ("70_handle_cache", "importer: cudaIpcOpenMemHandle"),
+        ("75_unrelated_processes", "importer 2: killed by SIGKILL"),
     ],
 )
 def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:

@@ -1,6 +1,6 @@
 # Read by CTest itself, once for each program of scenarios: asks `program` for
-# its tests (a line each: "Suite.Name<TAB>requirement<TAB>gpus<TAB>alone", the
-# last word only where it is true) and adds them.
+# its tests (a line each: "Suite.Name<TAB>requirement<TAB>gpus<TAB>label", the
+# last "alone", "shared" or nothing) and adds them.
 # SPDX-License-Identifier: Apache-2.0
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
@@ -24,14 +24,14 @@ if(NOT result EQUAL 0)
 else()
   string(REGEX MATCHALL "[^\n]+" tests "${tests}")
   foreach(test IN LISTS tests)
-    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone)?$")
+    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone|shared)?$")
       continue()  # something that the program printed besides
     endif()
     set(name ${CMAKE_MATCH_1})
     set(requirement ${CMAKE_MATCH_2})
     set(gpus ${CMAKE_MATCH_3})
-    set(alone ${CMAKE_MATCH_4})
-    set(all ${labels} gpu${gpus} ${alone})
+    set(label ${CMAKE_MATCH_4})
+    set(all ${labels} gpu${gpus} ${label})
     if(requirement)
       list(APPEND all ${requirement})
     endif()
@@ -40,7 +40,7 @@ else()
       LABELS "${all}"
       TIMEOUT ${timeout}
       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
-    if(alone)
+    if(label STREQUAL "alone")
       set_tests_properties(${prefix}${name} PROPERTIES RUN_SERIAL TRUE)
     endif()
     if(gpus GREATER 0)

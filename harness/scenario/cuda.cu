@@ -40,7 +40,7 @@ __global__ void write_pattern(uint32_t* data, size_t count, Pattern pattern) {
     data[i] = pattern.at(i);
 }
 
-// volatile: every word is read from memory, whatever was read before.
+// volatile: every word is read from memory each time.
 __global__ void count_mismatches(const volatile uint32_t* data, size_t count,
                                  Pattern pattern) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -90,7 +90,7 @@ testing::AssertionResult holds(const char* path, const uint32_t* words,
   return wrong_word(path, first, pattern.at(first), words[first], wrong, count);
 }
 
-// Codes that say something about the machine, not about the call.
+// Codes that are about the machine, not about the call.
 bool cannot_judge(int code) {
   switch (code) {
     case cudaErrorMemoryAllocation:
@@ -114,7 +114,7 @@ void require_success_of(Code code, const char* call, const char* file,
                    line, cannot_judge(code)};
 }
 
-// A refused runtime call leaves its code behind; the next check must not find
+// The runtime keeps the code of a refused call; the next check must not find
 // it.
 void clear(cudaError_t) { cudaGetLastError(); }
 void clear(CUresult) {}
@@ -321,7 +321,7 @@ namespace {
 
 // --- every way to write and to read -----------------------------------------
 
-// Each way has a part of its own, with an odd offset and an odd size.
+// Each way has its own part, with an odd offset and an odd size.
 enum Way {
   kByKernel,
   kByCopy,
@@ -388,7 +388,7 @@ void write_in_every_way(const Words& memory, unsigned key) {
                        cudaMemcpyHostToDevice, stream));
   CALL(cudaMemcpyAsync(to(kByDeviceCopyAsync), part_of(own, kByDeviceCopyAsync),
                        kPartBytes, cudaMemcpyDeviceToDevice, stream));
-  // What a stream holds already is overwritten by what is queued after it.
+  // Later work of a stream overwrites the result of earlier work.
   latch.hold(stream);
   write_by_kernel(kByMemsetAsync, stream);
   CALL(cudaMemsetAsync(to(kByMemsetAsync), bytes[kByMemsetAsync][0], kPartBytes,
@@ -569,7 +569,7 @@ Latch::Latch() {
 
 Latch::~Latch() {
   release();
-  cudaFreeHost(flag_);  // waits for kernels that still look at it
+  cudaFreeHost(flag_);  // waits for kernels that still read it
 }
 
 void Latch::hold(cudaStream_t stream) {
@@ -665,10 +665,47 @@ int attribute(cudaDeviceAttr which, int device) {
 int attribute(CUdevice_attribute which, int device) {
   CUdevice gpu = 0;
   Sentinel<int> value;
-  CALL(cudaFree(nullptr));  // the driver API wants to be initialised
+  CALL(cudaFree(nullptr));  // initialises the driver API
   CALL(DRIVER(cuDeviceGet)(&gpu, device));
   CALL(DRIVER(cuDeviceGetAttribute)(value.out(), which, gpu));
   return value.result();
+}
+
+// For main(): a role of another test may begin in this process only then.
+bool cuda_is_as_new() {
+  CUcontext current = nullptr;
+  // Nothing is to be found out about a process that has no context: to ask the
+  // runtime would make one.
+  if (DRIVER(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == nullptr)
+    return cudaPeekAtLastError() == cudaSuccess;
+  int device = -1;
+  CUcontext primary = nullptr;
+  cudaMemPool_t pool = nullptr, usual = nullptr;
+  unsigned long long used = 1, kept = 1;
+  const bool asked =
+      cudaPeekAtLastError() == cudaSuccess &&
+      cudaDeviceSynchronize() == cudaSuccess &&
+      cudaGetDevice(&device) == cudaSuccess && device == 0 &&
+      DRIVER(cuDevicePrimaryCtxRetain)(&primary, 0) == CUDA_SUCCESS &&
+      DRIVER(cuDevicePrimaryCtxRelease)(0) == CUDA_SUCCESS &&
+      cudaDeviceGetMemPool(&pool, 0) == cudaSuccess &&
+      cudaDeviceGetDefaultMemPool(&usual, 0) == cudaSuccess &&
+      cudaMemPoolGetAttribute(usual, cudaMemPoolAttrUsedMemCurrent, &used) ==
+          cudaSuccess &&
+      cudaMemPoolGetAttribute(usual, cudaMemPoolAttrReleaseThreshold, &kept) ==
+          cudaSuccess;
+  if (!asked || current != primary || pool != usual || used != 0 || kept != 0)
+    return false;
+  for (const cudaMemPoolAttr policy :
+       {cudaMemPoolReuseFollowEventDependencies,
+        cudaMemPoolReuseAllowOpportunistic,
+        cudaMemPoolReuseAllowInternalDependencies}) {
+    int allowed = 0;
+    if (cudaMemPoolGetAttribute(usual, policy, &allowed) != cudaSuccess ||
+        allowed != 1)
+      return false;
+  }
+  return true;
 }
 
 size_t free_memory() {
@@ -694,7 +731,7 @@ std::string visible_gpus(std::initializer_list<int> order) {
 
 namespace {
 
-// What this process has of all that a round of sharing takes.
+// How much this process has of everything that a round of sharing uses.
 struct Holdings {
   long long descriptors, addresses, names, taken;
 };
@@ -710,8 +747,8 @@ Holdings holdings() {
           static_cast<long long>(total - free)};
 }
 
-// Fails if each look shows at least `least` more than the one before, or all of
-// them together `most` more.
+// Fails if each look shows at least `least` more than the previous one, or the
+// last one at least `most` more than the first.
 void expect_no_growth(const char* what, const std::vector<Holdings>& looks,
                       long long Holdings::*of, long long least,
                       long long most) {

@@ -5,8 +5,10 @@
 
 namespace ipclab {
 void print_probe();
-}
+bool cuda_is_as_new();
+}  // namespace ipclab
 
 int main(int argc, char** argv) {
-  return ipclab::scenario_main(argc, argv, ipclab::print_probe);
+  return ipclab::scenario_main(argc, argv, ipclab::print_probe,
+                               ipclab::cuda_is_as_new);
 }

@@ -105,7 +105,7 @@ bool is_visible(unsigned index, const std::string& uuid) {
   return false;
 }
 
-// Waits a little: nothing else tells when this happens.
+// Waits a little: there is no event to wait for.
 void pause_ms(int milliseconds) { poll(nullptr, 0, milliseconds); }
 
 }  // namespace
@@ -171,21 +171,27 @@ std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids) {
   return removed;
 }
 
-std::vector<std::string> end_children(std::chrono::milliseconds deadline) {
+std::vector<std::string> end_children(std::chrono::milliseconds deadline,
+                                      const std::set<pid_t>& kept) {
   std::vector<std::string> ended;
   const int64_t until = now_ns() + deadline.count() * 1000000;
   std::set<pid_t> told;
   for (;;) {
-    pid_t pid;
-    while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) {
+    pid_t reaped = 0;
+    while (kept.empty() && (reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
-    if (pid == -1) return ended;  // ECHILD: nobody is left
+    if (reaped == -1) return ended;  // ECHILD: nobody is left
+    bool nobody = true;
     for (const pid_t child : children()) {
+      if (kept.count(child) != 0 || waitpid(child, nullptr, WNOHANG) == child)
+        continue;
+      nobody = false;
       if (told.insert(child).second)
         ended.push_back(command_of(child) + " (pid " + std::to_string(child) +
                         ")");
       kill(child, SIGKILL);
     }
+    if (nobody) return ended;
     if (now_ns() > until) {
       ended.push_back("a process that SIGKILL does not end");
       return ended;

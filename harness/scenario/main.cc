@@ -1,5 +1,5 @@
-// main() of a program of scenarios: runs the tests, or one role of one, or
-// lists them for CTest, or prints what the machine can do.
+// main() of a program of scenarios. It runs the tests or one role of a test,
+// lists the tests for CTest, or prints what the machine can do.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -7,8 +7,10 @@
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "board.h"
+#include "idle.h"
 #include "process.h"
 #include "record.h"
 #include "scenario.h"
@@ -40,13 +42,21 @@ class Recorder : public testing::EmptyTestEventListener {
   }
 
   void OnTestEnd(const testing::TestInfo&) override {
-    const Record& record = Record::current();
+    Record& record = Record::current();
     if (Process::self().listing) {
       std::printf("%s\t%s\t%d\t%s\n", record.test.c_str(),
                   record.requirement.c_str(), record.gpus,
-                  record.alone ? "alone" : "");
+                  record.alone    ? "alone"
+                  : record.shared ? "shared"
+                                  : "");
       return;
     }
+    const auto& all = *testing::UnitTest::GetInstance();
+    if (++tests_ == all.test_to_run_count())  // the last: nobody needs them now
+      for (const auto& problem : IdleProcesses::instance().end()) {
+        record.outcome(problem.outcome, problem.what);
+        record.fail({"", "", "", "", "", problem.what, "", 0});
+      }
     const char* path = std::getenv("IPCLAB_RECORD");
     if (path == nullptr) return;
     const double milliseconds = static_cast<double>(now_ns() - began_ns_) / 1e6;
@@ -59,6 +69,7 @@ class Recorder : public testing::EmptyTestEventListener {
                     << std::strerror(errno);
   }
 
+  int tests_ = 0;
   int64_t began_ns_ = 0;
 };
 
@@ -69,8 +80,10 @@ void drop_default_printer() {
 
 }  // namespace
 
-int scenario_main(int argc, char** argv, void (*print_probe)()) {
+int scenario_main(int argc, char** argv, void (*print_probe)(),
+                  bool (*as_new)()) {
   Process& self = Process::self();
+  self.as_new = as_new;
   testing::InitGoogleTest(&argc, argv);
   if (argc == 2 && std::strcmp(argv[1], "--ipclab_probe") == 0 &&
       print_probe != nullptr) {
@@ -85,7 +98,12 @@ int scenario_main(int argc, char** argv, void (*print_probe)()) {
   if (self.is_role || self.listing) drop_default_printer();
   if (!self.is_role)
     testing::UnitTest::GetInstance()->listeners().Append(new Recorder);
-  const int failed = RUN_ALL_TESTS();
+  int failed = RUN_ALL_TESTS();
+  while (!self.next.empty()) {
+    testing::GTEST_FLAG(filter) = std::exchange(self.next, "");
+    self.runs = 0;
+    failed = RUN_ALL_TESTS();
+  }
   return self.listing ? 0 : failed;
 }
 

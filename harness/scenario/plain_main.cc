@@ -4,5 +4,5 @@
 #include "scenario.h"
 
 int main(int argc, char** argv) {
-  return ipclab::scenario_main(argc, argv, nullptr);
+  return ipclab::scenario_main(argc, argv, nullptr, nullptr);
 }

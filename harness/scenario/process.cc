@@ -31,6 +31,17 @@ Values& next_failure() {
 // Tells the referee about every check that fails in this role.
 class Forward : public testing::EmptyTestEventListener {
  public:
+  /// The one of this process, for a role that begins.
+  static const Forward& begin() {
+    static Forward* const forward = [] {
+      auto* made = new Forward;  // GoogleTest owns it
+      testing::UnitTest::GetInstance()->listeners().Append(made);
+      return made;
+    }();
+    forward->failed_ = false;
+    return *forward;
+  }
+
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
     failed_ = true;
@@ -50,6 +61,17 @@ void report(Role& me, const CallFailed& failed) {
   if (failed.broken) me.broken(failed.call + " gave " + failed.seen);
   me.report_failure(failed.file, failed.line, "this call has to succeed",
                     failed.call, failed.expected, failed.seen);
+}
+
+// Ends the process if the referee has none.
+void wait_for_next_role(Process& self) {
+  std::optional<Frame> frame;
+  while (!(frame = self.wire.next()))
+    if (!self.wire.read_some()) std::exit(EXIT_SUCCESS);
+  const std::vector<std::string> place = split(frame->data);
+  self.next = frame->step;
+  self.place.run = std::stoi(place.at(0));
+  self.place.role = std::stoi(place.at(1));
 }
 
 }  // namespace
@@ -90,7 +112,7 @@ Process& Process::self() {
     if (getppid() != self.place.referee) std::_Exit(EXIT_FAILURE);
 
     fcntl(self.place.socket, F_SETFD, FD_CLOEXEC);
-    self.socket = Descriptor(self.place.socket);
+    self.wire = Wire(Descriptor(self.place.socket));
     const Descriptor board(self.place.board);
     void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
                         MAP_SHARED, board.get(), 0);
@@ -109,12 +131,12 @@ void expected_but_saw(const std::string& expected, const std::string& seen) {
 
 void play_role(const std::string& name, int index,
                const std::vector<std::string>& order,
-               const std::function<void(Role&)>& body) {
+               const std::function<void(Role&)>& body, bool shared) {
   Process& self = Process::self();
-  Role me(name, index, std::move(self.socket), order);
+  Role me(name, index, self.wire, order);
   self.role = &me;
-  auto* forward = new Forward;  // GoogleTest owns it
-  testing::UnitTest::GetInstance()->listeners().Append(forward);
+  const Forward& forward = Forward::begin();
+  next_failure() = {};
 
   const auto before = open_descriptors();
   bool ended = false;
@@ -126,11 +148,17 @@ void play_role(const std::string& name, int index,
   } catch (const std::exception& unexpected) {
     me.broken(std::string("exception: ") + unexpected.what());
   }
-  for (const std::string& left : left_open(before, open_descriptors()))
-    me.report_left(left);
-  if (ended) me.report_end();
+  const auto left = left_open(before, open_descriptors());
+  for (const std::string& what : left) me.report_left(what);
+  const bool good = ended && !forward.failed();
+  const bool rests = shared && good && left.empty() && !me.ends_in_turn() &&
+                     (self.as_new == nullptr || self.as_new());
+  std::fflush(nullptr);  // the referee takes it for this role's
+  if (ended) me.report_end(rests);
+  self.role = nullptr;
+  if (!rests) std::exit(good ? EXIT_SUCCESS : EXIT_FAILURE);
 
-  std::exit(ended && !forward->failed() ? EXIT_SUCCESS : EXIT_FAILURE);
+  wait_for_next_role(self);
 }
 
 }  // namespace ipclab

@@ -58,6 +58,7 @@ std::string Record::json(double milliseconds) const {
     roles_json.append(Json::object()
                           .add("name", role.name)
                           .add("pid", role.pid)
+                          .raw("shared", role.shared ? "true" : "false")
                           .add("ended", role.ended)
                           .add_or_null("last_step", role.last_step)
                           .add_or_null("last_call", role.last_call)

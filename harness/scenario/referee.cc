@@ -32,7 +32,7 @@ void require(bool good, const char* what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
 }
 
-// R, S, D, T …: what proc(5) says of the process.
+// The state of the process in proc(5): R, S, D, T …
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
@@ -70,11 +70,14 @@ std::string current_test() {
 }  // namespace
 
 Referee::Referee(const RoleSpecs& specs, int run,
-                 std::vector<std::string> order)
-    : specs_(specs), run_(run), order_(std::move(order)) {
+                 std::vector<std::string> order, bool shared)
+    : specs_(specs), run_(run), order_(std::move(order)), shared_(shared) {
   // Grandchildren whose parent has ended become our children, not those of
   // init.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+  if (!shared_) end_idle_processes();
+  if (shared_ && IdleProcesses::instance().empty())
+    IdleProcesses::instance().begin();
   memory_before_ = DeviceMemory::instance().used();
   descriptors_before_ = open_descriptors();
   names_before_ = shared_memory_names();
@@ -83,22 +86,43 @@ Referee::Referee(const RoleSpecs& specs, int run,
 
 Referee::~Referee() {
   for (auto& player : players_)
-    if (player->board != nullptr) munmap(player->board, sizeof(Board));
+    if (player->process.board != nullptr && !player->rests)
+      munmap(player->process.board, sizeof(Board));
 }
 
 void Referee::start(size_t index) {
   auto player = std::make_unique<Player>();
   player->spec = specs_[index].get();
+  std::optional<RoleProcess> idle;
+  if (shared_ && player->spec->environment.empty())
+    idle = IdleProcesses::instance().take(player->spec->name);
+  if (idle) {
+    player->process = std::move(*idle);
+    player->process.board->written = 0;
+    player->had_played = true;
+    Frame play;
+    play.kind = Frame::kPlay;
+    play.step = current_test();
+    play.data = join({std::to_string(run_), std::to_string(index)});
+    player->process.wire.queue(play);
+    player->process.wire.flush();
+  } else {
+    player->process = new_process(*player->spec, index);
+  }
+  players_.push_back(std::move(player));
+}
 
+RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
+  RoleProcess process;
   int ends[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
           "socketpair");
-  player->wire = Wire(Descriptor(ends[0]));
+  process.wire = Wire(Descriptor(ends[0]));
   const Descriptor socket(ends[1]);
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
 
   require(pipe2(ends, O_CLOEXEC) == 0, "pipe");
-  player->output = Descriptor(ends[0]);
+  process.output = Descriptor(ends[0]);
   const Descriptor output(ends[1]);
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
 
@@ -108,7 +132,7 @@ void Referee::start(size_t index) {
   void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
                       MAP_SHARED, board.get(), 0);
   require(shared != MAP_FAILED, "mmap");
-  player->board = static_cast<Board*>(shared);
+  process.board = static_cast<Board*>(shared);
 
   RolePlace place;
   place.run = run_;
@@ -116,15 +140,15 @@ void Referee::start(size_t index) {
   place.socket = socket.get();
   place.board = board.get();
   place.referee = getpid();
-  auto changes = player->spec->environment;
+  auto changes = spec.environment;
   changes[RolePlace::kVariable] = place.text();
-  // The first launch of a kernel that is loaded only then may wait for work
-  // that a latch holds.
+  // Without this a kernel is loaded at its first launch, and that may wait for
+  // work that a latch holds.
   if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
     changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
   std::vector<std::string> arguments = {
-      std::string(program_invocation_short_name) + ":" + player->spec->name,
+      std::string(program_invocation_short_name) + ":" + spec.name,
       "--gtest_filter=" + current_test(), "--gtest_also_run_disabled_tests"};
 
   // dup2 of a descriptor onto itself takes its close-on-exec flag away.
@@ -135,14 +159,14 @@ void Referee::start(size_t index) {
   posix_spawn_file_actions_adddup2(&actions, output.get(), 2);
   posix_spawn_file_actions_adddup2(&actions, socket.get(), socket.get());
   posix_spawn_file_actions_adddup2(&actions, board.get(), board.get());
-  errno = posix_spawn(&player->pid, "/proc/self/exe", &actions, nullptr,
+  errno = posix_spawn(&process.pid, "/proc/self/exe", &actions, nullptr,
                       pointers(arguments).data(), pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   require(errno == 0, "posix_spawn");
-  player->process =
-      Descriptor(static_cast<int>(syscall(SYS_pidfd_open, player->pid, 0)));
-  require(player->process.get() != -1, "pidfd_open (needs Linux 5.3)");
-  players_.push_back(std::move(player));
+  process.ended =
+      Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+  require(process.ended.get() != -1, "pidfd_open (needs Linux 5.3)");
+  return process;
 }
 
 std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
@@ -159,7 +183,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
       }
       wait_for_events(static_cast<int>(left));
       if (!stuck()) continue;
-      // After an earlier failure, a standstill is only its consequence.
+      // After an earlier failure a standstill is only a consequence.
       if (failed_)
         Record::current().notes.push_back("no role can go on: " + situation());
       else
@@ -172,6 +196,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
   end_all();
   report_leaks();
   collect();
+  if (failed_) end_idle_processes();  // who knows what they have seen
 
   std::map<std::string, Ended> ended;
   for (const auto& player : players_) {
@@ -190,28 +215,34 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
 void Referee::wait_for_events(int milliseconds) {
   std::vector<pollfd> ready;
   for (const auto& player : players_) {
-    const short more = player->wire.has_output() ? POLLOUT : 0;
+    const short more = player->process.wire.has_output() ? POLLOUT : 0;
+    ready.push_back({player->alive && player->connected
+                         ? player->process.wire.socket()
+                         : -1,
+                     static_cast<short>(POLLIN | more), 0});
     ready.push_back(
-        {player->alive && player->connected ? player->wire.socket() : -1,
-         static_cast<short>(POLLIN | more), 0});
-    ready.push_back({player->alive ? player->output.get() : -1, POLLIN, 0});
-    ready.push_back({player->alive ? player->process.get() : -1, POLLIN, 0});
+        {player->alive ? player->process.output.get() : -1, POLLIN, 0});
+    ready.push_back(
+        {player->alive ? player->process.ended.get() : -1, POLLIN, 0});
   }
   if (poll(ready.data(), ready.size(), milliseconds) <= 0) return;
 
   for (size_t i = 0; i < players_.size(); ++i) {
     Player& player = *players_[i];
-    if ((ready[3 * i].revents & POLLOUT) != 0) player.wire.flush();
+    if ((ready[3 * i].revents & POLLOUT) != 0) player.process.wire.flush();
     if ((ready[3 * i].revents & ~POLLOUT) != 0) read_frames(player);
     if (ready[3 * i + 1].revents != 0) read_output(player);
-    if (ready[3 * i + 2].revents != 0) conclude(player);
+    if (player.alive && player.rests)
+      let_rest(player);
+    else if (ready[3 * i + 2].revents != 0)
+      conclude(player);
   }
 }
 
 bool Referee::read_output(Player& player) {
   char bytes[65536];
-  const ssize_t n = read(player.output.get(), bytes, sizeof bytes);
-  if (n == 0) player.output.close();
+  const ssize_t n = read(player.process.output.get(), bytes, sizeof bytes);
+  if (n == 0) player.process.output.close();
   if (n <= 0) return false;
   player.printed.append(bytes, static_cast<size_t>(n));
   if (player.printed.size() > kOutputHead + 2 * kOutputTail) {
@@ -223,10 +254,11 @@ bool Referee::read_output(Player& player) {
 }
 
 bool Referee::read_frames(Player& player) {
-  const uint64_t before = player.wire.received();
-  player.connected = player.wire.read_some();
-  while (auto frame = player.wire.next()) take(player, std::move(*frame));
-  return player.wire.received() != before;
+  const uint64_t before = player.process.wire.received();
+  player.connected = player.process.wire.read_some();
+  while (auto frame = player.process.wire.next())
+    take(player, std::move(*frame));
+  return player.process.wire.received() != before;
 }
 
 void Referee::take(Player& player, Frame frame) {
@@ -279,10 +311,14 @@ void Referee::take(Player& player, Frame frame) {
     case Frame::kEndsInTurn:
       player.steps_of_its_end = split(frame.data);
       break;
+    case Frame::kRest:
+      player.rests = true;
+      [[fallthrough]];
     case Frame::kEnd:
       player.reached_end = true;
       break;
     case Frame::kDelivery:
+    case Frame::kPlay:
       break;
   }
 }
@@ -301,8 +337,8 @@ void Referee::deliver(Player& player) {
     frame.kind = Frame::kDelivery;
     frame.data = post.data;
     frame.descriptor = std::move(post.descriptor);
-    player.wire.queue(frame);
-    player.wire.flush();
+    player.process.wire.queue(frame);
+    player.process.wire.flush();
     player.received_from.push_back(players_[post.from]->spec->name);
     player.last_step = player.waits_for;
     player.waiting = false;
@@ -311,25 +347,27 @@ void Referee::deliver(Player& player) {
 }
 
 void Referee::conclude(Player& player) {
-  if (waitpid(player.pid, &player.status, 0) == -1)
+  if (waitpid(player.process.pid, &player.status, 0) == -1)
     throw std::system_error(errno, std::generic_category(), "waitpid");
   player.alive = false;
   player.waiting = false;
-  // What it said and printed before it ended counts.
+  // First read what it sent and printed before it ended.
   while (player.connected && read_frames(player)) {
   }
   while (read_output(player)) {
   }
-  player.wire.close();
-  player.output.close();
-  player.process.close();
+  player.process.wire.close();
+  player.process.output.close();
+  player.process.ended.close();
+  player.rests = false;  // it may have said so
 
-  if (player.wire.unfinished() > 0) {
+  if (player.process.wire.unfinished() > 0) {
     player.failed = true;
     fail(&player, Record::kCrashed,
          "a message was cut short: " +
-             std::to_string(player.wire.unfinished()) + " bytes came, " +
-             std::to_string(player.wire.missing()) + " are missing");
+             std::to_string(player.process.wire.unfinished()) +
+             " bytes came, " + std::to_string(player.process.wire.missing()) +
+             " are missing");
   }
   if (WIFSIGNALED(player.status)) {
     const int signal = WTERMSIG(player.status);
@@ -360,12 +398,21 @@ void Referee::conclude(Player& player) {
   for (auto& other : players_) deliver(*other);
 }
 
+// The role has ended; its process has not, so nobody is told of an end.
+void Referee::let_rest(Player& player) {
+  while (read_output(player)) {
+  }
+  player.alive = false;
+  player.waiting = false;
+  player.ended = "reached its end";
+}
+
 bool Referee::anyone_alive() const {
   return std::any_of(players_.begin(), players_.end(),
                      [](const auto& player) { return player->alive; });
 }
 
-// Every role that is left waits, and nobody is left who could post.
+// All remaining roles wait, and no role is left that could post a step.
 bool Referee::stuck() const {
   return anyone_alive() &&
          std::all_of(players_.begin(), players_.end(), [](const auto& player) {
@@ -374,7 +421,7 @@ bool Referee::stuck() const {
 }
 
 std::string Referee::where(const Player& player) const {
-  const std::string call = player.board->last(Board::kCall);
+  const std::string call = player.process.board->last(Board::kCall);
   return " (last step: " +
          (player.last_step.empty() ? "none" : player.last_step) +
          (call.empty() ? "" : "; last call: " + call) + ")";
@@ -385,9 +432,11 @@ std::string Referee::situation() const {
   for (const auto& player : players_) {
     if (!text.empty()) text += "; ";
     text += player->spec->name;
-    if (!player->alive)
+    if (player->rests)
+      text += " rests, as processes do that scenarios share,";
+    else if (!player->alive)
       text += " has ended";
-    else if (state_of(player->pid) == 'T')
+    else if (state_of(player->process.pid) == 'T')
       text += " is stopped";
     else if (player->waiting)
       text += " waits for '" + player->waits_for + "'";
@@ -405,12 +454,13 @@ void Referee::fail(const Player* player, Record::Outcome outcome,
   if (player != nullptr) {
     failure.role = player->spec->name;
     failure.step = player->last_step;
-    failure.call = player->board->last(Board::kCall);
+    failure.call = player->process.board->last(Board::kCall);
   }
   std::string text = player == nullptr
                          ? message
                          : player->spec->name + " " +
-                               std::to_string(player->pid) + ": " + message;
+                               std::to_string(player->process.pid) + ": " +
+                               message;
   if (!order_.empty()) {
     text += " [order:";
     for (const std::string& step : order_) text += " " + step;
@@ -431,13 +481,13 @@ void Referee::fail_check(Player& player,
   failure.file = fields.at(0);
   failure.line = std::atoi(fields.at(1).c_str());
   failure.message = fields.at(2);
-  failure.call =
-      fields.at(3).empty() ? player.board->last(Board::kCall) : fields.at(3);
+  failure.call = fields.at(3).empty() ? player.process.board->last(Board::kCall)
+                                      : fields.at(3);
   failure.expected = fields.at(4);
   failure.seen = fields.at(5);
 
   std::string text =
-      "[" + player.spec->name + " " + std::to_string(player.pid) + "]";
+      "[" + player.spec->name + " " + std::to_string(player.process.pid) + "]";
   if (!failure.step.empty()) text += " step '" + failure.step + "'";
   if (!failure.call.empty()) text += ", call " + failure.call;
   if (!failure.expected.empty())
@@ -455,15 +505,15 @@ void Referee::fail_check(Player& player,
 
 void Referee::end_all() {
   for (auto& player : players_)
-    if (player->alive) kill(player->pid, SIGKILL);
+    if (player->alive) kill(player->process.pid, SIGKILL);
   for (auto& player : players_) {
     if (!player->alive) continue;
-    pollfd gone{player->process.get(), POLLIN, 0};
+    pollfd gone{player->process.ended.get(), POLLIN, 0};
     if (poll(&gone, 1, 5000) != 1) {
       fail(player.get(), Record::kBroken, "SIGKILL does not end it");
       continue;
     }
-    waitpid(player->pid, &player->status, 0);
+    waitpid(player->process.pid, &player->status, 0);
     while (read_output(*player)) {
     }
     player->ended = "ended by the referee";
@@ -472,13 +522,23 @@ void Referee::end_all() {
   }
 }
 
+void Referee::end_idle_processes() {
+  for (const auto& problem : IdleProcesses::instance().end())
+    fail(nullptr, problem.outcome, problem.what);
+}
+
 void Referee::report_leaks() {
+  IdleProcesses& idle = IdleProcesses::instance();
   std::vector<pid_t> pids;
   for (auto& player : players_) {
-    pids.push_back(player->pid);
-    player->wire.close();
-    player->output.close();
-    player->process.close();
+    if (player->rests) {
+      idle.keep(std::move(player->process), player->spec->name);
+      continue;
+    }
+    pids.push_back(player->process.pid);
+    player->process.wire.close();
+    player->process.output.close();
+    player->process.ended.close();
   }
   posts_.clear();
 
@@ -486,12 +546,16 @@ void Referee::report_leaks() {
   const auto add = [&](std::vector<std::string> more) {
     left.insert(left.end(), more.begin(), more.end());
   };
-  add(end_children(5s));
+  add(end_children(5s, idle.pids()));
   for (const std::string& name : remove_driver_names(pids))
     Record::current().notes.push_back("the driver left " + name);
-  add(left_open(descriptors_before_, open_descriptors()));
+  auto descriptors = open_descriptors();
+  for (const int own : idle.descriptors()) descriptors.erase(own);
+  add(left_open(descriptors_before_, descriptors));
   add(left_in_shared_memory(names_before_));
-  add(DeviceMemory::instance().left(memory_before_, pids, 2s));
+  // What processes that go on hold is looked at when they end.
+  if (idle.empty())
+    add(DeviceMemory::instance().left(memory_before_, pids, 2s));
   for (const std::string& what : left)
     fail(nullptr, Record::kBroken, "left behind: " + what);
 }
@@ -507,24 +571,26 @@ void Referee::collect() {
     if (player->dropped > 0 && output.size() > kOutputHead)
       output.insert(kOutputHead,
                     "\n[… " + std::to_string(player->dropped) + " bytes …]\n");
-    record.roles.push_back({player->spec->name, player->pid, player->ended,
-                            player->last_step,
-                            player->board->last(Board::kCall), output});
+    record.roles.push_back({player->spec->name, player->process.pid,
+                            player->ended, player->last_step,
+                            player->process.board->last(Board::kCall), output,
+                            player->had_played});
 
-    const uint64_t written = player->board->written;
+    const uint64_t written = player->process.board->written;
     const uint64_t first =
         written > Board::kEntries ? written - Board::kEntries : 0;
     size_t receives = 0;
     for (uint64_t i = first; i < written; ++i)
-      receives +=
-          player->board->entries[i % Board::kEntries].kind == Board::kReceive;
-    // The board may no longer have the oldest receives; the referee has all of
+      receives += player->process.board->entries[i % Board::kEntries].kind ==
+                  Board::kReceive;
+    // The board may have lost the oldest receives; the referee has all of
     // them.
     size_t sender = player->received_from.size() >= receives
                         ? player->received_from.size() - receives
                         : 0;
     for (uint64_t i = first; i < written; ++i) {
-      const Board::Entry& entry = player->board->entries[i % Board::kEntries];
+      const Board::Entry& entry =
+          player->process.board->entries[i % Board::kEntries];
       TimelineEntry line;
       line.time_us = (entry.time_ns - began_ns_) / 1000;
       line.role = player->spec->name;
@@ -542,7 +608,7 @@ void Referee::collect() {
   std::stable_sort(
       timeline.begin(), timeline.end(),
       [](const auto& a, const auto& b) { return a.time_us < b.time_us; });
-  if (timeline.size() > kTimelineEntries)  // the end tells more
+  if (timeline.size() > kTimelineEntries)  // the end is more useful
     timeline.erase(timeline.begin(),
                    timeline.end() - static_cast<long>(kTimelineEntries));
   record.timeline = std::move(timeline);

@@ -1,5 +1,6 @@
-// Runs the roles of one scenario once: starts them, passes on their steps, sees
-// when none can go on, ends them at the deadline, and reports on each.
+// Runs the roles of one scenario once: starts them, passes on their steps,
+// notices when no role can go on, ends them at the deadline, and reports on
+// each.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "board.h"
+#include "idle.h"
 #include "leaks.h"
 #include "record.h"
 #include "scenario.h"
@@ -22,8 +24,10 @@ class Referee {
   using RoleSpecs = std::vector<std::unique_ptr<Scenario::RoleSpec>>;
 
   /// `run` counts the runs of this TEST; `order` is empty unless the scenario
-  /// has an every_order().
-  Referee(const RoleSpecs& specs, int run, std::vector<std::string> order);
+  /// has an every_order(). `shared`: the processes may be those of earlier
+  /// roles, and serve later ones.
+  Referee(const RoleSpecs& specs, int run, std::vector<std::string> order,
+          bool shared);
   ~Referee();
   Referee(const Referee&) = delete;
 
@@ -40,11 +44,9 @@ class Referee {
 
   struct Player {
     const Scenario::RoleSpec* spec = nullptr;
-    pid_t pid = -1;
-    Descriptor process;  // of pidfd_open(2)
-    Descriptor output;   // what the role prints
-    Wire wire;
-    Board* board = nullptr;
+    RoleProcess process;
+    bool had_played = false;  // its process, an earlier role
+    bool rests = false;       // its process waits for another role
     bool connected = true;
     bool alive = true;
     std::string waits_for;
@@ -64,14 +66,17 @@ class Referee {
   };
 
   void start(size_t index);
+  RoleProcess new_process(const Scenario::RoleSpec& spec, size_t index);
   void wait_for_events(int milliseconds);
   bool read_output(Player& player);  // false: nothing there now
   bool read_frames(Player& player);  // likewise
   void take(Player& player, Frame frame);
   void deliver(Player& player);
   void conclude(Player& player);
+  void let_rest(Player& player);
   bool stuck() const;
   void end_all();
+  void end_idle_processes();
   void report_leaks();
   void collect();
 
@@ -85,6 +90,7 @@ class Referee {
   const RoleSpecs& specs_;
   int run_;
   std::vector<std::string> order_;
+  bool shared_;
   int64_t began_ns_;
   std::vector<std::unique_ptr<Player>> players_;
   std::map<std::string, std::vector<Post>> posts_;

@@ -49,11 +49,11 @@ const char* name_of(Outcome::Kind kind) {
   return kNames[kind];
 }
 
-Role::Role(std::string name, int index, Descriptor socket,
+Role::Role(std::string name, int index, Wire& wire,
            std::vector<std::string> order)
     : name_(std::move(name)),
       index_(index),
-      wire_(std::move(socket)),
+      wire_(wire),
       order_(std::move(order)) {}
 
 void Role::post(const Frame& frame) {
@@ -112,8 +112,8 @@ void Role::send_descriptor(const std::string& step, int descriptor) {
   frame.kind = Frame::kPost;
   frame.step = step;
   frame.descriptor = Descriptor(descriptor);
-  post(frame);                 // what travels is a copy,
-  frame.descriptor.release();  // the caller's stays the caller's
+  post(frame);                 // a copy is sent,
+  frame.descriptor.release();  // the caller keeps its own
 }
 
 Descriptor Role::receive_descriptor(const std::string& step) {
@@ -147,7 +147,7 @@ void Role::in_order(
     if (std::find(order_.begin(), order_.end(), own.first) == order_.end())
       broken("'" + own.first + "' is no step of every_order()");
 
-  std::vector<std::string> ended;  // and what our end makes impossible
+  std::vector<std::string> ended;  // with the steps that our end removes
   for (size_t i = 0; i < order_.size(); ++i) {
     const auto own = find(order_[i]);
     if (own == mine.end()) continue;
@@ -161,6 +161,7 @@ void Role::in_order(
     }
   }
   if (ended.empty()) return;
+  ends_in_turn_ = true;
   post(Frame::kEndsInTurn, join(ended));
 }
 
@@ -187,7 +188,7 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
-  // The referee hears of it later, when this role has gone on.
+  // The referee reads it later, after this role has gone on.
   const std::string where =
       call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());
@@ -197,9 +198,9 @@ void Role::report_failure(const std::string& file, int line,
 
 void Role::report_left(const std::string& what) { post(Frame::kLeft, what); }
 
-void Role::report_end() {
+void Role::report_end(bool rests) {
   this_board()->note(Board::kEnd, "reached its end");
-  post(Frame::kEnd, "");
+  post(rests ? Frame::kRest : Frame::kEnd, "");
 }
 
 }  // namespace ipclab

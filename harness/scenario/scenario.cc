@@ -12,8 +12,8 @@
 namespace ipclab {
 namespace {
 
-// Leaves the TEST. GoogleTest takes this exception for a verdict that it knows
-// already.
+// Leaves the TEST. For GoogleTest this exception means that it already knows
+// the verdict.
 [[noreturn]] void leave_test() {
   throw testing::AssertionException(
       testing::TestPartResult(testing::TestPartResult::kSkip, nullptr, 0, ""));
@@ -78,7 +78,9 @@ void tabulate_end(const Scenario& scenario, const std::string& role,
   if (!ended.reached_end) tabulate(table, ended.last_step, outcome_of(ended));
 }
 
-Scenario::Scenario() = default;
+Scenario::Scenario(Processes processes) : shared_(processes == kShared) {
+  Record::current().shared = shared_;
+}
 
 Scenario::RoleSpec& Scenario::role(const std::string& name,
                                    std::function<void(Role&)> body) {
@@ -114,11 +116,13 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
   Process& self = Process::self();
   const int run = self.runs++;
   if (self.is_role) {
-    if (run < self.place.run) return;  // a later run of this TEST is ours
+    if (run < self.place.run) return;  // ours is a later run of this TEST
     const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
-    play_role(spec.name, spec.index, order, spec.body);
+    play_role(spec.name, spec.index, order, spec.body,
+              shared_ && spec.environment.empty());
+    leave_test();
   }
-  ended_ = Referee(roles_, run, order).run(deadline);
+  ended_ = Referee(roles_, run, order, shared_).run(deadline);
 }
 
 const Ended& Scenario::ended(const std::string& role) const {

@@ -12,8 +12,8 @@
 
 #include "../common/require.h"
 
-// Prints one row of the table. False if the attribute denies what
-// works.
+// Prints one row of the table. Returns false if the attribute says no,
+// but the attempt succeeds.
 bool print_row(const char* what, int attribute, const char* call,
                bool works, const char* answer, const char* use) {
   std::printf("%-15s %9d   %-34s   %-24s   %s\n", what, attribute, call,

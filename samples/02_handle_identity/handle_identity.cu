@@ -92,7 +92,7 @@ int importer(Channel channel) {
   CUDA_CHECK(cudaIpcCloseMemHandle(base));
   channel.signal("closed");
 
-  // Nothing documents what the handle of freed memory does.
+  // What the handle of freed memory does is not documented.
   const auto later = channel.receive<Loan>("handle");
   void* old = nullptr;
   const cudaError_t code = cudaIpcOpenMemHandle(

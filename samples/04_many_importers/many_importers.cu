@@ -31,7 +31,7 @@ constexpr int kLaterValue = 3000000;     // plus the importer's number
 //! [exporter]
 struct Invitation {
   cudaIpcMemHandle_t handle;
-  int number;  // the handle is the same for all, this is not
+  int number;  // differs; the handle is the same for all
 };
 
 int exporter(std::vector<Child>& importers) {
@@ -46,7 +46,7 @@ int exporter(std::vector<Child>& importers) {
     ++invitation.number;
   }
 
-  // Not before all have read: one would read what another one wrote.
+  // First all must have read: else one could read what another wrote.
   for (Child& importer : importers) importer.channel.signal("go");
   for (Child& importer : importers) importer.channel.wait("written");
   int wrong = 0;

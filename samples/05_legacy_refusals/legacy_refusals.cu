@@ -58,7 +58,7 @@ int exporter(Channel& channel) {
       &own, handle, cudaIpcMemLazyEnablePeerAccess);
   good &= refused("opens its own handle", opened);
 
-  // Memory and handle are as good as before.
+  // The memory and its handle still work.
   write_values(data, kCount, kExporterValue);
   CUDA_CHECK(cudaDeviceSynchronize());
   channel.send("handle", handle);

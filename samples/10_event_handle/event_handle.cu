@@ -1,8 +1,7 @@
 // Lesson 10: share an event, so that GPU work waits for GPU work.
 //
 //   exporter                            importer
-//   hold its stream, queue a write
-//   record the event
+//   hold; queue 20 writes, record
 //   cudaIpcGetEventHandle - event -->   cudaIpcOpenEventHandle
 //                                       query: not ready
 //                                       queue a wait, then a copy
@@ -36,15 +35,15 @@ int exporter(Channel& channel) {
 
   Gate* gate = create_gate();
   hold(nullptr, gate);
-  write_values(data, kCount, kNewValue);
+  for (int left = 19; left >= 0; --left)  // the last one counts
+    write_values(data, kCount, kNewValue - left);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
-  say("holds its stream, queues a kernel and the event in it");
+  say("holds its stream, queues kernels and the event in it");
   channel.send("event", handle);
 
   channel.wait("queued");
-  say("lets its stream go");
   open_gate(gate);
 
   // Destroy the exported event after every imported one.

@@ -111,8 +111,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels when CUDA starts: the first launch of a kernel
-  // loads it, and that can wait for a stream that is held.
+  // Load all kernels now: loading can wait for a stream that is held.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

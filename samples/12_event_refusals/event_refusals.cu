@@ -31,13 +31,12 @@ int exporter(Channel& channel) {
   channel.send("memory", memory);
 
   // It measures no time, and the flags have to say so.
-  cudaEvent_t event = nullptr;
+  cudaEvent_t event, plain, own;
   bool good =
       refused("creates it without cudaEventDisableTiming",
               cudaEventCreateWithFlags(&event, cudaEventInterprocess));
 
-  // It is an interprocess event from its creation on, or never.
-  cudaEvent_t plain = nullptr;
+  // This flag cannot be added to an event later.
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaEventCreateWithFlags(&plain, cudaEventDisableTiming));
   good &= refused("exports an event that lacks the flag",
@@ -53,7 +52,6 @@ int exporter(Channel& channel) {
                   cudaEventElapsedTime(&milliseconds, event, event));
 
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));
-  cudaEvent_t own = nullptr;
   good &= refused("opens its own handle",
                   cudaIpcOpenEventHandle(&own, handle));
   channel.send("event", handle);

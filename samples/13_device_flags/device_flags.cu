@@ -26,9 +26,11 @@ constexpr int kCount = 1 << 16;      // values that both sides change
 constexpr int kAllocated = 1 << 19;  // 2 MiB: shares nothing else
 constexpr int kExporterValue = 1000000;
 
-// The flag orders these plain loads and stores.
-__global__ void add_one(unsigned* values) {
-  values[blockIdx.x * blockDim.x + threadIdx.x] += 1;
+// The flag orders these plain loads and stores. A turn that is taken
+// too early adds nothing, so the sums show it.
+__global__ void add_one(unsigned* values, unsigned turn) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (values[i] == kExporterValue + i + turn) values[i] += 1;
 }
 
 //! [kernels]
@@ -40,7 +42,7 @@ __global__ void wait_for_turn(unsigned* turn, unsigned wanted) {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
   do {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    if (Turn(*turn).load(cuda::memory_order_acquire) == wanted) return;
+    if (Turn(*turn).load(cuda::memory_order_acquire) >= wanted) return;
   } while (now - began < kLimit);
   __trap();  // ends this process's GPU work with an error
 }
@@ -52,7 +54,7 @@ __global__ void pass_on(unsigned* turn, unsigned next) {
 void queue_by_kernels(unsigned* values, unsigned* turn, unsigned mine) {
   wait_for_turn<<<1, 1>>>(turn, mine);
   CUDA_CHECK(cudaGetLastError());
-  add_one<<<kCount / 256, 256>>>(values);
+  add_one<<<kCount / 256, 256>>>(values, mine);
   CUDA_CHECK(cudaGetLastError());
   pass_on<<<1, 1>>>(turn, mine + 1);
   CUDA_CHECK(cudaGetLastError());
@@ -64,15 +66,15 @@ void queue_by_stream(unsigned* values, unsigned* turn, unsigned mine) {
   const auto address = reinterpret_cast<CUdeviceptr>(turn);
   CU_CHECK(DRIVER(cuStreamWaitValue32)(nullptr, address, mine,
                                        CU_STREAM_WAIT_VALUE_EQ));
-  add_one<<<kCount / 256, 256>>>(values);
+  add_one<<<kCount / 256, 256>>>(values, mine);
   CUDA_CHECK(cudaGetLastError());
   CU_CHECK(DRIVER(cuStreamWriteValue32)(nullptr, address, mine + 1,
                                         CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 //! [stream]
 
-// Queues every second turn from `first` on, and waits until all are
-// taken. Returns the microseconds of one turn.
+// Queues every second turn, beginning with `first`, and waits for
+// all of them. Returns the microseconds of one turn.
 template <class Queue>
 double take_turns(Queue queue, unsigned* values, unsigned first) {
   const auto began = std::chrono::steady_clock::now();
@@ -129,8 +131,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels when CUDA starts: the first launch of a kernel
-  // loads it, and that can wait for a kernel that waits.
+  // Load all kernels now: loading can wait for a kernel that waits.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

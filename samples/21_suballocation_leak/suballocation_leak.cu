@@ -29,7 +29,7 @@ constexpr unsigned kForged = 0xf0f0f0f0;
 //! [shareable]
 constexpr size_t kBlock = 2 << 20;  // a handle maps whole blocks
 
-// The size to allocate, so that the handle shares nothing else: the
+// The size to allocate so that the handle shares only the loan: the
 // next multiple of 2 MiB. 0 if there is none.
 constexpr size_t shareable(size_t bytes) {
   const size_t blocks = bytes / kBlock + (bytes % kBlock != 0);
@@ -48,8 +48,8 @@ __global__ void forge(unsigned* block) {
 }
 
 // Changes the secret wherever it is in the 2 MiB around the address.
-// Returns how many words: 0 if the driver maps the loan only, stops
-// the kernel and takes the context away.
+// Returns how many words it has changed: 0 if the driver maps only
+// the loan. Then the kernel faults, and the context is lost.
 int forge_around(void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   forged = 0;
@@ -96,7 +96,7 @@ int importer(Channel channel) {
 
   const int found = forge_around(data);
   say("searches the 2 MiB around it: forges %d words", found);
-  if (cudaPeekAtLastError() == cudaSuccess)  // was not stopped
+  if (cudaPeekAtLastError() == cudaSuccess)  // no fault
     CUDA_CHECK(cudaIpcCloseMemHandle(data));
   channel.signal("closed");
 

@@ -1,7 +1,7 @@
 // Lesson 22: ask a pointer how its memory can be shared.
 //
-// Three mechanisms share memory, and each takes memory of its own kind
-// only. A pointer does not show its kind, but its attributes do. This
+// Three mechanisms share memory, and each shares only one kind of
+// memory. A pointer does not show its kind, but its attributes do. This
 // lesson asks for them, tries all three mechanisms, and compares.
 //
 // nvcc -cudart shared

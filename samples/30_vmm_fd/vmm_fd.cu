@@ -3,7 +3,7 @@
 //   exporter                             importer
 //   cuMemCreate, map, write
 //   cuMemExportTo...  -- number ----->   import: refused
-//                     -- SCM_RIGHTS ->   import a descriptor of its own
+//                     -- SCM_RIGHTS ->   import the descriptor
 //                                        map, read, write
 //   read the          <- closed ------   unmap, release
 //   importer's values

@@ -95,7 +95,7 @@ int importer(Channel channel) {
       cudaGetErrorName(fault));
   good &= fault == cudaErrorIllegalAddress;
 
-  // The context is lost: to unmap and to release would fail. The end of
+  // The context is lost, so unmap and release would fail. The end of
   // the process does both.
   channel.signal("faulted");
 

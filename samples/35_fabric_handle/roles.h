@@ -1,7 +1,7 @@
-// The roles of lesson 35: two processes of one node as in any lesson,
-// or with -DUSE_MPI the two ranks that mpirun has started, where MPI
-// carries the channel. Every wait has a deadline, and a rank that fails
-// takes the other one with it.
+// The roles of lesson 35: two processes of one node as in other
+// lessons. With -DUSE_MPI they are the two ranks that mpirun has
+// started, and the channel uses MPI. Every wait has a deadline, and a
+// rank that fails ends the other one, too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,8 @@
 
 #include "../common/require.h"
 
-// From here to the end of the block MPI has 20 s. Then this rank says
-// where it waits and ends, and mpirun ends the other one.
+// MPI has 20 s from here to the end of the block. After that this rank
+// says where it waits, and ends; mpirun then ends the other one.
 class Deadline {
  public:
   explicit Deadline(const char* step) {
@@ -66,8 +66,8 @@ class Channel {
   }
 };
 
-// The ranks meet once, when each knows whether its node has what it
-// needs. Returns whether both have.
+// The ranks exchange this once: whether each node has what it needs.
+// Returns true if both have it.
 inline bool have_met = false;
 inline bool meet(int ready) {
   const Deadline deadline("meet");
@@ -77,7 +77,8 @@ inline bool meet(int ready) {
   return ready;
 }
 
-// Runs at exit: however a rank ends, the other one hears of it.
+// Runs at exit, so the other rank always learns that this one has
+// ended.
 inline void leave(int code, void*) {
   std::fflush(stdout);
   if (code != EXIT_SUCCESS && code != kSkipped)

@@ -50,7 +50,8 @@ int main() {
   CUDA_CHECK(cudaStreamSynchronize(writer));
 
   hold(writer, gate);
-  write_values(data, kCount, kNewValue, writer);
+  for (int left = 19; left >= 0; --left)  // the last one counts
+    write_values(data, kCount, kNewValue - left, writer);
   CUDA_CHECK(cudaEventRecord(written, writer));
 
   void* copy = nullptr;

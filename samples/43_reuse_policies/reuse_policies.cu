@@ -16,7 +16,7 @@
 #include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr size_t kBlock = 64 << 20;  // more than a pool has to spare
+constexpr size_t kBlock = 64 << 20;  // more than a pool has left over
 constexpr int kCount = 1 << 20;      // values checked in a block
 constexpr int kValueA = 1000000;
 constexpr int kValueB = 3000000;
@@ -43,7 +43,7 @@ cudaMemPool_t create_pool_for(Case which, bool on) {
 
 //! [case]
 // Frees a block in A and asks for one of the same size in B, or in A
-// again. Adds to *wrong the values of the new owner that are not right.
+// again. Adds the number of wrong values of the new owner to *wrong.
 const char* next_owner_gets(Case which, bool on, cudaStream_t a,
                             cudaStream_t b, int* wrong) {
   Gate* gate = create_gate();
@@ -96,7 +96,7 @@ int main() {
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
 
   int wrong = 0;
-  // Loads the kernels: that could wait for a stream that is held.
+  // Loads the kernels now: later that could wait for a held stream.
   next_owner_gets(kSynchronised, false, a, b, &wrong);
 
   const char* names[] = {"in the same stream", "after an event",

@@ -36,7 +36,8 @@ int exporter(Channel& channel) {
   hold(nullptr, gate);
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
-  write_values(data, kCount, kExporterValue);
+  for (int left = 19; left >= 0; --left)  // the last one counts
+    write_values(data, kCount, kExporterValue - left);
   CUDA_CHECK(cudaEventRecord(written));
 
   cudaMemPoolPtrExportData pointer;
@@ -64,7 +65,7 @@ int importer(Channel channel) {
   cudaEvent_t written;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &written, channel.receive<cudaIpcEventHandle_t>("event")));
-  void* copy = allocate_values(kCount, 0);  // none of the exporter's
+  void* copy = allocate_values(kCount, 0);  // not the exporter's values
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
@@ -90,8 +91,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels when CUDA starts: the first launch of a kernel
-  // loads it, and that can wait for a stream that is held.
+  // Load all kernels now: loading can wait for a stream that is held.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

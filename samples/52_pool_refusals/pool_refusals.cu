@@ -1,4 +1,4 @@
-// Lesson 52: what of a pool cannot be shared.
+// Lesson 52: what cannot be shared with pools.
 //
 //   exporter                             importer
 //   export the default pool, memory of

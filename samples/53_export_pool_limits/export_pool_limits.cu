@@ -53,7 +53,7 @@ int exporter(Channel& channel) {
     if (piece != data) CUDA_CHECK(cudaFreeAsync(piece, nullptr));
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
   CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));  // may give nothing back
-  CUDA_CHECK(cudaMemPoolDestroy(pool));    // waits for nobody
+  CUDA_CHECK(cudaMemPoolDestroy(pool));    // does not wait
   say("frees the other pieces, trims the pool, destroys it");
   channel.signal("destroyed");
 

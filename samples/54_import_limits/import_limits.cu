@@ -1,4 +1,4 @@
-// Lesson 54: an imported pool opens what it is sent, and no more.
+// Lesson 54: an imported pool imports pointers and does nothing else.
 //
 //   exporter                        two importers
 //   create a pool, allocate, write

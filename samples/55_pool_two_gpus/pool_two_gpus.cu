@@ -4,8 +4,7 @@
 //   create a pool, give GPU 1 access
 //   allocate, write    -- pool, pointer ->  import: no access here
 //                                           give it, read, write
-//   read the values    <---- closed ------  release all
-//   free, destroy
+//   read, release all  <---- closed ------  release all
 //
 // nvcc -cudart shared samples/55_pool_two_gpus/pool_two_gpus.cu
 //
@@ -31,9 +30,8 @@ bool gpu_1_has_access(cudaMemPool_t pool) {
 }
 
 void give_gpu_1_access(cudaMemPool_t pool) {
-  cudaMemAccessDesc access{};
-  access.location = {cudaMemLocationTypeDevice, 1};
-  access.flags = cudaMemAccessFlagsProtReadWrite;
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, 1},
+                                 cudaMemAccessFlagsProtReadWrite};
   CUDA_CHECK(cudaMemPoolSetAccess(pool, &access, 1));
 }
 //! [access]

@@ -74,12 +74,14 @@ int importer(Channel channel) {
   cudaEvent_t freed;
   CUDA_CHECK(cudaIpcOpenEventHandle(
       &freed, channel.receive<cudaIpcEventHandle_t>("event")));
-  void* copy = allocate_values(kCount, 0);  // none of the exporter's
+  void* copy = allocate_values(kCount, 0);  // not the exporter's values
 
   auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
   void* data = nullptr;
   CUDA_CHECK(cudaMemPoolImportPointer(&data, pool, &pointer));
   hold(nullptr, gate);
+  for (int i = 0; i < 20; ++i)  // delays the copy
+    write_values(copy, kCount, 0);
   CUDA_CHECK(cudaMemcpyAsync(copy, data, kBytes, cudaMemcpyDefault));
   CUDA_CHECK(cudaFreeAsync(data, nullptr));
   CUDA_CHECK(cudaEventRecord(freed));

@@ -41,7 +41,7 @@ int exporter(Channel& channel) {
   channel.send("memory", memory);
   channel.send("event", event);
 
-  // Never guess that the importer has closed: wait until it says so.
+  // Do not guess when the importer has closed: wait for its message.
   channel.wait("closed");
   CUDA_CHECK(cudaEventDestroy(written));
   CUDA_CHECK(cudaFree(data));

@@ -74,7 +74,7 @@ int importer(Channel channel) {
   void* legacy = nullptr;
   const cudaError_t code = cudaIpcOpenMemHandle(
       &legacy, handle, cudaIpcMemLazyEnablePeerAccess);
-  cudaGetLastError();  // no launch may find a refusal
+  cudaGetLastError();  // clears the refusal before the next launch
   say("is process %d, opens the legacy handle: [%s]", getpid(),
       cudaGetErrorName(code));
   if (code == cudaSuccess) CUDA_CHECK(cudaIpcCloseMemHandle(legacy));
@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     return importer(channel_from_parent(argv));
   }
 
-  // Skip if this machine allows no namespaces. A child finds out: it
+  // Skip if this machine allows no namespaces. A child tries it, and
   // has to be forked before CUDA begins.
   const pid_t attempt = fork();
   SYS_CHECK(attempt);

@@ -37,15 +37,11 @@ int exporter(Channel channel) {
   void* physical = map_memory(memory, bytes);
   write_values(physical, kCount, kPhysicalValue);
   CUDA_CHECK(cudaDeviceSynchronize());
-  int fd = -1;
-  CU_CHECK(DRIVER(cuMemExportToShareableHandle)(&fd, memory, kFd, 0));
-
   say("shares memory by a legacy handle and by a descriptor");
   channel.send("handle", handle);
-  channel.send("bytes", bytes);
-  channel.send_descriptor("memory", fd);
+  send_memory(channel, memory, bytes);
 
-  channel.wait("end");  // never comes: it is killed with all open
+  channel.wait("end");  // never comes: this process is killed here
   return EXIT_FAILURE;
 }
 //! [exporter]
@@ -57,11 +53,8 @@ int importer(Child& child) {
   void* legacy = nullptr;
   CUDA_CHECK(cudaIpcOpenMemHandle(&legacy, handle,
                                   cudaIpcMemLazyEnablePeerAccess));
-  const auto bytes = child.channel.receive<size_t>("bytes");
-  const int fd = child.channel.receive_descriptor("memory");
-  Memory memory;
-  CU_CHECK(import_memory(&memory, fd));
-  SYS_CHECK(close(fd));
+  size_t bytes = 0;
+  const Memory memory = receive_memory(child.channel, &bytes);
   void* physical = map_memory(memory, bytes);
 
   SYS_CHECK(kill(child.pid, SIGKILL));
@@ -69,7 +62,7 @@ int importer(Child& child) {
   SYS_CHECK(waitpid(child.pid, &status, 0));
   say("has opened both, and the exporter was killed");
 
-  // Its end has freed the legacy memory: to read it is undefined.
+  // Its end has freed the legacy memory: reading that is undefined.
   say("closes the legacy memory: [%s]",
       cudaGetErrorName(cudaIpcCloseMemHandle(legacy)));
   const cudaError_t again = cudaIpcOpenMemHandle(
@@ -89,7 +82,7 @@ int importer(Child& child) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Here the exporter is the second start: it must die, not the first.
+  // Here the exporter is the process that is started second: it dies.
   const bool child = is_child(argc, argv);
   role_name() = child ? "exporter" : "importer";
   if (child) return exporter(channel_from_parent(argv));

@@ -1,4 +1,4 @@
-// Lesson 70: open each handle once, and know when it is another one.
+// Lesson 70: open each handle once, and notice a new allocation.
 //
 //   exporter                               importer, with a cache
 //   allocate 3 blocks, cut into tensors
@@ -7,7 +7,7 @@
 //   wants to free block 0  -- forget --->  closes it
 //   frees, allocates at    <- closed ----
 //   the same address       -- tensor --->  opens: it is another block
-//   ends                   <- closed ----  closes all that is its
+//   ends                   <- closed ----  closes all of its blocks
 //   starts again, as a new process         the same once more
 //
 // nvcc -cudart shared samples/70_handle_cache/handle_cache.cu
@@ -50,7 +50,7 @@ int exporter(Channel channel) {
   for (const int b : kOrder)
     for (int t = 0; t < kTensors; ++t) send(b, t, first + b * kBlock);
 
-  // An importer may have a block open long after it last used it.
+  // An importer may keep a block open long after its last use.
   channel.send("forget", describe(blocks[0]));
   channel.wait("closed");
   const void* const before = blocks[0];

@@ -1,5 +1,5 @@
 // A cache of opened handles: this process opens each allocation of each
-// exporter once, however many parts of it it is sent.
+// exporter once, even if it receives many parts of it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,8 @@
 #include "../common/check.h"
 
 //! [part]
-/// A part of an allocation, in words that other processes understand.
+/// A part of an allocation, described so that other processes can use
+/// it.
 struct Part {
   unsigned long long exporter;  ///< drawn when the exporter starts
   unsigned long long block;     ///< id of the allocation, there
@@ -18,7 +19,8 @@ struct Part {
   size_t offset;                ///< of the part in it, in bytes
 };
 
-/// The identity of this process. Process ids come back; this does not.
+/// The identity of this process. The system uses process ids again;
+/// this number is used once.
 inline unsigned long long own_identity() {
   static const unsigned long long drawn = [] {
     std::random_device random;
@@ -27,7 +29,7 @@ inline unsigned long long own_identity() {
   return drawn;
 }
 
-/// Describes memory that a pointer into an allocation begins.
+/// Describes the part of an allocation that begins at a pointer.
 inline Part describe(const void* pointer) {
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   CUdeviceptr base = 0;
@@ -42,7 +44,8 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations, of which it keeps up to `most` that nobody uses.
+/// Opened allocations. It keeps up to `most` of them open without a
+/// user.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
@@ -64,7 +67,8 @@ class HandleCache {
     return static_cast<char*>(block.base) + part.offset;
   }
 
-  /// The work that uses the part is done. Its allocation stays open.
+  /// Call this when the work that uses the part is done. The allocation
+  /// stays open.
   void release(const Part& part) {
     Block& block = blocks_.at({part.exporter, part.block});
     --block.users;
@@ -73,15 +77,16 @@ class HandleCache {
   //! [acquire]
 
   //! [close]
-  /// Closes the allocation, which its exporter wants to free. Returns
-  /// false if somebody uses it: then it must not be freed.
+  /// Closes the allocation because its exporter wants to free it.
+  /// Returns false if somebody uses it: then the exporter must not free
+  /// it.
   bool forget(const Part& part) {
     return close_if([&](const Name& name) {
       return name == Name{part.exporter, part.block};
     });
   }
 
-  /// The same for all allocations of an exporter, which wants to end.
+  /// The same for all allocations of an exporter that wants to end.
   bool forget_exporter(unsigned long long exporter) {
     return close_if(
         [&](const Name& name) { return name.first == exporter; });
@@ -92,7 +97,7 @@ class HandleCache {
   size_t open_now() const { return blocks_.size(); }  ///< allocations
 
  private:
-  // Never an address: it is used again, and it means nothing here.
+  // Not an address: addresses are used again, and mean nothing here.
   using Name = std::pair<unsigned long long, unsigned long long>;
   struct Block {
     void* base = nullptr;
@@ -100,8 +105,8 @@ class HandleCache {
     unsigned long long last_use = 0;
   };
 
-  // Closes the one that was not used for the longest time, if any is
-  // not in use.
+  // Of the allocations without a user, closes the one that was not used
+  // for the longest time.
   bool close_oldest() {
     auto oldest = blocks_.end();
     for (auto at = blocks_.begin(); at != blocks_.end(); ++at)

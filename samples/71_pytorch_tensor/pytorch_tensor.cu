@@ -31,7 +31,8 @@ const Tensor kLayouts[] = {
 constexpr int kTensors = 3;
 
 //! [lend]
-// Lends a tensor of this layout; the other process writes `expected` ….
+// Lends a tensor of this layout; the other process writes `expected`,
+// `expected` + 1 … into it.
 int lend(Channel& channel, Tensor tensor, int value, int expected) {
   void* block = nullptr;
   CUDA_CHECK(cudaMalloc(&block, kBlock));
@@ -67,7 +68,7 @@ int lend(Channel& channel, Tensor tensor, int value, int expected) {
 //! [lend]
 
 //! [borrow]
-// Uses a tensor of the other process; *tensor is what it has sent.
+// Uses a tensor of the other process; stores its message in *tensor.
 int borrow(Channel& channel, Tensor* tensor, int expected, int value) {
   *tensor = channel.receive<Tensor>("tensor");
   if (tensor->handle[1] != 'c') {
@@ -114,7 +115,7 @@ int importer(Channel channel) {
   int wrong = 0;
   const int tensors = channel.receive<int>("tensors");
   for (int i = 0; i < tensors; ++i) {
-    Tensor tensor;  // lends one of the layout that it has borrowed
+    Tensor tensor;  // to lend one with the layout of the borrowed one
     wrong += borrow(channel, &tensor, kExporterValue, kImporterValue);
     tensor.storage_offset = 4096;
     wrong += lend(channel, tensor, kImporterValue, kExporterValue);

@@ -12,7 +12,7 @@
 #include "../common/check.h"
 
 //! [tensor]
-/// What reduce_tensor() gives, for a tensor of two dimensions.
+/// What reduce_tensor() returns, for a tensor of two dimensions.
 struct Tensor {
   int64_t device;          ///< in the order of the sender
   char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
@@ -38,7 +38,7 @@ struct Counters {
 
 static __device__ int wrong_elements;
 
-// What visit() writes is written over whatever was there.
+// The value that visit() writes replaces the old one.
 constexpr int kAnything = 0;
 
 static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
@@ -65,7 +65,8 @@ inline void visit(void* block, const Tensor& tensor, int seen,
   CUDA_CHECK(cudaGetLastError());
 }
 
-/// How many were wrong since the last call? Waits for the kernels.
+/// Returns how many were wrong since the last call. Waits for the
+/// kernels.
 inline int wrong_so_far() {
   int wrong = -1;
   const int none = 0;
@@ -89,7 +90,7 @@ inline Counters* open_counters(const char* name, int flags) {
   return static_cast<Counters*>(at);
 }
 
-/// Unmaps it; the last process removes the name.
+/// Unmaps the file; the last process removes its name.
 inline void close_counters(const char* name, Counters* counters) {
   if (--counters->users == 0) SYS_CHECK(shm_unlink(name));
   SYS_CHECK(munmap(counters, sizeof *counters));

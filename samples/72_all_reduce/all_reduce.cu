@@ -27,8 +27,8 @@ constexpr int kReplays = 5;
 constexpr int kLimit = 5;  // seconds until a rank counts as lost
 
 //! [values]
-// A third has no exact binary form, so another order of the additions
-// would give other bits.
+// A third has no exact binary form, so a different order of the
+// additions would give different bits.
 __host__ __device__ float value_of(int rank, int i) {
   return (1 + i % 1000) / (rank + 3.0f);
 }
@@ -103,7 +103,7 @@ int take_part(Ranks& ranks) {
     wrong += count_wrong_sums(ranks, data, count, 1);
   }
 
-  // Each replay sums the sums of the one before.
+  // Each replay sums the results of the previous one.
   cudaGraph_t graph;
   cudaGraphExec_t replay;
   CUDA_CHECK(

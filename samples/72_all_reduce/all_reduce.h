@@ -1,5 +1,5 @@
-// All-reduce over legacy memory handles: each rank, one process with
-// one GPU, has an array, and each array becomes the sum of all of them.
+// All-reduce over legacy memory handles. A rank is one process with one
+// GPU. Each rank has an array, and each array becomes the sum of all.
 //
 // Small arrays are pushed: every rank writes its values into a mailbox
 // on each other GPU and adds what it finds in its own. The values are
@@ -8,7 +8,7 @@
 // slice of all arrays and writes the sum to all ranks.
 //
 // Every rank adds in the order of the ranks, starting with 0, in fp32.
-// So all have the same bits, and a sum on the host has them, too.
+// So all ranks get the same bits, and so does a sum on the host.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,8 @@ constexpr int kMaxRanks = 8;
 constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; larger: two phases
 constexpr int kMaxBlocks = 1024;        ///< of a kernel of two phases
 
-/// -0 as a float, 0 and -0 as two halves. It is never sent: 0 is.
+/// -0 as a float; 0 and -0 as two halves. It is never sent: a sender
+/// sends 0 instead.
 constexpr unsigned kEmpty = 0x80000000;
 
 constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
@@ -103,8 +104,8 @@ __device__ inline uint4 look(const uint4* from) {
   return packet;
 }
 
-// Each word is looked at: nothing promises that the four of a packet
-// arrive at once.
+// Looks at each word: the documentation does not say that the four
+// words of a packet arrive together.
 __device__ inline uint4 receive(const uint4* from, Patience patience) {
   for (;;) {
     const uint4 packet = look(from);
@@ -148,13 +149,13 @@ struct Sum {
 
 //! [push]
 /// One-shot: data and flag are one store, and nobody waits for anything
-/// else. A call needs the mail of the call before no more, so it clears
-/// that; a peer writes there two calls later, after it has had this
-/// rank's mail of the next call.
+/// else. A call clears the mail of the previous call, which is not
+/// needed any more. A peer writes there two calls later, and by then it
+/// has this rank's mail of the next call.
 template <class T>
 __global__ void push_and_sum(Team team, uint4* array, size_t packets) {
   Mailbox& mine = *team.mail[team.rank];
-  if (mine.unanswered != 0) return;  // the team is at its end
+  if (mine.unanswered != 0) return;  // the team has failed
   const size_t first = blockIdx.x * blockDim.x + threadIdx.x;
   const size_t step = gridDim.x * blockDim.x;
   const unsigned now = mine.calls % 3, before = (mine.calls + 2) % 3;
@@ -180,7 +181,7 @@ __global__ void push_and_sum(Team team, uint4* array, size_t packets) {
   }
 
   // The last block counts the call; all have read the counter by then.
-  // It lies on the GPU, so that a graph can be replayed.
+  // It is in GPU memory, so that a graph can be replayed.
   __syncthreads();
   if (threadIdx.x == 0 &&
       DeviceWord(mine.blocks_done)
@@ -194,8 +195,9 @@ __global__ void push_and_sum(Team team, uint4* array, size_t packets) {
 //! [push]
 
 //! [phases]
-/// The blocks of equal number meet: what a rank's block, or its stream,
-/// wrote before is visible to all of them afterwards.
+/// The blocks with the same number wait for each other. What a rank's
+/// block or its stream wrote before is visible to all of them
+/// afterwards.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();
@@ -213,8 +215,8 @@ __device__ inline void meet(const Team& team) {
   if (threadIdx.x == 0) mine.met[blockIdx.x] = meeting;
 }
 
-/// Each rank sums its slice of all arrays, and no other rank touches
-/// that slice before it is written: the arrays need no copy.
+/// Each rank sums its slice of all arrays. No other rank touches that
+/// slice before it is written, so the arrays need no copy.
 template <class T>
 __global__ void __launch_bounds__(256, 2)
     sum_in_two_phases(Team team, Arrays arrays, size_t packets) {
@@ -253,8 +255,8 @@ __global__ void __launch_bounds__(256, 2)
 
 //! [setup]
 /// Opens the memory of all ranks. `ranks` has rank, size, and
-/// gather(value): a vector of the values of all ranks. `mine` is of
-/// cudaMalloc. Ends the process if a call fails.
+/// gather(value): a vector of the values of all ranks. `mine` comes
+/// from cudaMalloc. Ends the process if a call fails.
 template <class Ranks>
 Arrays share(Ranks& ranks, void* mine) {
   cudaIpcMemHandle_t handle;
@@ -270,8 +272,8 @@ Arrays share(Ranks& ranks, void* mine) {
   return arrays;
 }
 
-/// Closes what share() has opened, and returns when all ranks have:
-/// only then may this rank free its own memory.
+/// Closes what share() has opened, and returns when all ranks have done
+/// so. After that this rank may free its own memory.
 template <class Ranks>
 void unshare(Ranks& ranks, const Arrays& arrays) {
   for (int i = 0; i < ranks.size; ++i)
@@ -361,9 +363,9 @@ void all_reduce(const Team& team, const Arrays& arrays, size_t count,
   }
 }
 
-/// The rank that has not answered in time, or -1. Ask it after the work
-/// is done: the sums are worth nothing then, and the team is at its
-/// end.
+/// The rank that has not answered in time, or -1. Ask after the work is
+/// done. If a rank has not answered, the sums are wrong and the team
+/// cannot go on.
 inline int unanswered(const Team& team) {
   return static_cast<int>(*team.failed) - 1;
 }

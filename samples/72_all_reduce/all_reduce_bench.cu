@@ -1,4 +1,4 @@
-// What the all-reduce of lesson 72 costs, against NCCL in the same run:
+// Compares the time of lesson 72's all-reduce with NCCL in one run:
 // fp16, in place, graph replays, one rank for each GPU.
 //
 //   all_reduce_bench             the table
@@ -63,7 +63,7 @@ void finish(const Device& device) {
 // --- the check
 // ----------------------------------------------------------
 
-// Every bit pattern that is a number: of all sizes and signs, also -0.
+// Random numbers of all sizes and signs, also -0.
 __half value_of(unsigned rank, unsigned call, unsigned i) {
   unsigned x = (i * 0x9e3779b9u) ^ (call * 0x85ebca6bu) ^ (rank << 20);
   x = (x ^ (x >> 15)) * 0x2c1b3c6du;
@@ -145,7 +145,7 @@ Graph capture(const Device& device, size_t bytes, Call call) {
   Graph made{nullptr, bytes > (16 << 20) ? 4 : 40,
              bytes > (16 << 20) ? 3 : 10};
   cudaGraph_t graph;
-  call();  // outside first: what a first call sets up is no part of it
+  call();  // first outside of the graph: it may set something up
   CUDA_CHECK(cudaStreamSynchronize(device.stream));
   CUDA_CHECK(cudaStreamBeginCapture(device.stream,
                                     cudaStreamCaptureModeThreadLocal));
@@ -199,7 +199,7 @@ std::string size_name(size_t bytes) {
                            : std::to_string(bytes >> 20) + " MiB";
 }
 
-// What issue and page promise for two H200s, as time / NCCL's time.
+// The goals for two H200s, as time / NCCL's time.
 double wanted(size_t bytes) {
   if (bytes <= size_t{256} << 10) return 0.40;
   if (bytes <= size_t{1} << 20) return 0.45;

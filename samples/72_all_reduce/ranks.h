@@ -1,6 +1,6 @@
 // The ranks of lesson 72: processes that all do the same. Rank 0 is the
-// program as it was started; it starts the others, and what they tell
-// each other goes through it.
+// program as it was started. It starts the others and passes on all
+// messages between them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,7 +33,7 @@ class Ranks {
   }
 
   /// The values of all ranks, in the order of the ranks. Every rank
-  /// calls it, and returns when all have.
+  /// calls this; it returns when all have called it.
   template <class T>
   std::vector<T> gather(const T& mine) {
     std::vector<T> all{mine};

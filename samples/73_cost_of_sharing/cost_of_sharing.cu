@@ -64,7 +64,8 @@ void lend(Channel& channel, int gpu, size_t bytes) {
 //! [exporter]
 
 //! [importer]
-// GPU 0 opens and reads what lies on `gpu`; returns the wrong values.
+// GPU 0 opens and reads the memory of `gpu`. Returns how many values
+// are wrong.
 int borrow(Channel& channel, int gpu, int mib) {
   const auto bytes = channel.receive<size_t>("bytes");
   const int fd = channel.receive_descriptor("memory");

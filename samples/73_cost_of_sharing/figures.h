@@ -1,4 +1,4 @@
-// How lesson 73 takes the time and writes down what it has found.
+// How lesson 73 measures times and writes them down.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -129,7 +129,7 @@ inline int measure(const std::vector<Way>& ways, int gpu, int mib,
     CUDA_CHECK(cudaMemcpy(to, data, bytes, cudaMemcpyDefault));
     wrong += count_wrong(to, bytes / 4, first);
   }
-  // The ways take turns, so that all of them meet the same moments.
+  // The ways take turns, so other load slows down all of them.
   for (int i = 0; i < rounds(); ++i)
     for (size_t way = 0; way < count; ++way)
       reads[way].push_back(gpu_time_of([&] {

@@ -1,5 +1,5 @@
-// What lesson 73 compares with: the same bytes by way of the host, and
-// three ways to say that something is done.
+// What lesson 73 compares with: the same bytes copied through the host,
+// and three ways to say that something is done.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -91,8 +91,8 @@ inline int receive_copies(Channel& channel, int first) {
 //! [copies]
 
 //! [words]
-/// Queues `kTimes` rounds: write the own word, wait for the other one.
-/// No host takes part until all is done. Returns microseconds.
+/// Queues `kTimes` rounds: write this side's word, wait for the other
+/// one. No host takes part until all is done. Returns microseconds.
 inline double words(void* memory, bool begins) {
   const auto word = reinterpret_cast<CUdeviceptr>(memory);
   const CUdeviceptr own = word + (begins ? 0 : 256);

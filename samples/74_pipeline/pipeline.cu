@@ -7,8 +7,8 @@
 //     the item that was in the slot          check it
 //     write the item                         write "taken"
 //     write "made"
-//   one is killed: say for it that
-//   it has taken all       <-- closed ---  give back
+//   if one is killed, write its
+//   "taken"                <-- closed ---  give back
 //
 // The same by a legacy handle, by a descriptor, and by a pool.
 //
@@ -23,7 +23,7 @@
 
 constexpr int kItems = 60;
 constexpr int kConsumers = 2;
-constexpr int kKilledAt = 20;  // items that importer 1 takes at last
+constexpr int kKilledAt = 20;  // items of importer 1 in the last run
 
 __global__ void check(const int* item, int first, int* wrong) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -37,8 +37,8 @@ bool has_ended(pid_t process) {
   return info.si_pid == process;
 }
 
-// Waits for the stream. A consumer that has ended takes nothing any
-// more, and the producer would wait for it forever.
+// Waits for the stream. A consumer that has ended takes no more
+// items, and the producer would wait for it forever.
 void finish(cudaStream_t stream, Ring ring, std::vector<Child>& all) {
   cudaStream_t other;
   CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));

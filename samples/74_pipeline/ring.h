@@ -12,7 +12,7 @@ constexpr int kCount = 1 << 16;  ///< values of an item
 //! [ring]
 constexpr size_t kSlotBytes = kSlots * kCount * sizeof(int);
 constexpr size_t kWordBytes = 4096;
-constexpr size_t kBytes = 2 << 20;  // a page: nobody else is in it
+constexpr size_t kBytes = 2 << 20;  // a page: nothing else is in it
 static_assert(kSlotBytes + kWordBytes <= kBytes);
 
 struct Ring {
@@ -35,7 +35,7 @@ inline void* words_after(void* slots) {
   return static_cast<char*>(slots) + kSlotBytes;
 }
 
-/// The stream goes on once the word is at least that.
+/// The stream waits until the word has at least this value.
 inline void wait_for(cudaStream_t stream, CUdeviceptr word,
                      int at_least) {
   CU_CHECK(DRIVER(cuStreamWaitValue32)(stream, word, at_least,

@@ -64,7 +64,7 @@ bool run(MpiRanks& ranks) {
   bool good = true;
   std::string seen;
   for (int other = 0; other < ranks.size(); ++other) {
-    if (other == ranks.rank()) continue;  // one's own: refused
+    if (other == ranks.rank()) continue;  // its own: refused
     const int gpu = ordinal_of(cards[other].gpu);
     int reachable = 1;
     if (gpu != -1 && gpu != own)

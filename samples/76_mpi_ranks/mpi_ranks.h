@@ -1,5 +1,5 @@
-// The ranks of lesson 76: with -DUSE_MPI those that mpirun has started
-// on this node, otherwise two processes that play them.
+// The ranks of lesson 76. With -DUSE_MPI they are the ranks that mpirun
+// has started on this node; otherwise two processes stand for them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,14 +22,15 @@ class MpiRanks {
   int rank() const { return rank_; }  ///< from 0
   int size() const { return size_; }  ///< how many there are
 
-  /// Every rank gives a value and gets those of all, in order.
+  /// Every rank passes a value and gets the values of all ranks, in
+  /// order.
   template <class T>
   std::vector<T> all_gather(const T& mine);
 
   /// Returns once every rank has called it.
   void barrier() { all_gather('.'); }
 
-  /// Every rank says its line, rank 0 first.
+  /// Every rank prints its line, rank 0 first.
   void say_in_turn(const std::string& line) {
     for (int turn = 0; turn < size_; ++turn) {
       if (turn == rank_) say("%s", line.c_str());

@@ -27,9 +27,9 @@ __global__ void step(unsigned* data, unsigned factor, unsigned more) {
 }
 
 //! [capture]
-// What a side does in each round, as a graph. With events, the graph
-// waits for one first and records the other one last. They come from
-// outside of the graph, and the flags have to say so.
+// Makes a graph of what a side does in each round. With events, the
+// graph first waits for one and at the end records the other one. The
+// events come from outside of the graph; the flags have to say so.
 cudaGraphExec_t capture(cudaStream_t stream, void* data,
                         unsigned factor, unsigned more,
                         cudaEvent_t first = nullptr,

@@ -1,5 +1,5 @@
-// What the two roles of a lesson tell each other: named steps, with
-// bytes or a descriptor, over a socket pair. Every wait has a deadline,
+// What the two roles of a lesson send each other over a socket pair:
+// named steps, with bytes or a descriptor. Every wait has a deadline,
 // and a peer that has ended is an error, not a hang.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -15,8 +15,8 @@
 
 #include "check.h"
 
-/// Waits until poll(2) reports `events` for the descriptor. False when
-/// `limit` has passed; a signal that interrupts the wait is no reason.
+/// Waits until poll(2) reports `events` for the descriptor. Returns
+/// false when `limit` has passed. Goes on after an interrupting signal.
 inline bool wait_for(int descriptor, short events,
                      std::chrono::milliseconds limit) {
   using clock = std::chrono::steady_clock;
@@ -73,7 +73,7 @@ inline ssize_t receive_packet(int socket, void* data, size_t size,
   return n;
 }
 
-/// A role's end of the conversation with the other role.
+/// A role's end of the connection with the other role.
 class Channel {
  public:
   /// Takes over one end of a socket pair.

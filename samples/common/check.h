@@ -50,8 +50,8 @@ inline void print_role(FILE* out) {
 }
 
 /// The address of a driver function; null if the driver does not have
-/// it. The runtime finds it: a program linked with libcuda.so.1 cannot
-/// start without a driver, and so could not say "skipped".
+/// it. The runtime looks it up: a program that is linked with
+/// libcuda.so.1 does not start without a driver, so it could not skip.
 inline void* driver_entry(const char* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -114,9 +114,9 @@ inline const char* driver_error(CUresult code, bool describe = false) {
   } while (0)
 
 /// Was the call refused, as it must be? Prints what was tried and the
-/// answer; the code stands in brackets, because most functions document
-/// several. Clears the error: the runtime keeps the code of a refused
-/// call, and the check after the next launch would find it.
+/// answer, the code in brackets: most functions document several codes.
+/// Clears the error: the runtime keeps the code of a refused call, and
+/// the check after the next launch would see it.
 inline bool refused(const char* what, cudaError_t code) {
   cudaGetLastError();
   if (code == cudaSuccess)

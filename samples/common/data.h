@@ -72,7 +72,7 @@ constexpr size_t round_up(size_t bytes, size_t granularity) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-/// How many bytes nobody has on the current device.
+/// How many bytes of the current device are free.
 inline size_t free_memory() {
   size_t free_bytes = 0, all_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));

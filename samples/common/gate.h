@@ -1,5 +1,5 @@
 // A gate holds a stream until the host opens it. So a lesson can look
-// at the time between "queued" and "done", and luck cannot help it.
+// at the time between "queued" and "done" without relying on luck.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

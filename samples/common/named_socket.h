@@ -1,6 +1,6 @@
-// A socket with a name in the file system: two processes that do not
-// know each other meet there. Each packet keeps its limits, and the end
-// of either process ends the connection.
+// A socket with a name in the file system, where two processes meet
+// that do not know each other. A packet arrives as it was sent, and the
+// end of either process ends the connection.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -64,8 +64,8 @@ inline int connect_to(const char* path) {
 }
 //! [connect]
 
-/// Does a process listen there? Does not disturb it: no socket of this
-/// type can connect, and the error says whether there is another one.
+/// Does a process listen there? The question does not disturb it: this
+/// type of socket cannot connect, but the error shows who listens.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);
@@ -78,8 +78,8 @@ inline bool in_use(const sockaddr_un& address) {
 
 //! [listen]
 /// Makes `path` and listens there, for processes of this user only;
-/// says so. The path goes when the process exits. What a killed process
-/// has left at the path is replaced, anything else there is an error.
+/// says so. Removes the path when the process exits. Replaces a socket
+/// that a killed process has left there; anything else is an error.
 inline int listen_at(const char* path) {
   const sockaddr_un address = socket_address(path);
   struct stat found;
@@ -101,7 +101,7 @@ inline int listen_at(const char* path) {
   return end;
 }
 
-/// The next connection of this user; -1 if that one is another user's.
+/// The next connection; -1 if another user's process has connected.
 inline int accept_from(int listener) {
   const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   SYS_CHECK(end);

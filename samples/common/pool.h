@@ -28,7 +28,7 @@ inline cudaError_t export_pool(int* descriptor, cudaMemPool_t pool) {
       descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
 }
 
-/// Imports a pool from a descriptor, which stays the caller's.
+/// Imports a pool from a descriptor, which the caller still closes.
 inline cudaError_t import_pool(cudaMemPool_t* pool, int descriptor) {
   return cudaMemPoolImportFromShareableHandle(
       pool, reinterpret_cast<void*>(intptr_t{descriptor}),

@@ -1,5 +1,5 @@
-// What a lesson needs of the machine. Where that is missing, the lesson
-// says so in one line and exits with 77, which means "skipped".
+// What a lesson needs from the machine. If something is missing, the
+// lesson says so in one line and exits with 77, which means "skipped".
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -84,8 +84,8 @@ struct Child {
     return EXIT_FAILURE;
   }
 
-  /// The exit code of the lesson: `mine`, that of the exporter, if it
-  /// failed, or else that of the importer, which has 10 s to end.
+  /// The exit code of the lesson: the exporter's code `mine` if that is
+  /// a failure, else the importer's. The importer has 10 s to end.
   int finish(int mine) {
     const int theirs = wait(10s);
     return mine != EXIT_SUCCESS ? mine : theirs;
@@ -105,8 +105,8 @@ inline Child meet_importer(const char* path) {
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again with these arguments, the other end of
-/// `channel` among them. It dies if this process does.
+/// Starts the program again with these arguments; one of them is the
+/// other end of `channel`. The new process ends when this one ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);

@@ -50,7 +50,7 @@ inline void unmap_memory(void* data, size_t bytes) {
   CU_CHECK(DRIVER(cuMemAddressFree)(address, bytes));
 }
 
-/// Imports memory from a descriptor, which stays the caller's.
+/// Imports memory from a descriptor, which the caller still closes.
 inline CUresult import_memory(Memory* memory, int descriptor) {
   return DRIVER(cuMemImportFromShareableHandle)(
       memory, reinterpret_cast<void*>(intptr_t{descriptor}),

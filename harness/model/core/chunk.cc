@@ -10,9 +10,10 @@
 #include <map>
 #include <string>
 
+#include "core/capacity.h"
 #include "core/device.h"
 #include "core/fabric.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -21,18 +22,12 @@ namespace {
 constexpr int kPosix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 
-// Chunks that the program holds a reference to.
-std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>>& chunks() {
-  static auto& map =
-      *new std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>>;
-  return map;
-}
-
-CUmemGenericAllocationHandle add(std::shared_ptr<Chunk> chunk) {
+CUmemGenericAllocationHandle add(Machine& machine,
+                                 std::shared_ptr<Chunk> chunk) {
   chunk->handle = unique_id();
   chunk->references = 1;
   const CUmemGenericAllocationHandle handle = chunk->handle;
-  chunks()[handle] = std::move(chunk);
+  machine.chunks[handle] = std::move(chunk);
   return handle;
 }
 
@@ -44,12 +39,9 @@ bool is_numa_node(int id) {
 
 CUresult check_location(const CUmemAllocationProp& wanted) {
   switch (wanted.location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: {
-      const int count = static_cast<int>(devices().size());
-      return wanted.location.id >= 0 && wanted.location.id < count
-                 ? CUDA_SUCCESS
-                 : CUDA_ERROR_INVALID_DEVICE;
-    }
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return is_device(wanted.location.id) ? CUDA_SUCCESS
+                                           : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
       return wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
                  ? CUDA_SUCCESS
@@ -128,7 +120,7 @@ std::shared_ptr<Block> adopt_chunk(int descriptor) {
                                                                       : nullptr;
 }
 
-CUresult import(std::shared_ptr<Block> block,
+CUresult import(Machine& machine, std::shared_ptr<Block> block,
                 CUmemGenericAllocationHandle* handle) {
   const Label label = block->label();
   if (!is_reachable(block->gpu())) return CUDA_ERROR_NOT_SUPPORTED;
@@ -139,20 +131,22 @@ CUresult import(std::shared_ptr<Block> block,
   chunk->properties.location = location_of(label);
   chunk->properties.allocFlags.gpuDirectRDMACapable =
       static_cast<unsigned char>(label.rdma);
-  *handle = add(std::move(chunk));
+  *handle = add(machine, std::move(chunk));
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 Chunk::~Chunk() {
-  if (imported || block == nullptr) return;
-  if (!on_host()) give_back_bytes(block->gpu(), block->size());
+  if (!imported && block != nullptr) {
+    give_back_bytes(block->gpu(), block->size());
+  }
 }
 
-std::shared_ptr<Chunk> find_chunk(CUmemGenericAllocationHandle handle) {
-  const auto found = chunks().find(handle);
-  return found == chunks().end() ? nullptr : found->second;
+std::shared_ptr<Chunk> find_chunk(Machine& machine,
+                                  CUmemGenericAllocationHandle handle) {
+  const auto found = machine.chunks.find(handle);
+  return found == machine.chunks.end() ? nullptr : found->second;
 }
 
 CUresult chunk_granularity(const CUmemAllocationProp& wanted,
@@ -175,14 +169,13 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
   }
   if (size == 0 || size % kPage != 0) return CUDA_ERROR_INVALID_VALUE;
 
-  const std::lock_guard lock(state_mutex());
+  const bool on_device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const int gpu = on_device ? device_at(wanted.location.id).gpu : -1;
+  if (!take_bytes(gpu, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto chunk = std::make_shared<Chunk>();
   chunk->properties = wanted;
   // A hint that this GPU does not follow.
   chunk->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;
-  const bool on_device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  const int gpu = on_device ? devices()[wanted.location.id].gpu : -1;
-  if (on_device && !take_bytes(gpu, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   Label label{};
   label.is_chunk = 1;
   label.location_type = wanted.location.type;
@@ -191,49 +184,49 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
   seal(HandleKind::kMemory, &label.creator);
   chunk->block = Block::create(gpu, size, label);
   if (chunk->block == nullptr) {
-    if (on_device) give_back_bytes(gpu, size);
+    give_back_bytes(gpu, size);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *handle = add(std::move(chunk));
+  *handle = add(*Locked(), std::move(chunk));
   return CUDA_SUCCESS;
 }
 
 CUresult chunk_release(CUmemGenericAllocationHandle handle) {
-  const std::lock_guard lock(state_mutex());
-  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  const Locked machine;
+  const std::shared_ptr<Chunk> chunk = find_chunk(*machine, handle);
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (--chunk->references > 0) return CUDA_SUCCESS;
-  chunks().erase(handle);
+  machine->chunks.erase(handle);
   return CUDA_SUCCESS;
 }
 
 CUresult chunk_properties(CUmemGenericAllocationHandle handle,
                           CUmemAllocationProp* properties) {
-  const std::lock_guard lock(state_mutex());
-  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  const Locked machine;
+  const std::shared_ptr<Chunk> chunk = find_chunk(*machine, handle);
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *properties = chunk->properties;
   return CUDA_SUCCESS;
 }
 
 CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* mapping = find_allocation(address);
+  const Locked machine;
+  const Allocation* mapping = machine->memory.find(address);
   if (mapping == nullptr || mapping->chunk == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::shared_ptr<Chunk>& chunk = mapping->chunk;
   // The program may have released all references to it before.
   ++chunk->references;
-  chunks()[chunk->handle] = chunk;
+  machine->chunks[chunk->handle] = chunk;
   *handle = chunk->handle;
   return CUDA_SUCCESS;
 }
 
 CUresult chunk_export(CUmemGenericAllocationHandle handle,
                       CUmemAllocationHandleType type, void* shareable) {
-  const std::lock_guard lock(state_mutex());
-  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  const Locked machine;
+  const std::shared_ptr<Chunk> chunk = find_chunk(*machine, handle);
   if (chunk == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const bool requested = (chunk->properties.requestedHandleTypes & type) != 0;
   if (!requested || (type != kPosix && type != kFabric)) {
@@ -271,8 +264,8 @@ CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
   } else {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
-  return import(std::move(block), handle);
+  const Locked machine;
+  return import(*machine, std::move(block), handle);
 }
 
 }  // namespace ipclab::model

@@ -13,6 +13,8 @@
 
 namespace ipclab::model {
 
+struct Machine;
+
 /// What the program calls a CUmemGenericAllocationHandle. It lives as long as a
 /// reference or a mapping of this process does. The bytes live longer, in the
 /// memfd, if another process or a descriptor still has them.
@@ -60,7 +62,8 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle);
 
-/// The chunk behind a handle, or null. The caller holds state_mutex().
-std::shared_ptr<Chunk> find_chunk(CUmemGenericAllocationHandle handle);
+/// The chunk of a handle, or null.
+std::shared_ptr<Chunk> find_chunk(Machine& machine,
+                                  CUmemGenericAllocationHandle handle);
 
 }  // namespace ipclab::model

@@ -9,7 +9,7 @@
 
 #include "core/device.h"
 #include "core/log.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/pool.h"
 #include "core/vmm.h"
 
@@ -48,9 +48,11 @@ void lose(CUcontext context) {
 
 CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
                 Access needed, Place* place) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(region.address);
-  if (found == nullptr && in_window(region.address) && contexts.late) {
+  const Locked machine;
+  const Window& window = machine->window;
+  const bool in_window = window.contains(region.address);
+  const Allocation* found = machine->memory.find(region.address);
+  if (found == nullptr && in_window && contexts.late) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   if (found == nullptr) {
@@ -61,8 +63,8 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   const uint64_t bytes = length(region, extent);
   const bool inside =
       found->kind == Kind::kMapped
-          ? may_copy(contexts.stream, region.address, bytes, needed)
-          : bytes <= found->address + found->size - region.address;
+          ? may_copy(*machine, contexts.stream, region.address, bytes, needed)
+          : bytes <= found->end() - region.address;
   if (!inside) return CUDA_ERROR_INVALID_VALUE;
   if (found->kind == Kind::kPooled && contexts.current != nullptr &&
       (access_of(*found->pool, contexts.current->device) & needed) != needed) {
@@ -72,10 +74,10 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
   place->sync_memops = found->sync_memops;
   if (place->on_device) place->gpu = found->gpu;
-  if (in_window(region.address)) place->pin = pin(region.address, bytes);
-  place->bytes = static_cast<char*>(
-      in_window(region.address) ? alias(region.address)
-                                : reinterpret_cast<void*>(region.address));
+  if (in_window) place->pin = machine->window.pin(region.address, bytes);
+  place->bytes =
+      static_cast<char*>(in_window ? window.alias(region.address)
+                                   : reinterpret_cast<void*>(region.address));
   return CUDA_SUCCESS;
 }
 

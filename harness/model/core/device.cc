@@ -6,11 +6,13 @@
 
 #include <cstring>
 
+#include "core/choice.h"
 #include "core/event.h"
-#include "core/hooks.h"
 #include "core/ipc.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/module.h"
+#include "core/peers.h"
 #include "core/profile.h"
 #include "core/stream.h"
 #include "core/visible.h"
@@ -22,23 +24,18 @@ std::atomic<bool> initialised{false};
 std::atomic<bool> forked{false};
 thread_local std::vector<CUcontext> context_stack;
 
-// Contexts are kept for ever, see CUctx_st.
-std::vector<std::unique_ptr<CUctx_st>>& all_contexts() {
-  static auto& contexts = *new std::vector<std::unique_ptr<CUctx_st>>;
-  return contexts;
-}
-
-CUcontext new_context(int device, bool primary, unsigned flags) {
+CUcontext new_context(Machine& machine, int device, bool primary,
+                      unsigned flags) {
   auto context = std::make_unique<CUctx_st>();
   context->device = device;
-  context->gpu = devices()[device].gpu;
+  context->gpu = device_at(device).gpu;
   context->primary = primary;
   context->flags = flags;
-  all_contexts().push_back(std::move(context));
-  return all_contexts().back().get();
+  machine.contexts.push_back(std::move(context));
+  return machine.contexts.back().get();
 }
 
-void activate(CUcontext context) {
+void activate(Machine&, CUcontext context) {
   static unsigned long long next_id = 1;
   context->id = next_id++;
   context->sticky = 0;
@@ -46,29 +43,22 @@ void activate(CUcontext context) {
   context->active = true;
 }
 
-// Work is ended before the state is locked: a worker may need the lock.
+// Work is ended before the machine is locked: a worker may need the lock.
 void deactivate(CUcontext context) {
   context->active = false;
   context_synchronize(context);
   destroy_streams(context);
   destroy_events(context);
   destroy_modules(context);
-  const std::lock_guard lock(state_mutex());
-  close_imports(context);
-  free_memory_of(context);
-  for (int peer : context->peers) revoke_peer(context, peer);
-  context->peers.clear();
-  context->lazy_peers.clear();
+  const Locked machine;
+  close_imports(*machine, context);
+  free_memory_of(*machine, context);
+  forget_peers(*machine, context);
 }
 
 }  // namespace
 
 thread_local bool inside_host_function = false;
-
-std::mutex& state_mutex() {
-  static auto& mutex = *new std::mutex;
-  return mutex;
-}
 
 std::vector<Device>& devices() {
   static auto& list = *new std::vector<Device>;
@@ -77,12 +67,13 @@ std::vector<Device>& devices() {
 
 CUresult initialise() {
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-  const std::lock_guard lock(state_mutex());
+  const Locked machine;
   if (initialised) return CUDA_SUCCESS;
-  check_hook();
+  check_choice();
   const std::vector<int> visible = visible_gpus(profile().gpus);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
-  if (CUresult error = reserve_addresses(static_cast<int>(visible.size()))) {
+  const int count = static_cast<int>(visible.size());
+  if (CUresult error = machine->window.reserve(count)) {
     return error;
   }
   for (int gpu : visible) {
@@ -90,7 +81,7 @@ CUresult initialise() {
     device.gpu = gpu;
     devices().push_back(device);
     const int ordinal = static_cast<int>(devices().size()) - 1;
-    devices().back().primary = new_context(ordinal, true, 0);
+    devices().back().primary = new_context(*machine, ordinal, true, 0);
   }
   // CUDA does not survive fork: the worker threads are gone in the child.
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
@@ -117,6 +108,14 @@ CUresult enter_without_context() {
   const CUcontext context = current_context();
   return context == nullptr ? CUDA_SUCCESS
                             : static_cast<CUresult>(context->sticky.load());
+}
+
+bool is_device(int ordinal) {
+  return ordinal >= 0 && ordinal < static_cast<int>(devices().size());
+}
+
+const Device& device_at(int ordinal) {
+  return devices()[static_cast<size_t>(ordinal)];
 }
 
 int ordinal_of_gpu(int gpu) {
@@ -148,9 +147,9 @@ CUresult pop_context(CUcontext* context) {
 
 CUresult context_create(CUcontext* context, unsigned flags, int device) {
   {
-    const std::lock_guard lock(state_mutex());
-    *context = new_context(device, false, flags);
-    activate(*context);
+    const Locked machine;
+    *context = new_context(*machine, device, false, flags);
+    activate(*machine, *context);
   }
   push_context(*context);
   return CUDA_SUCCESS;
@@ -163,16 +162,16 @@ CUresult context_destroy(CUcontext context) {
 }
 
 CUresult primary_retain(CUcontext* context, int device) {
-  const std::lock_guard lock(state_mutex());
-  *context = devices()[device].primary;
-  if ((*context)->retained++ == 0) activate(*context);
+  const Locked machine;
+  *context = device_at(device).primary;
+  if ((*context)->retained++ == 0) activate(*machine, *context);
   return CUDA_SUCCESS;
 }
 
 CUresult primary_release(int device) {
-  CUcontext context = devices()[device].primary;
+  CUcontext context = device_at(device).primary;
   {
-    const std::lock_guard lock(state_mutex());
+    const Locked machine;
     if (context->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (--context->retained > 0) return CUDA_SUCCESS;
   }
@@ -181,9 +180,9 @@ CUresult primary_release(int device) {
 }
 
 CUresult primary_reset(int device) {
-  CUcontext context = devices()[device].primary;
+  CUcontext context = device_at(device).primary;
   {
-    const std::lock_guard lock(state_mutex());
+    const Locked machine;
     if (!context->active) return CUDA_SUCCESS;
     context->retained = 0;
   }
@@ -192,26 +191,25 @@ CUresult primary_reset(int device) {
   return CUDA_SUCCESS;
 }
 
-CUresult add_peer(CUcontext context, int gpu, bool lazy) {
-  std::set<int> reached = context->peers;
-  for (const auto& entry : context->lazy_peers) reached.insert(entry.first);
-  reached.insert(gpu);
-  const size_t room = static_cast<size_t>(profile().max_peers);
-  if (reached.size() > room) {
-    return CUDA_ERROR_TOO_MANY_PEERS;
-  }
-  if (lazy) {
-    ++context->lazy_peers[gpu];
-  } else {
-    context->peers.insert(gpu);
-  }
-  return CUDA_SUCCESS;
+void context_set_limit(CUcontext context, CUlimit limit, size_t value) {
+  const Locked machine;
+  context->limits[limit] = value;
 }
 
-void remove_lazy_peer(CUcontext context, int gpu) {
-  const auto peer = context->lazy_peers.find(gpu);
-  if (peer == context->lazy_peers.end()) return;
-  if (--peer->second == 0) context->lazy_peers.erase(peer);
+size_t context_limit(CUcontext context, CUlimit limit) {
+  const Locked machine;
+  const auto set = context->limits.find(limit);
+  if (set != context->limits.end()) return set->second;
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+      return 1024;
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+      return 1 << 20;
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+      return 8 << 20;
+    default:
+      return 0;
+  }
 }
 
 CUresult context_synchronize(CUcontext context) {
@@ -224,8 +222,8 @@ CUresult context_synchronize(CUcontext context) {
 void device_drain(int device) {
   std::vector<CUcontext> busy;
   {
-    const std::lock_guard lock(state_mutex());
-    for (const auto& context : all_contexts()) {
+    const Locked machine;
+    for (const auto& context : machine->contexts) {
       if (context->device == device && context->active) {
         busy.push_back(context.get());
       }

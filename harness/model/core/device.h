@@ -37,10 +37,11 @@ struct CUctx_st {
   bool primary = false;
   std::atomic<bool> active{false};
   int retained = 0;  ///< of a primary context
-  unsigned flags = 0;
+  std::atomic<unsigned> flags{0};
   unsigned long long id = 0;
   /// The first fault, returned by every later call of the context.
   std::atomic<int> sticky{0};
+  // These three are guarded by the lock of the machine.
   std::set<int> peers;            ///< GPUs enabled with cuCtxEnablePeerAccess
   std::map<int, int> lazy_peers;  ///< GPU -> imports that need it
   std::map<int, size_t> limits;   ///< CUlimit -> value
@@ -53,11 +54,7 @@ struct CUctx_st {
 
 namespace ipclab::model {
 
-/// Guards devices, contexts, memory and imports. Never held while waiting for
-/// GPU work.
-std::mutex& state_mutex();
-
-/// cuInit: reads profile, hook and CUDA_VISIBLE_DEVICES, reserves addresses.
+/// cuInit: reads profile, choice and CUDA_VISIBLE_DEVICES, reserves addresses.
 /// CUDA_ERROR_NO_DEVICE if no GPU is visible.
 CUresult initialise();
 
@@ -80,6 +77,8 @@ extern thread_local bool inside_host_function;
 
 /// The visible devices, by ordinal. Fixed after initialise().
 std::vector<Device>& devices();
+bool is_device(int ordinal);
+const Device& device_at(int ordinal);
 /// The ordinal of a GPU of the profile, -1 if it is not visible.
 int ordinal_of_gpu(int gpu);
 /// True if memory of `to` can be reached from `from` (both GPUs).
@@ -102,11 +101,9 @@ CUresult primary_retain(CUcontext* context, int device);
 CUresult primary_release(int device);
 CUresult primary_reset(int device);
 
-/// Peer access of the context to the memory of a GPU. `lazy`: for an import.
-/// CUDA_ERROR_TOO_MANY_PEERS if the hardware of the profile has no room. The
-/// caller holds state_mutex().
-CUresult add_peer(CUcontext context, int gpu, bool lazy);
-void remove_lazy_peer(CUcontext context, int gpu);
+/// cuCtxSetLimit and cuCtxGetLimit, for limits that exist.
+void context_set_limit(CUcontext context, CUlimit limit, size_t value);
+size_t context_limit(CUcontext context, CUlimit limit);
 
 /// Waits for all work of the context; its sticky error if it has one.
 CUresult context_synchronize(CUcontext context);

@@ -19,6 +19,7 @@
 #include "core/copy.h"
 #include "core/device.h"
 #include "core/fabric.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "core/pool.h"
 #include "core/profile.h"
@@ -277,16 +278,16 @@ Memory of_chunk(const std::shared_ptr<Chunk>& chunk, uint64_t offset) {
 
 CUresult find_memory(CUmemGenericAllocationHandle handle, uint64_t offset,
                      Memory* memory) {
-  const std::lock_guard lock(state_mutex());
-  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  const Locked machine;
+  const std::shared_ptr<Chunk> chunk = find_chunk(*machine, handle);
   if (chunk == nullptr || offset >= chunk->size()) return kInvalid;
   *memory = of_chunk(chunk, offset);
   return CUDA_SUCCESS;
 }
 
 CUresult find_memory_at(uint64_t address, Memory* memory) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
+  const Locked machine;
+  const Allocation* found = machine->memory.find(address);
   if (found == nullptr) return kInvalid;
   const uint64_t offset = address - found->address;
   if (found->kind == Kind::kMapped) {

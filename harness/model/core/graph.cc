@@ -122,8 +122,7 @@ bool has_allocations(const CUgraph_st& graph) {
 }
 
 bool is_allocated(CUdeviceptr address) {
-  const std::lock_guard lock(state_mutex());
-  return find_allocation(address) != nullptr;
+  return find_memory(address).has_value();
 }
 
 void allocate_now(CUcontext context, uint64_t address, uint64_t size) {
@@ -180,18 +179,19 @@ CUresult graph_add_allocation(const NodePlace& place,
       wanted->poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
   if (CUresult error = check_pool_properties(wanted->poolProps)) return error;
   const CUmemLocation location = wanted->poolProps.location;
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   // The address stays the same for every launch.
-  const uint64_t address = take_addresses(Area::kLarge, wanted->bytesize);
-  if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t address = 0;
+  if (CUresult error = graph_memory_reserve(wanted->bytesize, &address)) {
+    return error;
+  }
   wanted->dptr = address;
   made->allocation = *wanted;
-  CUcontext context = devices()[static_cast<size_t>(location.id)].primary;
+  CUcontext context = device_at(location.id).primary;
   made->commands.push_back(
       {made->type, [context, address, size = wanted->bytesize] {
          allocate_now(context, address, size);
@@ -343,7 +343,6 @@ CUgraph_st::~CUgraph_st() {
   for (const auto& node : nodes) {
     if (node->allocation.dptr == 0) continue;
     graph_memory_free(node->allocation.dptr);
-    const std::lock_guard lock(state_mutex());
-    give_back_addresses(node->allocation.dptr, node->allocation.bytesize);
+    graph_memory_give_back(node->allocation.dptr, node->allocation.bytesize);
   }
 }

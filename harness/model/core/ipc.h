@@ -10,6 +10,8 @@
 
 namespace ipclab::model {
 
+struct Machine;
+
 /// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
 CUresult ipc_get_memory(void* handle, uint64_t address);
 /// Codes, observed on an H200 unless the documentation is named:
@@ -26,8 +28,8 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 /// CUDA_ERROR_INVALID_VALUE for an address that ipc_open_memory did not return
 /// or that has no open left.
 CUresult ipc_close_memory(uint64_t address);
-/// Unmaps what a context has open. The caller holds state_mutex().
-void close_imports(CUcontext context);
+/// Unmaps what a context has open.
+void close_imports(Machine& machine, CUcontext context);
 
 /// CUDA_ERROR_INVALID_HANDLE for an event without CU_EVENT_INTERPROCESS and for
 /// an imported one.

@@ -1,128 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Legacy memory handles.
+// Legacy memory handles. Quoted sentences are those of cuIpcGetMemHandle,
+// cuIpcOpenMemHandle and cuIpcCloseMemHandle in the Driver API reference.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/choice.h"
 #include "core/device.h"
 #include "core/handle.h"
-#include "core/hooks.h"
 #include "core/ipc.h"
-#include "core/memory.h"
+#include "core/machine.h"
+#include "core/peers.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
 namespace {
 
-// One block of another process, mapped for one context. The memory of several
-// handles may lie in it.
-struct Import {
-  uint32_t pid = 0;
-  uint64_t origin = 0;  // id of the exporter's block
-  CUcontext context = nullptr;
-  std::shared_ptr<Block> block;
-  uint64_t address = 0;
-  uint64_t size = 0;              // bytes mapped
-  std::map<uint64_t, int> opens;  // offset in the block -> reference count
-};
+// ---- the handle
 
-std::vector<Import>& imports() {
-  static auto& list = *new std::vector<Import>;
-  return list;
-}
-
-Import* find_import(CUcontext context, uint64_t origin) {
-  for (Import& import : imports()) {
-    if (import.context == context && import.origin == origin) return &import;
-  }
-  return nullptr;
-}
-
-// "Only one context per device in each other process" (cuIpcOpenMemHandle).
-bool another_context_has_it(CUcontext context, const Handle& handle) {
-  return std::any_of(
-      imports().begin(), imports().end(), [&](const Import& import) {
-        return import.pid == handle.pid &&
-               import.block->gpu() == static_cast<int>(handle.gpu) &&
-               import.context != context &&
-               import.context->device == context->device;
-      });
-}
-
-bool reachable(CUcontext context, int gpu) {
-  return context->gpu == gpu || can_access_peer(context->gpu, gpu);
-}
-
-// Leaves only the memory that the handle names to the kernels.
-void isolate(const Import& import, const Handle& handle) {
-  const int device = import.context->device;
-  const bool shares_page = import.block->size() == kPage;
-  set_access(device, import.address, import.size, kNone);
-  set_access(device, import.address + handle.offset, handle.size,
-             shares_page ? kAsk : kReadWrite);
-}
-
-// Maps a block that this context does not have yet.
-CUresult import_block(CUcontext context, const Handle& handle,
-                      std::shared_ptr<Block> block) {
-  const int gpu = block->gpu();
-  if (!reachable(context, gpu)) return CUDA_ERROR_MAP_FAILED;
-  const bool is_peer = gpu != context->gpu;
-  if (is_peer) {
-    if (CUresult error = add_peer(context, gpu, true)) return error;
-  }
-  if (hooked(Hook::kOtherAddress)) {
-    take_addresses(Area::kImported, getpid() % 64 * kPage + kPage);
-  }
-  Import import;
-  import.pid = handle.pid;
-  import.origin = block->id();
-  import.context = context;
-  import.size = block->size();
-  import.address = take_addresses(Area::kImported, import.size);
-  if (import.address == 0 ||
-      !map_block(import.address, *block, import.size, false)) {
-    if (import.address != 0) give_back_addresses(import.address, import.size);
-    if (is_peer) remove_lazy_peer(context, gpu);
-    return CUDA_ERROR_MAP_FAILED;
-  }
-  set_access(context->device, import.address, import.size, kReadWrite);
-  import.block = std::move(block);
-  if (hooked(Hook::kOnlyTheAllocation)) isolate(import, handle);
-  imports().push_back(std::move(import));
-  return CUDA_SUCCESS;
-}
-
-void unmap_import(std::vector<Import>::iterator import) {
-  retire(import->address, import->size);
-  if (import->block->gpu() != import->context->gpu) {
-    remove_lazy_peer(import->context, import->block->gpu());
-  }
-  imports().erase(import);
-}
-
-// The allocation that a handle names, as the program sees it after the open.
-uint64_t publish(Import* import, const Handle& handle) {
-  const uint64_t address = import->address + handle.offset;
-  if (++import->opens[handle.offset] > 1) return address;
-  Allocation allocation;
-  allocation.address = address;
-  allocation.size = handle.size;
-  allocation.kind = Kind::kImported;
-  allocation.context = import->context;
-  allocation.gpu = import->block->gpu();
-  allocation.block = import->block;
-  allocation.mapping = import->address;
-  allocation.mapping_size = import->size;
-  allocation.buffer_id = unique_id();
-  allocations()[address] = allocation;
-  return address;
+CUresult read_handle(const void* bytes, unsigned flags, Handle* handle) {
+  if (!profile().ipc_memory) return CUDA_ERROR_NOT_SUPPORTED;
+  std::memcpy(handle, bytes, sizeof *handle);
+  if (!is_sealed(HandleKind::kMemory, *handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (is_own(*handle)) return CUDA_ERROR_INVALID_CONTEXT;
+  return flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? CUDA_SUCCESS
+                                                     : CUDA_ERROR_INVALID_VALUE;
 }
 
 // Does the memory still live that the handle was made for?
@@ -132,25 +39,140 @@ bool is_meant(const Block& block, const Handle& handle) {
          block.occupant(handle.offset) == handle.occupant;
 }
 
+// The exporter's block in which the memory lies.
+CUresult find_block(const Handle& handle, std::shared_ptr<Block>* block) {
+  SharedFile file = open_remote(handle);
+  if (!file.valid()) {
+    const bool hidden = errno == EACCES || errno == EPERM;
+    if (!exporter_is_alive(handle)) return CUDA_ERROR_INVALID_HANDLE;
+    return hidden ? CUDA_ERROR_MAP_FAILED : CUDA_ERROR_INVALID_VALUE;
+  }
+  *block = Block::adopt(std::move(file));
+  return *block != nullptr && is_meant(**block, handle)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+bool another_context_has_it(const Machine& machine, CUcontext context,
+                            const Handle& handle) {
+  return std::any_of(machine.imports.begin(), machine.imports.end(),
+                     [&](const Import& import) {
+                       return import.pid == handle.pid &&
+                              import.block->gpu() ==
+                                  static_cast<int>(handle.gpu) &&
+                              import.context != context &&
+                              import.context->device == context->device;
+                     });
+}
+
+// ---- mapping
+
+Import* find_import(Machine& machine, CUcontext context, uint64_t origin) {
+  for (Import& import : machine.imports) {
+    if (import.context == context && import.origin == origin) return &import;
+  }
+  return nullptr;
+}
+
+CUresult enable_lazy_peer(Machine& machine, CUcontext context, int gpu) {
+  if (gpu == context->gpu) return CUDA_SUCCESS;
+  if (!can_access_peer(context->gpu, gpu)) return CUDA_ERROR_MAP_FAILED;
+  return add_lazy_peer(machine, context, gpu);
+}
+
+void disable_lazy_peer(Machine& machine, CUcontext context, int gpu) {
+  if (gpu != context->gpu) remove_lazy_peer(machine, context, gpu);
+}
+
+// Leaves only the memory that the handle names to the kernels.
+void isolate(Machine& machine, const Import& import, const Handle& handle) {
+  const int device = import.context->device;
+  const bool shares_page = import.size == kPage;
+  machine.window.set_access(device, import.address, import.size, kNone);
+  machine.window.set_access(device, import.address + handle.offset, handle.size,
+                            shares_page ? kAsk : kReadWrite);
+}
+
+CUresult map_import(Machine& machine, CUcontext context, const Handle& handle,
+                    std::shared_ptr<Block> block) {
+  Window& window = machine.window;
+  if (chosen(Choice::kOtherAddress)) {
+    window.take(Area::kImported,
+                static_cast<uint64_t>(getpid()) % 64 * kPage + kPage);
+  }
+  Import import;
+  import.pid = handle.pid;
+  import.origin = block->id();
+  import.context = context;
+  import.size = block->size();
+  import.address = window.take(Area::kImported, import.size);
+  if (import.address == 0) return CUDA_ERROR_MAP_FAILED;
+  if (!window.map(import.address, *block, import.size, false)) {
+    window.give_back(import.address, import.size);
+    return CUDA_ERROR_MAP_FAILED;
+  }
+  window.set_access(context->device, import.address, import.size, kReadWrite);
+  import.block = std::move(block);
+  if (chosen(Choice::kOnlyTheAllocation)) isolate(machine, import, handle);
+  machine.imports.push_back(std::move(import));
+  return CUDA_SUCCESS;
+}
+
+void unmap_import(Machine& machine, std::vector<Import>::iterator import) {
+  machine.window.retire(import->address, import->size);
+  disable_lazy_peer(machine, import->context, import->block->gpu());
+  machine.imports.erase(import);
+}
+
+// ---- reference counts
+
+// Counts one more open, and returns what the program sees of it.
+uint64_t count_open(Machine& machine, Import* import, const Handle& handle) {
+  const uint64_t address = import->address + handle.offset;
+  if (++import->opens[handle.offset] > 1) return address;
+  Allocation allocation =
+      Allocation::of(import->context, address, handle.size, Kind::kImported);
+  allocation.gpu = import->block->gpu();
+  allocation.block = import->block;
+  allocation.mapping = import->address;
+  allocation.mapping_size = import->size;
+  allocation.buffer_id = unique_id();
+  machine.memory.add(std::move(allocation));
+  return address;
+}
+
+std::vector<Import>::iterator find_open(Machine& machine, uint64_t address) {
+  return std::find_if(machine.imports.begin(), machine.imports.end(),
+                      [&](const Import& import) {
+                        return address - import.address < import.size &&
+                               import.opens.count(address - import.address) > 0;
+                      });
+}
+
 CUcontext importing_context(uint64_t address) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
+  const Locked machine;
+  const Allocation* found = machine->memory.find(address);
   return found != nullptr && found->kind == Kind::kImported ? found->context
                                                             : nullptr;
 }
 
 }  // namespace
 
+// "Takes a pointer to the base of an existing device memory allocation created
+// with cuMemAlloc and exports it for use in another process."
 CUresult ipc_get_memory(void* out, uint64_t address) {
   if (!profile().ipc_memory) return CUDA_ERROR_NOT_SUPPORTED;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* allocation = find_allocation(address);
+  const Locked machine;
+  const Allocation* allocation = machine->memory.find(address);
   if (allocation == nullptr || allocation->kind != Kind::kDevice) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   Handle handle{};
   handle.object = allocation->block->id();
   handle.descriptor = allocation->block->descriptor();
+  // "If a region of memory is freed with cuMemFree and a subsequent call to
+  // cuMemAlloc returns memory with the same device address, cuIpcGetMemHandle
+  // will return a unique handle for the new memory."
   handle.occupant = allocation->export_id;
   handle.offset = allocation->offset();
   handle.size = allocation->size;
@@ -162,37 +184,40 @@ CUresult ipc_get_memory(void* out, uint64_t address) {
 
 CUresult ipc_open_memory(CUcontext context, uint64_t* address,
                          const void* bytes, unsigned flags) {
-  if (!profile().ipc_memory) return CUDA_ERROR_NOT_SUPPORTED;
   Handle handle;
-  std::memcpy(&handle, bytes, sizeof handle);
-  if (!is_sealed(HandleKind::kMemory, handle)) return CUDA_ERROR_INVALID_VALUE;
-  if (is_own(handle)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (CUresult error = read_handle(bytes, flags, &handle)) return error;
+  const Locked machine;
 
-  const std::lock_guard lock(state_mutex());
-  if (another_context_has_it(context, handle)) {
+  // "CUipcMemHandles from each CUdevice in a given process may only be opened
+  // by one CUcontext per CUdevice per other process."
+  if (another_context_has_it(*machine, context, handle)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  SharedFile file = open_remote(handle);
-  if (!file.valid()) {
-    const bool hidden = errno == EACCES || errno == EPERM;
-    if (!exporter_is_alive(handle)) return CUDA_ERROR_INVALID_HANDLE;
-    return hidden ? CUDA_ERROR_MAP_FAILED : CUDA_ERROR_INVALID_VALUE;
-  }
-  std::shared_ptr<Block> block = Block::adopt(std::move(file));
-  if (block == nullptr || !is_meant(*block, handle)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Import* import = find_import(context, block->id());
-  if (import == nullptr) {
-    if (CUresult error = import_block(context, handle, std::move(block))) {
+
+  std::shared_ptr<Block> block;
+  if (CUresult error = find_block(handle, &block)) return error;
+  const uint64_t origin = block->id();
+  const int gpu = block->gpu();
+
+  if (find_import(*machine, context, origin) == nullptr) {
+    // "can attempt to enable peer access between the devices as if the user
+    // called cuCtxEnablePeerAccess"
+    if (CUresult error = enable_lazy_peer(*machine, context, gpu)) return error;
+
+    // "Maps memory exported from another process with cuIpcGetMemHandle into
+    // the current device address space."
+    if (CUresult error =
+            map_import(*machine, context, handle, std::move(block))) {
+      disable_lazy_peer(*machine, context, gpu);
       return error;
     }
-    import = &imports().back();
   }
-  *address = publish(import, handle);
+
+  // "If the memory handle has already been opened by the current context, the
+  // reference count on the handle is incremented by 1 and the existing device
+  // pointer is returned."
+  Import* import = find_import(*machine, context, origin);
+  *address = count_open(*machine, import, handle);
   return CUDA_SUCCESS;
 }
 
@@ -202,33 +227,37 @@ CUresult ipc_close_memory(uint64_t address) {
   if (CUcontext opener = importing_context(address)) {
     context_synchronize(opener);
   }
-  const std::lock_guard lock(state_mutex());
-  const auto import = std::find_if(
-      imports().begin(), imports().end(), [&](const Import& candidate) {
-        return address - candidate.address < candidate.size &&
-               candidate.opens.count(address - candidate.address) > 0;
-      });
-  if (import == imports().end()) return CUDA_ERROR_INVALID_VALUE;
+  const Locked machine;
+  const auto import = find_open(*machine, address);
+  if (import == machine->imports.end()) return CUDA_ERROR_INVALID_VALUE;
+
+  // "Decrements the reference count of the memory returned by
+  // cuIpcOpenMemHandle by 1."
   const auto open = import->opens.find(address - import->address);
   if (--open->second > 0) return CUDA_SUCCESS;
   import->opens.erase(open);
-  allocations().erase(address);
-  if (import->opens.empty()) unmap_import(import);
+  machine->memory.remove(address);
+
+  // "When the reference count reaches 0, this API unmaps the memory. […] Any
+  // resources used to enable peer access will be freed if this is the last
+  // mapping using them."
+  if (import->opens.empty()) unmap_import(*machine, import);
   return CUDA_SUCCESS;
 }
 
-void close_imports(CUcontext context) {
-  for (auto import = imports().begin(); import != imports().end();) {
+void close_imports(Machine& machine, CUcontext context) {
+  auto& imports = machine.imports;
+  for (auto import = imports.begin(); import != imports.end();) {
     if (import->context != context) {
       ++import;
       continue;
     }
     for (const auto& open : import->opens) {
-      allocations().erase(import->address + open.first);
+      machine.memory.remove(import->address + open.first);
     }
-    const auto index = import - imports().begin();
-    unmap_import(import);
-    import = imports().begin() + index;
+    const auto index = import - imports.begin();
+    unmap_import(machine, import);
+    import = imports.begin() + index;
   }
 }
 

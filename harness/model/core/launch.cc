@@ -7,7 +7,7 @@
 
 #include "core/device.h"
 #include "core/log.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/module.h"
 
 namespace ipclab::model {
@@ -36,6 +36,29 @@ bool fits(const LaunchShape& shape) {
     if (shape.block[i] == 0 || shape.block[i] > limits[i + 3]) return false;
   }
   return true;
+}
+
+// Registered memory lies outside the window, so it is asked for one by one, as
+// is memory in pages marked kAsk.
+void* lookup(void*, uint64_t address, uint64_t size, bool) {
+  const Locked machine;
+  const Allocation* found = machine->memory.find(address);
+  if (found == nullptr || address + size > found->end()) return nullptr;
+  if (machine->window.contains(address)) return machine->window.alias(address);
+  return found->kind == Kind::kRegistered ? reinterpret_cast<void*>(address)
+                                          : nullptr;
+}
+
+// What a kernel on this GPU may touch, for the interpreter.
+ptx::AddressSpace address_space(int ordinal) {
+  const Window::View view = Locked()->window.view(ordinal);
+  ptx::AddressSpace space;
+  space.window_begin = view.begin;
+  space.window_size = view.size;
+  space.alias = view.alias;
+  space.page_access = view.access;
+  space.lookup = lookup;
+  return space;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace ipclab::model {
 void say(const std::string& text);
 
 /// say(), then abort(): for an environment in which nothing the model answers
-/// would be true (unknown profile, unknown hook).
+/// would be true (unknown profile, unknown choice).
 [[noreturn]] void die(const std::string& text);
 
 }  // namespace ipclab::model

@@ -67,7 +67,7 @@ CUresult place_variable(CUcontext context, ptx::Module::Variable* variable) {
           ? host_allocate(context, size, Kind::kManaged, 0, &address)
           : memory_allocate(context, size, Kind::kVariable, &address);
   if (error == CUDA_SUCCESS) {
-    std::memset(alias(address), 0, variable->size);
+    std::memset(variable_bytes(address), 0, variable->size);
     variable->address = address;
   }
   return error;
@@ -88,7 +88,7 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
   }
   for (const ptx::Module::Variable& variable : made->code->variables()) {
     if (variable.initial.empty()) continue;
-    std::memcpy(alias(variable.address), variable.initial.data(),
+    std::memcpy(variable_bytes(variable.address), variable.initial.data(),
                 variable.initial.size());
   }
   for (const auto& kernel : made->code->kernels()) {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "core/device.h"
 #include "core/fabric.h"
+#include "core/machine.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -16,23 +16,11 @@ namespace {
 
 // ---- places
 
-struct Place {
-  Pool preset;
-  Pool current;
-};
-using PlaceName = std::tuple<int, int, int>;
-
-std::map<PlaceName, Place>& places() {
-  static auto& map = *new std::map<PlaceName, Place>;
-  return map;
-}
-
 // The model's host has one NUMA node.
 bool exists(CUmemLocation location) {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      return location.id >= 0 &&
-             location.id < static_cast<int>(devices().size());
+      return is_device(location.id);
     case CU_MEM_LOCATION_TYPE_HOST:
       return true;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
@@ -42,7 +30,7 @@ bool exists(CUmemLocation location) {
   }
 }
 
-PlaceName name_of(CUmemLocation location, CUmemAllocationType type) {
+PoolPlaceName name_of(CUmemLocation location, CUmemAllocationType type) {
   const bool numbered = location.type == CU_MEM_LOCATION_TYPE_DEVICE ||
                         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
   return {location.type, numbered ? location.id : 0, type};
@@ -53,15 +41,15 @@ Pool make_pool(const CUmemPoolProps& properties) {
   pool->properties = properties;
   CUmemLocation location = properties.location;
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-    location.id = devices()[static_cast<size_t>(location.id)].gpu;
+    location.id = device_at(location.id).gpu;
     pool->gpu = location.id;
   }
   pool->file = PoolFile::create(location, properties.handleTypes);
   return pool->file == nullptr ? nullptr : pool;
 }
 
-CUresult find_place(CUmemLocation location, CUmemAllocationType type,
-                    Place** place) {
+CUresult find_place(Machine& machine, CUmemLocation location,
+                    CUmemAllocationType type, PoolPlace** place) {
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   const bool nowhere = type == CU_MEM_ALLOCATION_TYPE_MANAGED &&
                        location.type == CU_MEM_LOCATION_TYPE_NONE;
@@ -70,7 +58,7 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
   if (!known || (!exists(location) && !nowhere)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *place = &places()[name_of(location, type)];
+  *place = &machine.pool_places[name_of(location, type)];
   if ((*place)->preset != nullptr) return CUDA_SUCCESS;
   CUmemPoolProps properties{};
   properties.allocType = type;
@@ -78,7 +66,7 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
   const Pool pool = make_pool(properties);
   if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   pool->is_default = true;
-  pools().push_back(pool);
+  machine.pools.push_back(pool);
   (*place)->preset = (*place)->current = pool;
   return CUDA_SUCCESS;
 }
@@ -86,26 +74,21 @@ CUresult find_place(CUmemLocation location, CUmemAllocationType type,
 // ---- access
 
 bool reaches(const CUmemPoolHandle_st& pool, int ordinal) {
-  const int gpu = devices()[static_cast<size_t>(ordinal)].gpu;
+  const int gpu = device_at(ordinal).gpu;
   return pool.gpu < 0 || gpu == pool.gpu || can_access_peer(gpu, pool.gpu);
 }
 
 }  // namespace
 
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal) {
-  const Device& device = devices()[static_cast<size_t>(ordinal)];
+  const Device& device = device_at(ordinal);
   const auto set = pool.access.find(ordinal);
   if (is_managed(pool.properties) || pool.gpu == device.gpu) return kReadWrite;
   return set == pool.access.end() ? kNone : set->second;
 }
 
-std::vector<Pool>& pools() {
-  static auto& list = *new std::vector<Pool>;
-  return list;
-}
-
-Pool find_pool(CUmemoryPool handle) {
-  for (const Pool& pool : pools()) {
+Pool find_pool(Machine& machine, CUmemoryPool handle) {
+  for (const Pool& pool : machine.pools) {
     if (pool.get() == handle && !pool->destroyed) return pool;
   }
   return nullptr;
@@ -150,15 +133,12 @@ bool refuses_attributes(const CUmemPoolHandle_st& pool) {
   return pool.imported && profile().driver_580;
 }
 
-CUmemoryPool add_pool(Pool pool) {
-  pools().push_back(std::move(pool));
-  return pools().back().get();
-}
-
-void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease) {
+void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
+                 const Lease& lease) {
   for (size_t i = 0; i < devices().size(); ++i) {
     const int ordinal = static_cast<int>(i);
-    set_access(ordinal, lease.mapping, lease.bytes, access_of(pool, ordinal));
+    machine.window.set_access(ordinal, lease.mapping, lease.bytes,
+                              access_of(pool, ordinal));
   }
 }
 
@@ -197,53 +177,56 @@ CUresult check_pool_properties(const CUmemPoolProps& wanted) {
 }
 
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool) {
-  const std::lock_guard lock(state_mutex());
   if (CUresult error = check_pool_properties(properties)) return error;
   Pool made = make_pool(properties);
   if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  *pool = add_pool(std::move(made));
+  *pool = made.get();
+  Locked()->pools.push_back(std::move(made));
   return CUDA_SUCCESS;
 }
 
 CUresult pool_destroy(CUmemoryPool handle) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || (refuses_attributes(*pool) && !pool->leases.empty())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
-  for (auto& [name, place] : places()) {
+  for (auto& [name, place] : machine->pool_places) {
     if (place.current == pool) place.current = place.preset;
   }
   pool->destroyed = true;
-  bury(pool);
+  bury(*machine, pool);
   return CUDA_SUCCESS;
 }
 
 CUresult pool_default(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool) {
-  const std::lock_guard lock(state_mutex());
-  Place* place = nullptr;
-  if (CUresult error = find_place(location, type, &place)) return error;
+  const Locked machine;
+  PoolPlace* place = nullptr;
+  if (CUresult error = find_place(*machine, location, type, &place))
+    return error;
   *pool = place->preset.get();
   return CUDA_SUCCESS;
 }
 
 CUresult pool_current(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool) {
-  const std::lock_guard lock(state_mutex());
-  Place* place = nullptr;
-  if (CUresult error = find_place(location, type, &place)) return error;
+  const Locked machine;
+  PoolPlace* place = nullptr;
+  if (CUresult error = find_place(*machine, location, type, &place))
+    return error;
   *pool = place->current.get();
   return CUDA_SUCCESS;
 }
 
 CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
                           CUmemoryPool handle) {
-  const std::lock_guard lock(state_mutex());
-  Place* place = nullptr;
-  if (CUresult error = find_place(location, type, &place)) return error;
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  PoolPlace* place = nullptr;
+  if (CUresult error = find_place(*machine, location, type, &place))
+    return error;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   const CUmemPoolProps& own = pool->properties;
   if (name_of(own.location, own.allocType) != name_of(location, type)) {
@@ -255,8 +238,8 @@ CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
 
 CUresult pool_set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                             const void* value) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || refuses_attributes(*pool)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -289,8 +272,8 @@ CUresult pool_set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
 
 CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
                             void* value) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || refuses_attributes(*pool)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -320,8 +303,8 @@ CUresult pool_get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute,
 
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
                          size_t count) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     const CUmemLocation location = list[i].location;
@@ -335,8 +318,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
       return CUDA_ERROR_INVALID_DEVICE;
     }
     // "Access cannot be revoked from the GPU where the memory resides."
-    const bool resident =
-        devices()[static_cast<size_t>(location.id)].gpu == pool->gpu;
+    const bool resident = device_at(location.id).gpu == pool->gpu;
     if (resident && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
@@ -345,15 +327,15 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc* list,
     pool->access[list[i].location.id] = static_cast<Access>(list[i].flags);
   }
   for (const auto& [address, lease] : pool->leases) {
-    if (lease->ready) grant_lease(*pool, *lease);
+    if (lease->ready) grant_lease(*machine, *pool, *lease);
   }
   return CUDA_SUCCESS;
 }
 
 CUresult pool_get_access(CUmemoryPool handle, CUmemLocation location,
                          CUmemAccess_flags* flags) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || !exists(location)) return CUDA_ERROR_INVALID_VALUE;
   const bool by_host = location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   const bool host_may = pool->gpu < 0 || is_managed(pool->properties);

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
+#include <tuple>
 
-#include "core/memory.h"
 #include "core/pool_file.h"
 #include "core/pool_space.h"
 #include "core/stream.h"
+#include "core/window.h"
 
 namespace ipclab::model {
 
@@ -64,6 +64,16 @@ namespace ipclab::model {
 
 using Pool = std::shared_ptr<CUmemPoolHandle_st>;
 
+struct Machine;
+
+/// A place that has a default pool: location type and number, and the type of
+/// its allocations.
+using PoolPlaceName = std::tuple<int, int, int>;
+struct PoolPlace {
+  Pool preset;
+  Pool current;
+};
+
 /// CUDA_ERROR_INVALID_VALUE for properties that the header rules out,
 /// CUDA_ERROR_NOT_PERMITTED for fabric handles (there is no IMEX channel).
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
@@ -105,13 +115,8 @@ CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
 void after_synchronize(const Order& frees);
 void after_synchronize(CUcontext context);
 
-/// The caller of the functions below holds state_mutex().
-
-/// The pool behind a handle, or null if there is none (any more).
-Pool find_pool(CUmemoryPool handle);
-std::vector<Pool>& pools();
-/// Takes in a new pool and returns its handle.
-CUmemoryPool add_pool(Pool pool);
+/// The pool of a handle, or null if there is none (any more).
+Pool find_pool(Machine& machine, CUmemoryPool handle);
 /// What a GPU may do with all memory of a pool.
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal);
 bool refuses_attributes(const CUmemPoolHandle_st& pool);
@@ -119,11 +124,12 @@ inline bool is_managed(const CUmemPoolProps& properties) {
   return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
 }
 /// Gives back what a destroyed pool has, as soon as nobody can use it.
-void bury(const Pool& pool);
+void bury(Machine& machine, const Pool& pool);
 /// Publishes memory that the program gets from a pool.
-void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
+void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,
           std::shared_ptr<Lease> lease, int gpu);
 /// Lets GPUs use a lease as far as the pool's access goes.
-void grant_lease(const CUmemPoolHandle_st& pool, const Lease& lease);
+void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
+                 const Lease& lease);
 
 }  // namespace ipclab::model

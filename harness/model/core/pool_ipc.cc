@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/fabric.h"
 #include "core/handle.h"
+#include "core/machine.h"
 #include "core/pool.h"
 #include "core/profile.h"
 
@@ -48,26 +49,27 @@ bool names(const CUmemPoolHandle_st& pool, const Handle& handle) {
          pool.file->contains(handle.offset, handle.size);
 }
 
-CUresult map_import(CUmemoryPool pool, const Handle& handle,
+CUresult map_import(Machine& machine, CUmemoryPool pool, const Handle& handle,
                     uint64_t* address) {
   const uint64_t begin = handle.offset / kPage * kPage;
   const uint64_t in_page = handle.offset - begin;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(in_page + handle.size, kPage);
-  lease->mapping = take_addresses(Area::kImported, lease->bytes);
+  lease->mapping = machine.window.take(Area::kImported, lease->bytes);
   lease->offset = handle.offset;
   lease->size = round_up(handle.size, kGranule);
   lease->ready = true;  // its stream is in another process
   if (lease->mapping == 0 ||
-      !map_descriptor(lease->mapping, pool->file->descriptor(), begin,
-                      lease->bytes, pool->gpu < 0)) {
-    if (lease->mapping != 0) give_back_addresses(lease->mapping, lease->bytes);
+      !machine.window.map(lease->mapping, pool->file->descriptor(), begin,
+                          lease->bytes, pool->gpu < 0)) {
+    if (lease->mapping != 0)
+      machine.window.give_back(lease->mapping, lease->bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   pool->reserved.set(pool->reserved.now + lease->bytes);
   *address = lease->mapping + in_page;
-  lend(pool, *address, handle.size, lease, pool->gpu);
-  grant_lease(*pool, *lease);
+  lend(machine, pool, *address, handle.size, lease, pool->gpu);
+  grant_lease(machine, *pool, *lease);
   return CUDA_SUCCESS;
 }
 
@@ -75,8 +77,8 @@ CUresult map_import(CUmemoryPool pool, const Handle& handle,
 
 CUresult pool_export(CUmemoryPool handle, CUmemAllocationHandleType type,
                      unsigned long long flags, void* shareable) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || !is_shareable(*pool) || !is_requested(*pool, type) ||
       flags != 0 || pool->imported) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -126,14 +128,14 @@ CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
   pool->properties.location = page.location;
   if (on_device) pool->properties.location.id = ordinal;
   pool->file = std::move(file);
-  const std::lock_guard lock(state_mutex());
-  *handle = add_pool(std::move(pool));
+  *handle = pool.get();
+  Locked()->pools.push_back(std::move(pool));
   return CUDA_SUCCESS;
 }
 
 CUresult pool_export_pointer(CUmemPoolPtrExportData* data, uint64_t address) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
+  const Locked machine;
+  const Allocation* found = machine->memory.find(address);
   CUmemPoolHandle_st* pool = found == nullptr ? nullptr : found->pool;
   const bool good = pool != nullptr && found->address == address &&
                     !pool->imported && is_shareable(*pool) && pool->exported;
@@ -152,8 +154,8 @@ CUresult pool_export_pointer(CUmemPoolPtrExportData* data, uint64_t address) {
 CUresult pool_import_pointer(CUmemoryPool imported,
                              const CUmemPoolPtrExportData* data,
                              uint64_t* address) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(imported);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, imported);
   if (pool == nullptr || !pool->imported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -161,7 +163,8 @@ CUresult pool_import_pointer(CUmemoryPool imported,
   std::memcpy(&handle, data, sizeof handle);
   if (!names(*pool, handle)) return CUDA_ERROR_INVALID_VALUE;
   *address = imported_at(*pool, handle.offset);
-  return *address != 0 ? CUDA_SUCCESS : map_import(pool.get(), handle, address);
+  return *address != 0 ? CUDA_SUCCESS
+                       : map_import(*machine, pool.get(), handle, address);
 }
 
 }  // namespace ipclab::model

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/capacity.h"
+#include "core/choice.h"
 #include "core/device.h"
-#include "core/hooks.h"
+#include "core/machine.h"
 #include "core/pool.h"
 #include "core/profile.h"
 
@@ -14,7 +16,7 @@ namespace ipclab::model {
 namespace {
 
 // Up to this size allocations share pages; larger ones have theirs alone.
-constexpr uint64_t kLargestShared = 1 << 20;
+constexpr uint64_t kLargestInSharedPage = 1 << 20;
 
 bool ipc_capable(const CUmemPoolHandle_st& pool) {
   return pool.properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
@@ -23,7 +25,7 @@ bool ipc_capable(const CUmemPoolHandle_st& pool) {
 // "IPC pools do not support releasing physical blocks back to the OS."
 bool can_release(const CUmemPoolHandle_st& pool) {
   return !ipc_capable(pool) || profile().driver_580 ||
-         hooked(Hook::kPoolsRelease);
+         chosen(Choice::kPoolsRelease);
 }
 
 // ---- reserved memory
@@ -33,20 +35,19 @@ void set_reserved(CUmemPoolHandle_st* pool, uint64_t bytes) {
   if (!pool->imported) pool->file->count(bytes);
 }
 
-bool grow(CUmemPoolHandle_st* pool, uint64_t size) {
+bool grow(Machine& machine, CUmemPoolHandle_st* pool, uint64_t size) {
   size = round_up(size, kPage);
   const uint64_t reserved = pool->space.reserved();
   const uint64_t limit = round_up(pool->properties.maxSize, kPage);
   if (limit != 0 && reserved + size > limit) return false;
-  const bool on_host = pool->gpu < 0;
-  if (!on_host && !take_bytes(pool->gpu, size)) return false;
-  const uint64_t address = take_addresses(Area::kLarge, size);
+  if (!take_bytes(pool->gpu, size)) return false;
+  const uint64_t address = machine.window.take(Area::kLarge, size);
   const uint64_t offset = address != 0 ? pool->file->grow(size) : 0;
-  const bool for_host = on_host || is_managed(pool->properties);
-  if (offset == 0 || !map_descriptor(address, pool->file->descriptor(), offset,
-                                     size, for_host)) {
-    if (address != 0) give_back_addresses(address, size);
-    if (!on_host) give_back_bytes(pool->gpu, size);
+  const bool for_host = pool->gpu < 0 || is_managed(pool->properties);
+  if (offset == 0 || !machine.window.map(address, pool->file->descriptor(),
+                                         offset, size, for_host)) {
+    if (address != 0) machine.window.give_back(address, size);
+    give_back_bytes(pool->gpu, size);
     return false;
   }
   pool->space.add({address, offset, size});
@@ -54,25 +55,26 @@ bool grow(CUmemPoolHandle_st* pool, uint64_t size) {
   return true;
 }
 
-void shrink(CUmemPoolHandle_st* pool, uint64_t bytes_to_keep) {
+void shrink(Machine& machine, CUmemPoolHandle_st* pool,
+            uint64_t bytes_to_keep) {
   const uint64_t reserved = pool->space.reserved();
   if (reserved <= bytes_to_keep) return;
   for (const PoolSpace::Piece& piece :
        pool->space.remove(reserved - bytes_to_keep)) {
-    retire(piece.address, piece.size);
+    machine.window.retire(piece.address, piece.size);
     // After its end a pool's memory is its importers' as long as they hold it.
     if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
-    if (pool->gpu >= 0) give_back_bytes(pool->gpu, piece.size);
+    give_back_bytes(pool->gpu, piece.size);
   }
   set_reserved(pool, pool->space.reserved());
 }
 
-// New memory, at the price of free pieces that are too small.
-bool make_room(CUmemPoolHandle_st* pool, uint64_t size) {
-  if (grow(pool, size)) return true;
+// Grows the pool; first releases free pieces that are too small if it must.
+bool make_room(Machine& machine, CUmemPoolHandle_st* pool, uint64_t size) {
+  if (grow(machine, pool, size)) return true;
   if (!can_release(*pool)) return false;
-  shrink(pool, 0);
-  return grow(pool, size);
+  shrink(machine, pool, 0);
+  return grow(machine, pool, size);
 }
 
 // ---- frees
@@ -115,33 +117,34 @@ bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
 }
 
 // The stream has come to the free.
-void end_of_free(const Pool& pool, const Lease& lease) {
+void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
   if (pool->imported) {
-    retire(lease.mapping, lease.bytes);
+    machine.window.retire(lease.mapping, lease.bytes);
     set_reserved(pool.get(), pool->reserved.now - lease.bytes);
   } else if (has_own_pages(lease) && !is_lent_again(*pool, lease)) {
     for (size_t i = 0; i < devices().size(); ++i) {
-      set_access(static_cast<int>(i), lease.mapping, lease.bytes, kNone);
+      machine.window.set_access(static_cast<int>(i), lease.mapping, lease.bytes,
+                                kNone);
     }
   }
-  bury(pool);
+  bury(machine, pool);
 }
 
 }  // namespace
 
 // A destroyed pool goes when nobody can use its memory any more.
-void bury(const Pool& pool) {
+void bury(Machine& machine, const Pool& pool) {
   const bool idle = pool->leases.empty() && pool->unfinished_frees == 0;
   if (!pool->destroyed || !idle) return;
   if (!pool->imported) {
     pool->space.settle([](const Freed&) { return true; });
-    shrink(pool.get(), 0);
+    shrink(machine, pool.get(), 0);
   }
-  pools().erase(std::remove(pools().begin(), pools().end(), pool),
-                pools().end());
+  auto& pools = machine.pools;
+  pools.erase(std::remove(pools.begin(), pools.end(), pool), pools.end());
 }
 
-void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
+void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,
           std::shared_ptr<Lease> lease, int gpu) {
   pool->used.set(pool->used.now + lease->size);
   Allocation allocation;
@@ -153,9 +156,8 @@ void lend(CUmemoryPool pool, uint64_t address, uint64_t size,
   allocation.gpu = gpu;
   allocation.mapping = lease->mapping;
   allocation.mapping_size = lease->bytes;
-  allocation.buffer_id = next_buffer_id();
   allocation.pool = pool;
-  allocations()[address] = allocation;
+  machine.memory.add(std::move(allocation));
   pool->leases[address] = std::move(lease);
 }
 
@@ -168,14 +170,14 @@ CUresult pool_allocate(CUmemoryPool handle,
   if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
       addresses.rlim_cur != RLIM_INFINITY)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (size == 0) {  // nothing, and no error, as an H200 answers
     *address = 0;
     return CUDA_SUCCESS;
   }
-  const uint64_t unit = size <= kLargestShared ? kGranule : kPage;
+  const uint64_t unit = size <= kLargestInSharedPage ? kGranule : kPage;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(size, unit);
   std::vector<Ticket> after;  // frees that came before anyway
@@ -184,7 +186,7 @@ CUresult pool_allocate(CUmemoryPool handle,
     return usable(*pool, stream.get(), behind, freed);
   };
   uint64_t place = pool->space.take(lease->bytes, unit, free_now, &after);
-  if (place == 0 && make_room(pool.get(), lease->bytes)) {
+  if (place == 0 && make_room(*machine, pool.get(), lease->bytes)) {
     place = pool->space.take(lease->bytes, unit, free_now, &after);
   }
   after.clear();
@@ -197,15 +199,15 @@ CUresult pool_allocate(CUmemoryPool handle,
   lease->size = round_up(size, kGranule);
   lease->mapping = place;
   lease->offset = pool->space.offset_of(place);
-  lend(pool.get(), place, size, lease,
+  lend(*machine, pool.get(), place, size, lease,
        pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
   // Work that frees it again may be queued before the stream comes here.
   stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                   [pool, lease] {
-                    const std::lock_guard guard(state_mutex());
+                    const Locked later;
                     if (lease->ended) return;
                     lease->ready = true;
-                    grant_lease(*pool, *lease);
+                    grant_lease(*later, *pool, *lease);
                   }},
                  true, after);
   *address = place;
@@ -213,58 +215,58 @@ CUresult pool_allocate(CUmemoryPool handle,
 }
 
 CUresult pool_free(uint64_t address, const std::shared_ptr<Stream>& stream) {
-  const std::lock_guard lock(state_mutex());
-  const auto entry = allocations().find(address);
-  if (entry == allocations().end() || entry->second.pool == nullptr) {
+  const Locked machine;
+  const Allocation* found = machine->memory.find_begin(address);
+  if (found == nullptr || found->pool == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto own = std::find_if(
-      pools().begin(), pools().end(),
-      [&](const Pool& pool) { return pool.get() == entry->second.pool; });
+  const auto own =
+      std::find_if(machine->pools.begin(), machine->pools.end(),
+                   [&](const Pool& pool) { return pool.get() == found->pool; });
   const Pool pool = *own;
   const std::shared_ptr<Lease> lease = pool->leases[address];
   pool->leases.erase(address);
   lease->ended = stream == nullptr;
-  allocations().erase(entry);
+  machine->memory.remove(address);
   pool->used.set(pool->used.now - lease->size);
 
   Freed freed;
   if (stream != nullptr) {
     ++pool->unfinished_frees;
     freed = stream->submit_free({CU_GRAPH_NODE_TYPE_MEM_FREE, [pool, lease] {
-                                   const std::lock_guard guard(state_mutex());
+                                   const Locked later;
                                    --pool->unfinished_frees;
-                                   end_of_free(pool, *lease);
+                                   end_of_free(*later, pool, *lease);
                                  }});
   }
   if (pool->imported) {
-    if (stream == nullptr) end_of_free(pool, *lease);
+    if (stream == nullptr) end_of_free(*machine, pool, *lease);
     return CUDA_SUCCESS;
   }
   pool->space.give(lease->mapping, lease->bytes, freed);
-  if (stream == nullptr) end_of_free(pool, *lease);
+  if (stream == nullptr) end_of_free(*machine, pool, *lease);
   return CUDA_SUCCESS;
 }
 
 CUresult pool_trim(CUmemoryPool handle, uint64_t bytes_to_keep) {
-  const std::lock_guard lock(state_mutex());
-  const Pool pool = find_pool(handle);
+  const Locked machine;
+  const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || refuses_attributes(*pool)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!can_release(*pool)) return CUDA_SUCCESS;
-  if (!pool->imported) shrink(pool.get(), bytes_to_keep);
+  if (!pool->imported) shrink(*machine, pool.get(), bytes_to_keep);
   return CUDA_SUCCESS;
 }
 
 namespace {
 void synchronized(const std::function<bool(const Freed&)>& over) {
-  const std::lock_guard lock(state_mutex());
-  for (const Pool& pool : pools()) {
+  const Locked machine;
+  for (const Pool& pool : machine->pools) {
     if (pool->imported) continue;
     pool->space.settle(over);
     if (can_release(*pool)) {
-      shrink(pool.get(), pool->release_threshold);
+      shrink(*machine, pool.get(), pool->release_threshold);
     }
   }
 }

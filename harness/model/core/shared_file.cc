@@ -211,7 +211,12 @@ SharedFile SharedFile::open_of(uint32_t pid, int descriptor) {
   const std::string path =
       "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   if (!has_our_name(path)) return {};  // the number is of something else by now
-  return adopt(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const int copy = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (copy < 0) return {};
+  // What else came to have the number since the look at its name has another
+  // id, which the caller compares.
+  SharedFile file(copy);
+  return is_sealed_file(copy) ? std::move(file) : SharedFile();
 }
 
 uint64_t SharedFile::size() const {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/device.h"
-#include "core/memory.h"
+#include "core/machine.h"
 #include "core/vmm.h"
 
 namespace ipclab::model {
@@ -47,7 +47,7 @@ struct Word {
   Pin pin;
 };
 
-bool may_use(const Allocation& memory, CUcontext context,
+bool may_use(Machine& machine, const Allocation& memory, CUcontext context,
              const StreamMemoryOperation& operation, Access needed) {
   switch (memory.kind) {
     case Kind::kManaged:
@@ -55,7 +55,8 @@ bool may_use(const Allocation& memory, CUcontext context,
     case Kind::kPooled:  // not documented; as H200s with driver 580 answer
       return false;
     case Kind::kMapped:
-      return may_copy(context, operation.address, operation.bytes, needed);
+      return may_copy(machine, context, operation.address, operation.bytes,
+                      needed);
     default:
       return true;
   }
@@ -65,19 +66,19 @@ CUresult locate(const StreamMemoryOperation& operation, CUcontext context,
                 Word* word) {
   const Access needed =
       operation.kind == StreamMemoryOperation::kWrite ? kReadWrite : kRead;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* memory = find_allocation(operation.address);
+  const Locked machine;
+  const Allocation* memory = machine->memory.find(operation.address);
   if (memory == nullptr || operation.address % operation.bytes != 0 ||
-      operation.bytes > memory->address + memory->size - operation.address ||
-      !may_use(*memory, context, operation, needed)) {
+      operation.bytes > memory->end() - operation.address ||
+      !may_use(*machine, *memory, context, operation, needed)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!in_window(operation.address)) {
+  if (!machine->window.contains(operation.address)) {
     word->place = reinterpret_cast<void*>(operation.address);
     return CUDA_SUCCESS;
   }
-  word->place = alias(operation.address);
-  word->pin = pin(operation.address, operation.bytes);
+  word->place = machine->window.alias(operation.address);
+  word->pin = machine->window.pin(operation.address, operation.bytes);
   return CUDA_SUCCESS;
 }
 

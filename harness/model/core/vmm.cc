@@ -10,6 +10,7 @@
 
 #include "core/chunk.h"
 #include "core/device.h"
+#include "core/machine.h"
 #include "core/profile.h"
 
 namespace ipclab::model {
@@ -17,41 +18,26 @@ namespace {
 
 constexpr uint64_t kHostPage = 4096;
 
-std::map<uint64_t, Range>& ranges() {  // by address
-  static auto& map = *new std::map<uint64_t, Range>;
-  return map;
-}
-
 // The mappings that make up [address, address + size), in order; none if that
 // begins or ends inside one or has a hole.
-std::vector<Allocation*> whole_mappings(uint64_t address, uint64_t size) {
+std::vector<Allocation*> whole_mappings(Machine& machine, uint64_t address,
+                                        uint64_t size) {
   std::vector<Allocation*> found;
   const uint64_t end = address + size;
   uint64_t next = address;
-  for (auto entry = allocations().lower_bound(address);
-       entry != allocations().end() && entry->first < end; ++entry) {
+  for (auto entry = machine.memory.from(address);
+       entry != machine.memory.end() && entry->first < end; ++entry) {
     Allocation& mapping = entry->second;
     if (mapping.kind != Kind::kMapped || mapping.address != next) return {};
     found.push_back(&mapping);
-    next = mapping.address + mapping.size;
+    next = mapping.end();
   }
   return next == end ? found : std::vector<Allocation*>{};
 }
 
-bool is_unmapped(uint64_t address, uint64_t size) {
-  const auto next = allocations().lower_bound(address);
-  return find_allocation(address) == nullptr &&
-         (next == allocations().end() || next->first >= address + size);
-}
-
-bool is_reserved(uint64_t address, uint64_t size) {
-  const Range* range = find_range(address);
+bool is_reserved(Machine& machine, uint64_t address, uint64_t size) {
+  const Range* range = find_range(machine, address);
   return range != nullptr && size <= range->address + range->size - address;
-}
-
-void unmap_one(uint64_t address) {
-  unmap(address, allocations()[address].size);
-  allocations().erase(address);
 }
 
 bool is_host(CUmemLocationType type) {
@@ -75,34 +61,36 @@ CUresult check_access(const CUmemAccessDesc& wanted,
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (location.id < 0 || location.id >= static_cast<int>(devices().size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  const Device& device = devices()[location.id];
+  if (!is_device(location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  const Device& device = device_at(location.id);
   const bool own = mapping.gpu < 0 || device.gpu == mapping.gpu;
   return own || can_access_peer(device.gpu, mapping.gpu)
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_DEVICE;
 }
 
-void apply_access(const CUmemAccessDesc& wanted, Allocation* mapping) {
+void apply_access(Machine& machine, const CUmemAccessDesc& wanted,
+                  Allocation* mapping) {
   auto access = static_cast<Access>(wanted.flags);
   if (is_host(wanted.location.type)) {
-    set_host_access(mapping->address, *mapping->block, mapping->size, access);
+    machine.window.set_host_access(mapping->address, *mapping->block,
+                                   mapping->size, access);
     mapping->host_access = access;
-  } else if (wanted.location.id < static_cast<int>(devices().size())) {
-    set_access(wanted.location.id, mapping->address, mapping->size, access);
+  } else {
+    machine.window.set_access(wanted.location.id, mapping->address,
+                              mapping->size, access);
   }
 }
 
 // The devices whose kernels may be using the mappings.
-std::vector<int> users_of(const std::vector<Allocation*>& mappings) {
+std::vector<int> users_of(const Machine& machine,
+                          const std::vector<Allocation*>& mappings) {
   std::vector<int> users;
   for (size_t i = 0; i < devices().size(); ++i) {
     const int ordinal = static_cast<int>(i);
     const bool uses = std::any_of(
         mappings.begin(), mappings.end(), [&](const Allocation* mapping) {
-          return get_access(ordinal, mapping->address) != kNone;
+          return machine.window.access(ordinal, mapping->address) != kNone;
         });
     if (uses) users.push_back(ordinal);
   }
@@ -111,9 +99,9 @@ std::vector<int> users_of(const std::vector<Allocation*>& mappings) {
 
 }  // namespace
 
-const Range* find_range(uint64_t address) {
-  auto next = ranges().upper_bound(address);
-  if (next == ranges().begin()) return nullptr;
+const Range* find_range(Machine& machine, uint64_t address) {
+  auto next = machine.ranges.upper_bound(address);
+  if (next == machine.ranges.begin()) return nullptr;
   const Range& candidate = std::prev(next)->second;
   return address - candidate.address < candidate.size ? &candidate : nullptr;
 }
@@ -129,33 +117,33 @@ CUresult range_reserve(uint64_t size, uint64_t alignment, uint64_t* address) {
   range.size = size;
   range.taken_bytes = size + (alignment - kPage);
   if (range.taken_bytes < size) return CUDA_ERROR_OUT_OF_MEMORY;
-  const std::lock_guard lock(state_mutex());
-  range.taken = take_addresses(Area::kLarge, range.taken_bytes);
+  const Locked machine;
+  range.taken = machine->window.take(Area::kLarge, range.taken_bytes);
   if (range.taken == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   range.address = (range.taken + alignment - 1) / alignment * alignment;
-  ranges()[range.address] = range;
+  machine->ranges[range.address] = range;
   *address = range.address;
   return CUDA_SUCCESS;
 }
 
 CUresult range_free(uint64_t address, uint64_t size) {
-  const std::lock_guard lock(state_mutex());
-  const auto entry = ranges().find(address);
-  if (entry == ranges().end() || entry->second.size != size ||
-      !is_unmapped(address, size)) {
+  const Locked machine;
+  const auto entry = machine->ranges.find(address);
+  if (entry == machine->ranges.end() || entry->second.size != size ||
+      machine->memory.overlaps(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  give_back_addresses(entry->second.taken, entry->second.taken_bytes);
-  ranges().erase(entry);
+  machine->window.give_back(entry->second.taken, entry->second.taken_bytes);
+  machine->ranges.erase(entry);
   return CUDA_SUCCESS;
 }
 
 CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
                    CUmemGenericAllocationHandle handle) {
-  const std::lock_guard lock(state_mutex());
-  const std::shared_ptr<Chunk> chunk = find_chunk(handle);
+  const Locked machine;
+  const std::shared_ptr<Chunk> chunk = find_chunk(*machine, handle);
   if (chunk == nullptr || size == 0 || (address | size | offset) % kPage != 0 ||
-      !is_reserved(address, size)) {
+      !is_reserved(*machine, address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const uint64_t bytes = chunk->size();
@@ -163,11 +151,11 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
   if (!inside) return CUDA_ERROR_INVALID_VALUE;
   if (size != bytes && profile().driver_580) return CUDA_ERROR_NOT_SUPPORTED;
   if (offset != 0) return CUDA_ERROR_INVALID_VALUE;  // "must be zero"
-  if (!is_unmapped(address, size)) {
+  if (machine->memory.overlaps(address, size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::shared_ptr<Block> block = chunk->block;
-  if (!map_block(address, *block, size, false)) {
+  if (!machine->window.map(address, *block, size, false)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Allocation mapping;
@@ -178,32 +166,37 @@ CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
   mapping.block = block;
   mapping.mapping = address;
   mapping.mapping_size = size;
-  mapping.buffer_id = next_buffer_id();
   mapping.chunk = chunk;
-  allocations()[address] = std::move(mapping);
+  machine->memory.add(std::move(mapping));
   return CUDA_SUCCESS;
 }
 
 CUresult range_unmap(uint64_t address, uint64_t size) {
   std::vector<int> users;
   {
-    const std::lock_guard lock(state_mutex());
-    const std::vector<Allocation*> mappings = whole_mappings(address, size);
+    const Locked machine;
+    const std::vector<Allocation*> mappings =
+        whole_mappings(*machine, address, size);
     if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
-    users = users_of(mappings);
+    users = users_of(*machine, mappings);
   }
   for (const int device : users) device_drain(device);
-  const std::lock_guard lock(state_mutex());
-  const std::vector<Allocation*> mappings = whole_mappings(address, size);
+  const Locked machine;
+  const std::vector<Allocation*> mappings =
+      whole_mappings(*machine, address, size);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
-  for (const Allocation* mapping : mappings) unmap_one(mapping->address);
+  machine->window.unmap(address, size);
+  for (const Allocation* mapping : mappings) {
+    machine->memory.remove(mapping->address);
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult range_set_access(uint64_t address, uint64_t size,
                           const CUmemAccessDesc* list, size_t count) {
-  const std::lock_guard lock(state_mutex());
-  const std::vector<Allocation*> mappings = whole_mappings(address, size);
+  const Locked machine;
+  const std::vector<Allocation*> mappings =
+      whole_mappings(*machine, address, size);
   if (mappings.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     for (const Allocation* mapping : mappings) {
@@ -212,7 +205,7 @@ CUresult range_set_access(uint64_t address, uint64_t size,
   }
   for (size_t i = 0; i < count; ++i) {
     for (Allocation* mapping : mappings) {
-      apply_access(list[i], mapping);
+      apply_access(*machine, list[i], mapping);
     }
   }
   return CUDA_SUCCESS;
@@ -220,8 +213,8 @@ CUresult range_set_access(uint64_t address, uint64_t size,
 
 CUresult range_get_access(uint64_t address, CUmemLocation location,
                           unsigned long long* flags) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* mapping = find_allocation(address);
+  const Locked machine;
+  const Allocation* mapping = machine->memory.find(address);
   if (mapping == nullptr || mapping->chunk == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -232,25 +225,23 @@ CUresult range_get_access(uint64_t address, CUmemLocation location,
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (location.id < 0 || location.id >= static_cast<int>(devices().size())) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  *flags = get_access(location.id, address);
+  if (!is_device(location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = machine->window.access(location.id, address);
   return CUDA_SUCCESS;
 }
 
-bool may_copy(CUcontext context, uint64_t address, uint64_t size,
-              Access needed) {
+bool may_copy(Machine& machine, CUcontext context, uint64_t address,
+              uint64_t size, Access needed) {
   const uint64_t end = address + size;
   while (address < end) {
-    const Allocation* mapping = find_allocation(address);
+    const Allocation* mapping = machine.memory.find(address);
     if (mapping == nullptr || mapping->chunk == nullptr) return false;
     const int owner = ordinal_of_gpu(mapping->gpu);
-    const int granted = get_access(context->device, address) |
-                        mapping->host_access |
-                        (owner >= 0 ? get_access(owner, address) : kNone);
+    const int granted =
+        machine.window.access(context->device, address) | mapping->host_access |
+        (owner >= 0 ? machine.window.access(owner, address) : kNone);
     if ((granted & needed) != needed) return false;
-    address = mapping->address + mapping->size;
+    address = mapping->end();
   }
   return true;
 }

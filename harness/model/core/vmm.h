@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses without physical memory: reservations, what is mapped into them,
 // and who may use it (Driver API, virtual memory management). A mapping is an
-// entry of allocations() with a chunk.
+// entry of Machine::memory with a chunk.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
-#include "core/memory.h"
+#include "core/window.h"
 
 namespace ipclab::model {
+
+struct Machine;
 
 /// What cuMemAddressReserve gave the program.
 struct Range {
@@ -41,13 +43,11 @@ CUresult range_set_access(uint64_t address, uint64_t size,
 CUresult range_get_access(uint64_t address, CUmemLocation location,
                           unsigned long long* flags);
 
-// The functions below expect the caller to hold state_mutex().
-
 /// The reservation that contains an address, or null.
-const Range* find_range(uint64_t address);
+const Range* find_range(Machine& machine, uint64_t address);
 /// May a copy of this context use mapped memory? Either its own GPU or the one
 /// where the bytes are must have the access.
-bool may_copy(CUcontext context, uint64_t address, uint64_t size,
-              Access needed);
+bool may_copy(Machine& machine, CUcontext context, uint64_t address,
+              uint64_t size, Access needed);
 
 }  // namespace ipclab::model

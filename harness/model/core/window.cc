@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual memory: the two windows, mappings and permissions.
+// Addresses: the two windows, mappings and permissions.
+#include "core/window.h"
+
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <list>
 #include <string>
 #include <utility>
 
-#include "core/device.h"
 #include "core/log.h"
-#include "core/memory.h"
+#include "core/machine.h"
 
 namespace ipclab::model {
 namespace {
@@ -20,40 +20,19 @@ namespace {
 constexpr uint64_t kLargestWindow = 256ull << 30;
 constexpr uint64_t kSmallestWindow = 1ull << 30;
 
-struct Piece {
-  uint64_t address;
-  uint64_t size;
-};
-
-bool overlap(const Piece& a, const Piece& b) {
-  return a.address < b.address + b.size && b.address < a.address + a.size;
-}
-
-struct Window {
-  uint64_t begin = 0;
-  uint64_t size = 0;
-  uint64_t alias = 0;
-  std::map<uint64_t, uint64_t> free[4];  // by area: address -> bytes
-  std::vector<uint8_t*> access;          // for each visible GPU
-  std::list<Piece> pinned;
-  std::vector<Piece> retired;  // that a pin keeps
-};
-
-Window& window() {
-  static auto& only = *new Window;
-  return only;
-}
-
 // Addresses without memory; aligned to kPage. 0 if there are none.
-uint64_t reserve(uint64_t size) {
+uint64_t reserve_range(uint64_t size) {
   void* place = mmap(nullptr, size + kPage, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (place == MAP_FAILED) return 0;
-  return (reinterpret_cast<uint64_t>(place) + kPage - 1) & ~(kPage - 1);
+  return round_up(reinterpret_cast<uint64_t>(place), kPage);
 }
 
-void release(uint64_t address, uint64_t size) {
-  munmap(reinterpret_cast<void*>(address), size);
+// One byte for each page of the window, all zero; null if there is no room.
+uint8_t* new_table(uint64_t pages) {
+  void* table = mmap(nullptr, pages, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
 }
 
 // Memory that stays mapped after its end would be used by mistake for ever.
@@ -71,104 +50,52 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Registered memory lies outside the window, so it is asked for one by one, as
-// is memory in pages marked kAsk.
-void* lookup(void*, uint64_t address, uint64_t size, bool) {
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
-  if (found == nullptr || address + size > found->address + found->size) {
-    return nullptr;
-  }
-  if (in_window(address)) return alias(address);
-  return found->kind == Kind::kRegistered ? reinterpret_cast<void*>(address)
-                                          : nullptr;
-}
-
 }  // namespace
 
-CUresult reserve_addresses(int gpus) {
-  Window& w = window();
-  for (w.size = kLargestWindow; w.size >= kSmallestWindow; w.size /= 2) {
-    w.begin = reserve(w.size);
-    if (w.begin == 0) continue;
-    w.alias = reserve(w.size);
-    if (w.alias != 0) break;
-    release(w.begin, w.size);
-    w.begin = 0;
+CUresult Window::reserve(int gpus) {
+  for (size_ = kLargestWindow; size_ >= kSmallestWindow; size_ /= 2) {
+    begin_ = reserve_range(size_);
+    if (begin_ == 0) continue;
+    alias_ = reserve_range(size_);
+    if (alias_ != 0) break;
+    munmap(reinterpret_cast<void*>(begin_), size_);
+    begin_ = 0;
   }
-  if (w.begin == 0) {
+  if (begin_ == 0) {
     say("no room for device addresses: raise 'ulimit -v' to 3 GiB or more");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  uint64_t begin = w.begin;
+  uint64_t begin = begin_;
   for (const auto& [area, eighths] :
        {std::pair{Area::kLarge, 4}, std::pair{Area::kImported, 2},
         std::pair{Area::kShared, 1}, std::pair{Area::kOther, 1}}) {
-    const uint64_t size = w.size / 8 * static_cast<uint64_t>(eighths);
-    w.free[static_cast<int>(area)][begin] = size;
+    const uint64_t size = size_ / 8 * static_cast<uint64_t>(eighths);
+    free_[static_cast<int>(area)][begin] = size;
     begin += size;
   }
+  host_ = new_table(size_ / kPage);
+  if (host_ == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   for (int i = 0; i < gpus; ++i) {
-    void* table = mmap(nullptr, w.size / kPage, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (table == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    w.access.push_back(static_cast<uint8_t*>(table));
+    access_.push_back(new_table(size_ / kPage));
+    if (access_.back() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   raise_descriptor_limit();
   return CUDA_SUCCESS;
 }
 
-namespace {
-Area area_of(uint64_t address) {
-  const uint64_t eighth = (address - window().begin) / (window().size / 8);
+// ---- free addresses
+
+Area Window::area_of(uint64_t address) const {
+  const uint64_t eighth = (address - begin_) / (size_ / 8);
   return eighth < 4   ? Area::kLarge
          : eighth < 6 ? Area::kImported
          : eighth < 7 ? Area::kShared
                       : Area::kOther;
 }
-}  // namespace
 
-namespace {
-bool is_pinned(const Piece& piece) {
-  const auto& pinned = window().pinned;
-  return std::any_of(pinned.begin(), pinned.end(),
-                     [&](const Piece& pin) { return overlap(pin, piece); });
-}
-
-// What a kernel still reads or writes that began before the bytes went: pages
-// of nobody, so that it is lost and ends nobody.
-void take_bytes_away(const Piece& piece) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  void* place = alias(piece.address);
-  if (mmap(place, piece.size, PROT_READ | PROT_WRITE, flags, -1, 0) ==
-      MAP_FAILED) {  // no memory may be promised any more
-    must_map(mmap(place, piece.size, PROT_NONE, flags, -1, 0));
-  }
-}
-
-void unpin(std::list<Piece>::iterator pin) {
-  const std::lock_guard lock(state_mutex());
-  Window& w = window();
-  w.pinned.erase(pin);
-  const auto kept =
-      std::stable_partition(w.retired.begin(), w.retired.end(), is_pinned);
-  for (auto piece = kept; piece != w.retired.end(); ++piece) {
-    take_bytes_away(*piece);
-    give_back_addresses(piece->address, piece->size);
-  }
-  w.retired.erase(kept, w.retired.end());
-}
-}  // namespace
-
-Pin pin(uint64_t address, uint64_t size) {
-  auto& pinned = window().pinned;
-  const auto entry = pinned.insert(pinned.end(), {address, size});
-  return Pin(&*entry, [entry](const void*) { unpin(entry); });
-}
-
-uint64_t take_addresses(Area area, uint64_t size) {
-  auto& free = window().free[static_cast<int>(area)];
-  size = (size + kPage - 1) & ~(kPage - 1);
+uint64_t Window::take(Area area, uint64_t size) {
+  auto& free = free_[static_cast<int>(area)];
+  size = round_up(size, kPage);
   for (auto range = free.begin(); range != free.end(); ++range) {
     if (range->second < size) continue;
     const uint64_t address = range->first;
@@ -180,9 +107,9 @@ uint64_t take_addresses(Area area, uint64_t size) {
   return 0;
 }
 
-void give_back_addresses(uint64_t address, uint64_t size) {
-  auto& free = window().free[static_cast<int>(area_of(address))];
-  size = (size + kPage - 1) & ~(kPage - 1);
+void Window::give_back(uint64_t address, uint64_t size) {
+  auto& free = free_[static_cast<int>(area_of(address))];
+  size = round_up(size, kPage);
   auto range = free.emplace(address, size).first;
   const auto next = std::next(range);
   if (next != free.end() && range->first + range->second == next->first) {
@@ -198,21 +125,19 @@ void give_back_addresses(uint64_t address, uint64_t size) {
   }
 }
 
-void* alias(uint64_t address) {
-  return reinterpret_cast<void*>(address - window().begin + window().alias);
+// ---- mappings
+
+void* Window::alias(uint64_t address) const {
+  return reinterpret_cast<void*>(address - begin_ + alias_);
 }
 
-bool in_window(uint64_t address) {
-  return address - window().begin < window().size;
+bool Window::map(uint64_t address, const Block& block, uint64_t size,
+                 bool for_host) {
+  return map(address, block.descriptor(), 0, size, for_host);
 }
 
-bool map_block(uint64_t address, const Block& block, uint64_t size,
-               bool for_host) {
-  return map_descriptor(address, block.descriptor(), 0, size, for_host);
-}
-
-bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
-                    uint64_t size, bool for_host) {
+bool Window::map(uint64_t address, int descriptor, uint64_t offset,
+                 uint64_t size, bool for_host) {
   const int protection = PROT_READ | PROT_WRITE;
   const int flags = MAP_SHARED | MAP_FIXED;
   const auto from = static_cast<off_t>(offset);
@@ -221,71 +146,130 @@ bool map_descriptor(uint64_t address, int descriptor, uint64_t offset,
     return false;
   }
   madvise(alias(address), size, MADV_DONTFORK);
-  return !for_host || mmap(reinterpret_cast<void*>(address), size, protection,
-                           flags, descriptor, from) != MAP_FAILED;
+  return !for_host ||
+         map_for_host({address, size}, protection, descriptor, from);
 }
 
-namespace {
-void close_range(const Piece& piece) {
-  for (size_t i = 0; i < window().access.size(); ++i) {
+bool Window::map_for_host(const Piece& piece, int protection, int descriptor,
+                          off_t offset) {
+  std::memset(host_ + first_page(piece), 1,
+              end_page(piece) - first_page(piece));
+  return mmap(reinterpret_cast<void*>(piece.address), piece.size, protection,
+              MAP_SHARED | MAP_FIXED, descriptor, offset) != MAP_FAILED;
+}
+
+// Most memory was never mapped for the host: then there is nothing to do.
+void Window::close_to_host(const Piece& piece) {
+  uint8_t* const first = host_ + first_page(piece);
+  uint8_t* const end = host_ + end_page(piece);
+  if (std::find(first, end, 1) == end) return;
+  must_map(mmap(reinterpret_cast<void*>(piece.address), piece.size, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0));
+  std::fill(first, end, uint8_t{0});
+}
+
+void Window::close(const Piece& piece) {
+  for (size_t i = 0; i < access_.size(); ++i) {
     set_access(static_cast<int>(i), piece.address, piece.size, kNone);
   }
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  must_map(mmap(reinterpret_cast<void*>(piece.address), piece.size, PROT_NONE,
-                flags, -1, 0));
+  close_to_host(piece);
 }
-}  // namespace
 
-void unmap(uint64_t address, uint64_t size) {
-  close_range({address, size});
+// What a kernel still reads or writes that began before the bytes went: pages
+// of nobody, so that it is lost and ends nobody.
+void Window::take_bytes_away(const Piece& piece) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  void* place = alias(piece.address);
+  if (mmap(place, piece.size, PROT_READ | PROT_WRITE, flags, -1, 0) ==
+      MAP_FAILED) {  // no memory may be promised any more
+    must_map(mmap(place, piece.size, PROT_NONE, flags, -1, 0));
+  }
+}
+
+void Window::unmap(uint64_t address, uint64_t size) {
+  close({address, size});
   take_bytes_away({address, size});
 }
 
-void retire(uint64_t address, uint64_t size) {
+void Window::retire(uint64_t address, uint64_t size) {
   const Piece piece{address, size};
-  close_range(piece);
+  close(piece);
   if (is_pinned(piece)) {
-    window().retired.push_back(piece);
+    retired_.push_back(piece);
     return;
   }
   take_bytes_away(piece);
-  give_back_addresses(address, size);
+  give_back(address, size);
 }
 
-void set_host_access(uint64_t address, const Block& block, uint64_t size,
-                     Access access) {
+// ---- pins
+
+bool Window::overlap(const Piece& a, const Piece& b) {
+  return a.address < b.address + b.size && b.address < a.address + a.size;
+}
+
+bool Window::is_pinned(const Piece& piece) const {
+  return std::any_of(pinned_.begin(), pinned_.end(),
+                     [&](const Piece& pin) { return overlap(pin, piece); });
+}
+
+Pin Window::pin(uint64_t address, uint64_t size) {
+  const auto entry = pinned_.insert(pinned_.end(), {address, size});
+  return Pin(&*entry, [entry](const void*) { Locked()->window.unpin(entry); });
+}
+
+void Window::unpin(std::list<Piece>::iterator pin) {
+  pinned_.erase(pin);
+  const auto kept =
+      std::stable_partition(retired_.begin(), retired_.end(),
+                            [&](const Piece& one) { return is_pinned(one); });
+  for (auto piece = kept; piece != retired_.end(); ++piece) {
+    take_bytes_away(*piece);
+    give_back(piece->address, piece->size);
+  }
+  retired_.erase(kept, retired_.end());
+}
+
+// ---- permissions
+
+uint64_t Window::first_page(const Piece& piece) const {
+  return (piece.address - begin_) / kPage;
+}
+
+uint64_t Window::end_page(const Piece& piece) const {
+  return (piece.address + piece.size - begin_ + kPage - 1) / kPage;
+}
+
+void Window::set_host_access(uint64_t address, const Block& block,
+                             uint64_t size, Access access) {
   const int protection = (access & kRead ? PROT_READ : PROT_NONE) |
                          (access == kReadWrite ? PROT_WRITE : PROT_NONE);
-  must_map(mmap(reinterpret_cast<void*>(address), size, protection,
-                MAP_SHARED | MAP_FIXED, block.descriptor(), 0));
+  if (!map_for_host({address, size}, protection, block.descriptor(), 0)) {
+    must_map(MAP_FAILED);
+  }
 }
 
-void set_access(int ordinal, uint64_t address, uint64_t size, Access access) {
-  const uint64_t first = (address - window().begin) / kPage;
-  const uint64_t end = (address + size - window().begin + kPage - 1) / kPage;
-  uint8_t* table = window().access[ordinal];
-  for (uint64_t page = first; page < end; ++page) {
+void Window::set_access(int ordinal, uint64_t address, uint64_t size,
+                        Access access) {
+  const uint64_t end = end_page({address, size});
+  uint8_t* table = access_[static_cast<size_t>(ordinal)];
+  for (uint64_t page = first_page({address, size}); page < end; ++page) {
     // Kernels read the entry while they run.
     __atomic_store_n(&table[page], access, __ATOMIC_RELAXED);
   }
 }
 
-Access get_access(int ordinal, uint64_t address) {
-  if (!in_window(address)) return kNone;
+Access Window::access(int ordinal, uint64_t address) const {
+  if (!contains(address)) return kNone;
   const uint8_t* entry =
-      &window().access[ordinal][(address - window().begin) / kPage];
+      &access_[static_cast<size_t>(ordinal)][(address - begin_) / kPage];
   return static_cast<Access>(__atomic_load_n(entry, __ATOMIC_RELAXED));
 }
 
-ptx::AddressSpace address_space(int ordinal) {
-  const Window& w = window();
-  ptx::AddressSpace space;
-  space.window_begin = w.begin;
-  space.window_size = w.size;
-  space.alias = static_cast<int64_t>(w.alias - w.begin);
-  space.page_access = w.access[ordinal];
-  space.lookup = lookup;
-  return space;
+Window::View Window::view(int ordinal) const {
+  return {begin_, size_, static_cast<int64_t>(alias_ - begin_),
+          access_[static_cast<size_t>(ordinal)]};
 }
 
 }  // namespace ipclab::model

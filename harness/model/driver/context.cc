@@ -152,8 +152,7 @@ IPCLAB_DRIVER_API CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (limit < 0 || limit >= CU_LIMIT_MAX) {
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
-  const std::lock_guard lock(state_mutex());
-  context->limits[limit] = value;
+  context_set_limit(context, limit, value);
   return CUDA_SUCCESS;
 }
 
@@ -164,25 +163,7 @@ IPCLAB_DRIVER_API CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   if (limit < 0 || limit >= CU_LIMIT_MAX) {
     return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
-  const std::lock_guard lock(state_mutex());
-  const auto set = context->limits.find(limit);
-  if (set != context->limits.end()) {
-    *value = set->second;
-    return CUDA_SUCCESS;
-  }
-  switch (limit) {
-    case CU_LIMIT_STACK_SIZE:
-      *value = 1024;
-      break;
-    case CU_LIMIT_PRINTF_FIFO_SIZE:
-      *value = 1 << 20;
-      break;
-    case CU_LIMIT_MALLOC_HEAP_SIZE:
-      *value = 8 << 20;
-      break;
-    default:
-      *value = 0;
-  }
+  *value = context_limit(context, limit);
   return CUDA_SUCCESS;
 }
 
@@ -192,7 +173,6 @@ IPCLAB_DRIVER_API CUresult cuCtxSetFlags(unsigned flags) {
   if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
   context->flags = flags;
   return CUDA_SUCCESS;
 }
@@ -233,8 +213,7 @@ IPCLAB_DRIVER_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device,
                                                          unsigned flags) {
   if (CUresult error = enter()) return error;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(state_mutex());
-  devices()[device].primary->flags = flags;
+  device_at(device).primary->flags = flags;
   return CUDA_SUCCESS;
 }
 
@@ -243,7 +222,7 @@ IPCLAB_DRIVER_API CUresult cuDevicePrimaryCtxGetState(CUdevice device,
                                                       int* active) {
   if (CUresult error = enter()) return error;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (flags != nullptr) *flags = devices()[device].primary->flags;
-  if (active != nullptr) *active = devices()[device].primary->active;
+  if (flags != nullptr) *flags = device_at(device).primary->flags;
+  if (active != nullptr) *active = device_at(device).primary->active;
   return CUDA_SUCCESS;
 }

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "core/memory.h"
+#include "core/peers.h"
 #include "core/profile.h"
 #include "driver/driver.h"
 
@@ -49,7 +49,7 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   if (CUresult error = enter()) return error;
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *uuid = gpu_uuid(devices()[device].gpu);
+  *uuid = gpu_uuid(device_at(device).gpu);
   return CUDA_SUCCESS;
 }
 
@@ -76,7 +76,7 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetAttribute(int* value,
   if (CUresult error = enter()) return error;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  return device_attribute(value, attribute, devices()[device].gpu);
+  return device_attribute(value, attribute, device_at(device).gpu);
 }
 
 IPCLAB_DRIVER_API CUresult cuDeviceComputeCapability(int* major, int* minor,
@@ -95,7 +95,7 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetPCIBusId(char* text, int length,
   if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0",
-                0x10 + devices()[device].gpu);
+                0x10 + device_at(device).gpu);
   return CUDA_SUCCESS;
 }
 
@@ -125,7 +125,7 @@ IPCLAB_DRIVER_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice from,
   if (CUresult error = enter()) return error;
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(from) || !is_device(to)) return CUDA_ERROR_INVALID_DEVICE;
-  *can = can_access_peer(devices()[from].gpu, devices()[to].gpu);
+  *can = can_access_peer(device_at(from).gpu, device_at(to).gpu);
   return CUDA_SUCCESS;
 }
 
@@ -136,7 +136,7 @@ IPCLAB_DRIVER_API CUresult cuDeviceGetP2PAttribute(
   if (!is_device(from) || !is_device(to) || from == to) {
     return CUDA_ERROR_INVALID_DEVICE;
   }
-  const bool reach = can_access_peer(devices()[from].gpu, devices()[to].gpu);
+  const bool reach = can_access_peer(device_at(from).gpu, device_at(to).gpu);
   switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
@@ -159,27 +159,12 @@ IPCLAB_DRIVER_API CUresult cuCtxEnablePeerAccess(CUcontext peer,
   if (peer == nullptr || !peer->active || peer == context) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  if (!can_access_peer(context->gpu, peer->gpu)) {
-    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  }
-  const std::lock_guard lock(state_mutex());
-  if (context->peers.count(peer->gpu) > 0) {
-    return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-  }
-  if (CUresult error = add_peer(context, peer->gpu, false)) return error;
-  grant_peer(context, peer->gpu);
-  return CUDA_SUCCESS;
+  return peer_enable(context, peer);
 }
 
 IPCLAB_DRIVER_API CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  context_synchronize(context);
-  const std::lock_guard lock(state_mutex());
-  if (context->peers.erase(peer->gpu) == 0) {
-    return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-  }
-  revoke_peer(context, peer->gpu);
-  return CUDA_SUCCESS;
+  return peer_disable(context, peer);
 }

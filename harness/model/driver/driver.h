@@ -15,10 +15,6 @@
 
 namespace ipclab::model {
 
-inline bool is_device(CUdevice device) {
-  return device >= 0 && device < static_cast<int>(devices().size());
-}
-
 /// enter(), and the stream behind a handle: CUDA_ERROR_INVALID_HANDLE if it is
 /// not alive.
 inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {

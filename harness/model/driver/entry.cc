@@ -152,12 +152,25 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
-// Only NVIDIA's own runtime asks for these undocumented tables.
+// Only NVIDIA's own libraries ask for these undocumented tables: the runtime,
+// which cannot do without, and NVRTC, which can.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
   static std::atomic<bool> said{false};
+  Dl_info caller;
+  const bool known = dladdr(__builtin_return_address(0), &caller) != 0;
+  const std::string path = known ? caller.dli_fname : "";
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (name.rfind("libnvrtc.so", 0) == 0) return CUDA_ERROR_NOT_FOUND;
   if (!said.exchange(true)) {
-    say("this program brings NVIDIA's runtime: build it with '-cudart shared' "
-        "and without an RPATH to the toolkit, so that it finds the model's");
+    if (name.rfind("lib", 0) == 0 && name.rfind("libcudart", 0) != 0) {
+      say(name +
+          " brings NVIDIA's runtime, which needs a driver; the reference model "
+          "cannot stand in for it");
+    } else {
+      say("this program brings NVIDIA's runtime: build it with '-cudart "
+          "shared' and without an RPATH to the toolkit, so that it finds the "
+          "model's");
+    }
   }
   return CUDA_ERROR_NOT_FOUND;
 }

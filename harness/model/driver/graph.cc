@@ -117,9 +117,8 @@ cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
 namespace {
 bool is_excluded(CUdeviceptr address) {
   if (profile().driver_580) return false;  // it takes it
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
-  return found != nullptr && found->pool != nullptr;
+  const auto found = find_memory(address);
+  return found && found->pool != nullptr;
 }
 }  // namespace
 

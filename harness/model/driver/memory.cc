@@ -2,6 +2,7 @@
 // The driver API: allocation.
 #include "core/memory.h"
 
+#include "core/capacity.h"
 #include "driver/driver.h"
 
 using namespace ipclab::model;
@@ -54,9 +55,8 @@ IPCLAB_DRIVER_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base,
                                                    CUdeviceptr address) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
-  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const auto found = find_memory(address);
+  if (!found) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = found->address;
   if (size != nullptr) *size = found->size;
   return CUDA_SUCCESS;
@@ -114,9 +114,8 @@ IPCLAB_DRIVER_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device,
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (device == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(reinterpret_cast<uint64_t>(host));
-  if (found == nullptr || !found->on_host()) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = find_memory(reinterpret_cast<uint64_t>(host));
+  if (!found || !found->on_host()) return CUDA_ERROR_INVALID_VALUE;
   *device = reinterpret_cast<CUdeviceptr>(host);
   return CUDA_SUCCESS;
 }
@@ -125,9 +124,8 @@ IPCLAB_DRIVER_API CUresult cuMemHostGetFlags(unsigned* flags, void* host) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(reinterpret_cast<uint64_t>(host));
-  if (found == nullptr || found->kind != Kind::kHost) {
+  const auto found = find_memory(reinterpret_cast<uint64_t>(host));
+  if (!found || found->kind != Kind::kHost) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // With unified addressing all pinned memory is mapped.
@@ -156,11 +154,9 @@ namespace {
 CUresult check_managed(CUdeviceptr address, size_t size) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* found = find_allocation(address);
-  const bool inside = found != nullptr && found->kind == Kind::kManaged &&
-                      size > 0 &&
-                      address + size <= found->address + found->size;
+  const auto found = find_memory(address);
+  const bool inside = found && found->kind == Kind::kManaged && size > 0 &&
+                      address + size <= found->end();
   return inside ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

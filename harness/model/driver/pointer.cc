@@ -58,11 +58,16 @@ int ordinal_of(const Allocation& memory) {
   return ordinal >= 0 ? ordinal : user->device;
 }
 
-// The caller holds state_mutex().
+AddressFacts facts_of(uint64_t address) {
+  const CUcontext current = current_context();
+  return address_facts(address, current != nullptr ? current->device : 0);
+}
+
 CUresult read_attribute(void* data, CUpointer_attribute attribute,
-                        const Allocation& memory, uint64_t address) {
+                        const AddressFacts& facts, uint64_t address) {
+  const Allocation& memory = *facts.memory;
+  const std::optional<Range>& range = facts.range;
   const bool managed = memory.kind == Kind::kManaged;
-  const Range* range = find_range(address);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       // Memory of pools and mappings belong to no context.
@@ -90,9 +95,9 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
       return put<unsigned>(data, memory.kind == Kind::kDevice);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       // Of a mapping: the whole reservation.
-      return put(data, range != nullptr ? range->address : memory.address);
+      return put(data, range ? range->address : memory.address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(data, range != nullptr ? range->size : memory.size);
+      return put(data, range ? range->size : memory.size);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<unsigned>(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
@@ -107,11 +112,8 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
-      const int device =
-          current_context() != nullptr ? current_context()->device : 0;
-      const Access access = memory.kind == Kind::kRegistered
-                                ? kReadWrite
-                                : get_access(device, address);
+      const Access access =
+          memory.kind == Kind::kRegistered ? kReadWrite : facts.access;
       return put<unsigned>(
           data, access == kReadWrite
                     ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
@@ -159,14 +161,10 @@ IPCLAB_DRIVER_API CUresult cuPointerGetAttribute(void* data,
   if (data == nullptr || width_of(attribute) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
-  const Allocation* memory = find_allocation(address);
-  if (memory == nullptr) {
-    const Range* range = find_range(address);
-    return range == nullptr ? CUDA_ERROR_INVALID_VALUE
-                            : read_attribute(data, attribute, *range);
-  }
-  return read_attribute(data, attribute, *memory, address);
+  const AddressFacts facts = facts_of(address);
+  if (facts.memory) return read_attribute(data, attribute, facts, address);
+  return facts.range ? read_attribute(data, attribute, *facts.range)
+                     : CUDA_ERROR_INVALID_VALUE;
 }
 
 IPCLAB_DRIVER_API CUresult
@@ -177,8 +175,7 @@ cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
   if (attributes == nullptr || data == nullptr || count == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
-  const Allocation* memory = find_allocation(address);
+  const AddressFacts facts = facts_of(address);
   for (unsigned i = 0; i < count; ++i) {
     const size_t width = width_of(attributes[i]);
     if (width == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -187,9 +184,7 @@ cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
     if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
       put<int>(data[i], -2);  // CU_DEVICE_INVALID
     }
-    if (memory != nullptr) {
-      read_attribute(data[i], attributes[i], *memory, address);
-    }
+    if (facts.memory) read_attribute(data[i], attributes[i], facts, address);
   }
   return CUDA_SUCCESS;
 }
@@ -202,11 +197,7 @@ IPCLAB_DRIVER_API CUresult cuPointerSetAttribute(const void* value,
   if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::lock_guard lock(state_mutex());
-  Allocation* memory = find_allocation(address);
-  if (memory == nullptr || memory->on_host()) return CUDA_ERROR_INVALID_VALUE;
   unsigned on = 0;
   std::memcpy(&on, value, sizeof on);
-  memory->sync_memops = on != 0;
-  return CUDA_SUCCESS;
+  return set_sync_memops(address, on != 0);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/pool_ipc.h"
 #include "core/profile.h"
 #include "driver/driver.h"

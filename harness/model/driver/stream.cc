@@ -191,11 +191,9 @@ IPCLAB_DRIVER_API CUresult cuStreamAttachMemAsync(CUstream handle,
                                                   unsigned) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_live_stream(handle, &stream)) return error;
-  const std::lock_guard lock(state_mutex());
-  const Allocation* memory = find_allocation(address);
-  return memory != nullptr && memory->kind == Kind::kManaged
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
+  const auto memory = find_memory(address);
+  return memory && memory->kind == Kind::kManaged ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult ipclab::model::call_host(const std::shared_ptr<Stream>& stream,

@@ -98,7 +98,7 @@ ROLE(abort_at_first_use) {
 }
 
 TEST(Environment, UnknownNamesAbort) {
-  for (const char* variable : {"IPCLAB_PROFILE", "IPCLAB_MUTANT"}) {
+  for (const char* variable : {"IPCLAB_PROFILE", "IPCLAB_CHOICE"}) {
     Peer peer("abort_at_first_use",
               {{variable, "no-such-name"}, {"ASAN_OPTIONS", "handle_abort=0"}});
     EXPECT_EQ(peer.wait(), "signal 6") << variable;

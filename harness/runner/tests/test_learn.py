@@ -8,20 +8,27 @@ SPDX-License-Identifier: Apache-2.0
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import errno
 import functools
 import io
 import json
 import os
+import pty
 import re
+import select
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ipclab.cli import main
 from ipclab.errors import HarnessError
-from ipclab.learn import command, exercises, paths, picture
+from ipclab.learn import command, exercises, paths, picture, progress
 from ipclab.learn.check import Verdict, judge
 from ipclab.learn.exercises import Exercise
+from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 from test_repository import LESSONS, TOP
 
@@ -30,6 +37,7 @@ BUILD = (
 )
 ALL = exercises.read(TOP)
 BY_NAME = {exercise.name: exercise for exercise in ALL}
+SOURCES = TOP / "harness/runner/src"
 LONGEST_TASK = 10  # lines
 
 needs_build = pytest.mark.skipif(BUILD is None, reason="no build (IPCLAB_MODEL)")
@@ -265,6 +273,178 @@ def test_the_picture_shows_who_did_what(
     assert any("cuIpcOpenMemHandle" in line for line in drawn)
     assert any("─ handle ─" in line and ">" in line for line in drawn)
     assert any("<" in line and "─ closed ─" in line for line in drawn)
+
+
+# --- what happens in a room ----------------------------------------------------
+
+
+class Terminal:
+    """`ipclab learn` as a student sees it: on a terminal, watching."""
+
+    def __init__(self, folder: Path) -> None:
+        words = [sys.executable, "-m", "ipclab", "learn", "--folder", str(folder)]
+        words += ["--build", str(BUILD), "--backend", "model"]
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            os.execvpe(words[0], words, {**os.environ, "PYTHONPATH": str(SOURCES)})
+        self.text = ""
+
+    def until(self, wanted: str) -> None:
+        """Read until this stands on the screen; a test has 4 minutes for it."""
+        end = time.monotonic() + 240
+        while wanted not in self.text:
+            assert select.select([self._end], [], [], end - time.monotonic())[0]
+            self.text += os.read(self._end, 65536).decode(errors="replace")
+        self.text = self.text.partition(wanted)[2]
+
+    def press(self, key: str) -> None:
+        os.write(self._end, key.encode())
+
+    def ended(self) -> int:
+        """Its exit code."""
+        with contextlib.suppress(OSError):  # the terminal is closed
+            while os.read(self._end, 65536):
+                pass
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@needs_build
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_a_watched_exercise_is_checked_at_a_save_and_ends_at_a_key(
+    tmp_path: Path, key: str
+) -> None:
+    seen = Terminal(tmp_path)
+    seen.until("does not pass yet")
+    seen.until("(watching exercise.cu)")
+    solve(tmp_path, ALL[0])
+    seen.until(f"{ALL[0].number} passes")
+    seen.until("(watching exercise.cu)")
+    seen.press("n")
+    seen.until(ALL[1].title)
+    seen.until("(watching exercise.cu)")
+    seen.press(key)
+    assert seen.ended() == (0 if key == "q" else 3)
+    state = json.loads((tmp_path / "progress.json").read_text())["exercises"]
+    assert state[ALL[0].name]["passed"] and state[ALL[1].name]["runs"] == 1
+
+
+@needs_build
+def test_a_path_says_which_exercise_is_next(tmp_path: Path) -> None:
+    way = {x.name: x for x in paths.read(TOP, ALL)}["two_hours"]
+    wanted = [x for step in way.steps for x in step.exercises]
+    code, said = learn(tmp_path, "list", "--path", "two_hours")
+    assert code == 0
+    places = [said.index(f"{x.number} {x.title}") for x in wanted]
+    assert places == sorted(places)
+    folder = Folder(tmp_path)
+    for exercise in wanted[:-1]:
+        with folder.change(exercise) as state:
+            state.passed = progress.now()
+    code, said = learn(tmp_path, "next")  # the choice is remembered
+    assert code == 1 and wanted[-1].title in said
+    with folder.change(wanted[-1]) as state:
+        state.passed = progress.now()
+    code, said = learn(tmp_path, "next")
+    assert code == 0 and f"all {len(wanted)} exercises are done" in said
+    code, said = learn(tmp_path, "list", "--path", "one_week")
+    assert code == 2 and "no path 'one_week'" in said and "two_hours" in said
+
+
+@needs_build
+@pytest.mark.parametrize("changed", [False, True])
+def test_progress_survives_a_new_version_of_an_exercise(
+    tmp_path: Path, changed: bool
+) -> None:
+    first = ALL[0]
+    older = dataclasses.replace(first, folder=tmp_path / "older")
+    older.folder.mkdir()
+    (older.folder / exercises.SOURCE).write_text(first.source + "// an older one\n")
+    mine = tmp_path / "mine"
+    folder = Folder(mine)
+    source = folder.source(older)
+    with folder.change(older) as state:
+        state.hints = 2
+    if changed:
+        solve(mine, first)
+    before = source.read_text()
+    said = learn(mine, "next")[1]
+    assert "The exercise is new since you got it" in said
+    assert source.read_text() == (before if changed else first.source)
+    assert folder.read()[first.name].hints == 2
+    assert ("is new since" in learn(mine, "next", "1")[1]) == changed
+
+
+@needs_build
+def test_progress_without_the_newer_fields_is_read(tmp_path: Path) -> None:
+    """A file of the version before paths and digests of what was handed out."""
+    state: dict[str, object] = {
+        "begun": "2026-01-01T00:00:00Z",
+        "passed": "2026-01-01T00:09:00Z",
+    }
+    state |= {"runs": 3, "hints": 0, "shown": False, "digest": None, "last": None}
+    document = {"format": 1, "exercises": {ALL[0].name: state, "99_gone": state}}
+    (tmp_path / "progress.json").write_text(json.dumps(document))
+    assert learn(tmp_path, "hint", "2")[0] == 0
+    kept = json.loads((tmp_path / "progress.json").read_text())["exercises"]
+    assert kept[ALL[0].name]["runs"] == 3 and "99_gone" in kept
+
+
+@needs_build
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(tmp_path, "hint")
+    before = (tmp_path / "progress.json").read_bytes()
+
+    def full(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code, said = learn(tmp_path, "hint")
+    assert code == 3 and "No space left on device" in said
+    assert (tmp_path / "progress.json").read_bytes() == before
+
+
+# Each is a progress.json that somebody could hand in, and what a teacher is told.
+HOSTILE = {
+    "broken": (b"{", "is no JSON"),
+    "bytes": (b"\xff\xfe\x00", "is no JSON"),
+    "deep": (b"[" * 200_000, "is no JSON"),
+    "foreign": (b'{"name": "a package", "version": 1}', "progress.json.format"),
+    "huge": (b" " * (progress.LARGEST + 1), "is too large"),
+    "list": (b"[]", "is no object"),
+    "number": (b'{"format": 1, "exercises": {"01": 7}}', "is no object"),
+}
+
+
+@needs_build
+def test_a_report_of_thirty_bears_hostile_files(tmp_path: Path) -> None:
+    for number in range(30):
+        folder = Folder(tmp_path / f"student {number:02}")
+        for exercise in ALL[: number % 5 + 1]:
+            with folder.change(exercise) as state:
+                state.passed = progress.now()
+    for name, (content, _) in HOSTILE.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "progress.json").write_bytes(content)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe/progress.json")
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop/progress.json").symlink_to("progress.json")
+    with Folder(tmp_path / "[red]\n\x1b[2J").change(ALL[0]) as state:
+        state.last = "[/]\x1b[31m"
+
+    code, said = learn(tmp_path / "student 00", "--report", str(tmp_path))
+    assert code == 1
+    said = " ".join(said.split())
+    for number in range(30):
+        assert f"student {number:02} {number % 5 + 1} of {len(ALL)}" in said
+    for name, (_, told) in HOSTILE.items():
+        assert re.search(rf"{name}/progress\.json: .{{0,99}}{re.escape(told)}", said), (
+            name
+        )
+    assert "pipe/progress.json: is no file" in said
+    assert "[red]??[2J 0 of" in said and "\x1b[2J" not in said
 
 
 # --- paths --------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from conftest import PROBE, Build, machine
 from ipclab import model
 
+TOP = Path(__file__).resolve().parents[3]
 PROGRAM = """\
 #include <cstdio>
 __global__ void answer(int* at) { *at = 42; }
@@ -56,20 +57,23 @@ def compiled(folder: Path, *options: str) -> str:
         [nvcc, *options, "-o", str(program), str(source)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return str(program)
 
 
-def on_model(build: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a program there as a person does."""
+def on_model(
+    build: Path, *command: str, packages: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program there as a person does, with Python packages of a folder."""
+    folders = [Path(model.__file__).parents[1], *([packages] if packages else [])]
     return subprocess.run(
         [sys.executable, "-m", "ipclab", "model", "--build", build, "--", *command],
-        env={**os.environ, "PYTHONPATH": str(Path(model.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, folders))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -174,3 +178,15 @@ def test_a_program_without_ptx_is_told_in_one_line(real: Path, tmp_path: Path) -
     [line] = said(done)
     assert "no PTX" in line and "build it with" in line
     assert done.stdout == "seen 0\n"
+
+
+def test_cuda_core_shares_a_buffer_and_compiles(real: Path) -> None:
+    """NVIDIA's Python package, from wheels: IPC pool, IPC event, NVRTC."""
+    wheels = TOP / ".venv" / "foreign"
+    if not (wheels / "cuda").is_dir():
+        pytest.skip("no cuda.core: ci/setup --test brings it")
+    program = TOP / "harness" / "model" / "foreign" / "shared_buffer.py"
+    done = on_model(real, sys.executable, str(program), packages=wheels)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "all data is right"
+    assert said(done) == []

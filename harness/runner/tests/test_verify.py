@@ -275,7 +275,7 @@ def unsealed(run: Document, _records: list[Document]) -> None:
 
 
 def mutated(run: Document, records: list[Document]) -> None:
-    run["fingerprint"]["variables"] = {"IPCLAB_MUTANT": "any"}
+    run["fingerprint"]["variables"] = {"IPCLAB_CHOICE": "any"}
     run["fingerprint"]["id"] = fingerprint.identity(run["fingerprint"])
     for each in records:
         each["fingerprint"] = run["fingerprint"]["id"]
@@ -330,7 +330,7 @@ def mutated(run: Document, records: list[Document]) -> None:
         (unsealed, ["run.json: the fingerprint was edited: its id is another"]),
         (
             mutated,
-            ["made with a fault planted on purpose: IPCLAB_MUTANT was set"],
+            ["made with a fault planted on purpose: IPCLAB_CHOICE was set"],
         ),
         (
             settings(repeat=1, seed=7),
@@ -636,7 +636,7 @@ DEEP = "[" * 100_000
         (lambda run: run["settings"].pop("repeat"), "run.json.settings.repeat"),
         (
             lambda run: run["manifest"]["data"].update({"../../etc/passwd": None}),
-            "run.json.manifest.data.../../etc/passwd: is no field of it",
+            "run.json.manifest.data.../../etc/passwd: there is no such field",
         ),
     ],
 )

@@ -38,7 +38,7 @@ inline int bench_main(int argc, char** argv) {
     std::rotate(argv + 1, argv + 2, argv + argc--);
   }
   setenv(kRoundsVariable, "21", 0);
-  return scenario_main(argc, argv, print_probe);
+  return scenario_main(argc, argv, print_probe, nullptr);
 }
 
 }  // namespace ipclab

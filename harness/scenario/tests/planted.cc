@@ -331,3 +331,84 @@ TEST(Planted, NeedsFabric) {
   needs(gpus(1), alone, fabric);
   FAIL() << "must not run";
 }
+
+// Tests of kShared, run in one program one after the other: what each does to
+// the process of "exporter", and what the next one finds.
+namespace {
+
+void says_who_it_is(Role& me) { me.observe(std::to_string(getpid())); }
+
+void shared(const std::function<void(Role&)>& body) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", body);
+  scenario.run(10s);
+}
+
+}  // namespace
+
+TEST(Shared, First) {
+  covers("PLANTED-03");
+  shared([](Role& me) {
+    std::printf("from the first\n");
+    says_who_it_is(me);
+  });
+}
+
+TEST(Shared, Second) { shared(says_who_it_is); }
+
+TEST(Shared, Fails) {
+  shared([](Role&) { EXPECT_TRUE(false) << "planted"; });
+}
+
+TEST(Shared, LeavesADescriptor) {
+  shared([](Role&) { EXPECT_NE(open("/etc/passwd", O_RDONLY), -1); });
+}
+
+TEST(Shared, IsNotAsNew) {
+  shared([](Role&) { Process::self().as_new = [] { return false; }; });
+}
+
+TEST(Shared, HasItsOwnEnvironment) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", says_who_it_is).env("PLANTED", "1");
+  scenario.run(10s);
+}
+
+TEST(Shared, Fresh) {
+  Scenario scenario;
+  scenario.role("exporter", says_who_it_is);
+  scenario.run(10s);
+}
+
+TEST(Shared, TwoRuns) {
+  for (int i = 0; i < 2; ++i) {
+    Scenario scenario(Scenario::kShared);
+    scenario.role("exporter", [=](Role& me) {
+      says_who_it_is(me);
+      me.send("number", i);
+    });
+    scenario.role("importer",
+                  [=](Role& me) { EXPECT_EQ(me.receive<int>("number"), i); });
+    scenario.run(10s);
+  }
+}
+
+TEST(Shared, WaitsForAnEnd) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {});
+  scenario.role("importer", [](Role& me) { me.wait_for_end("exporter"); });
+  scenario.run(10s);
+}
+
+TEST(Shared, DiesAtItsExit) {
+  shared([](Role&) { std::atexit([] { raise(SIGSEGV); }); });
+}
+
+TEST(Shared, LeavesDeviceMemory) {
+  shared([](Role&) {
+    FILE* file = std::fopen(std::getenv("IPCLAB_FAKE_USED"), "w");
+    ASSERT_NE(file, nullptr);
+    std::fputs("4096", file);
+    std::fclose(file);
+  });
+}

@@ -357,3 +357,107 @@ def test_an_unknown_argument_is_refused() -> None:
     )
     assert done.returncode == 2
     assert "unknown argument '--nonsense'" in done.stderr
+
+
+# --- processes that tests share ------------------------------------------------
+
+
+def shared(tmp_path: Path, *names: str, **environment: str) -> list[dict[str, Any]]:
+    """Run these tests in one program; GoogleTest keeps to the order of the source."""
+    record = tmp_path / "record.jsonl"
+    subprocess.run(
+        [PROGRAM, "--gtest_filter=" + ":".join(f"Shared.{name}" for name in names)],
+        env={**os.environ, "IPCLAB_RECORD": str(record), **environment},
+        capture_output=True,
+        timeout=60,
+    )
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["test"] for line in lines] == [f"Shared.{name}" for name in names]
+    return lines
+
+
+def pid(record: dict[str, Any], role: int = 0) -> tuple[int, bool]:
+    seen = record["roles"][role]
+    return seen["pid"], seen["shared"]
+
+
+def test_a_later_role_runs_in_the_process_of_an_earlier_one(tmp_path: Path) -> None:
+    first, second = shared(tmp_path, "First", "Second")
+    assert first["outcome"] == second["outcome"] == "conforms"
+    number, _ = pid(first)
+    assert (pid(first), pid(second)) == ((number, False), (number, True))
+    assert first["notes"] == second["notes"] == [f"exporter: {number}"]
+    assert first["roles"][0]["output"] == "from the first\n"
+    assert second["roles"][0]["output"] == ""
+    assert first["requirement"] == "PLANTED-03" and second["requirement"] is None
+    assert [x["kind"] for x in second["timeline"]] == ["end"]
+
+
+@pytest.mark.parametrize("name", ["Fails", "LeavesADescriptor", "IsNotAsNew"])
+def test_a_process_that_is_not_as_new_is_not_used_again(
+    tmp_path: Path, name: str
+) -> None:
+    between, last = shared(tmp_path, name, "TwoRuns")
+    outcome = {"Fails": "violates", "LeavesADescriptor": "broken"}
+    assert between["outcome"] == outcome.get(name, "conforms")
+    assert last["outcome"] == "conforms"
+    assert pid(last)[0] != pid(between)[0]
+
+
+def test_nobody_waits_after_a_failure(tmp_path: Path) -> None:
+    first, fails, last = shared(tmp_path, "First", "Fails", "TwoRuns")
+    assert [x["outcome"] for x in (first, fails, last)] == [
+        "conforms", "violates", "conforms",
+    ]  # fmt: skip
+    assert pid(fails) == (pid(first)[0], True)
+    assert not pid(last)[1] and pid(last)[0] != pid(first)[0]
+
+
+@pytest.mark.parametrize("name", ["HasItsOwnEnvironment", "Fresh"])
+def test_what_wants_a_new_process_gets_one(tmp_path: Path, name: str) -> None:
+    first, own = shared(tmp_path, "First", name)
+    assert own["outcome"] == "conforms"
+    assert not pid(own)[1] and pid(own)[0] != pid(first)[0]
+
+
+def test_two_runs_of_one_test_share(tmp_path: Path) -> None:
+    (record,) = shared(tmp_path, "TwoRuns")
+    assert record["outcome"] == "conforms"
+    (number, _), (importer, _) = pid(record, 0), pid(record, 1)
+    assert [pid(record, n) for n in (2, 3)] == [(number, True), (importer, True)]
+    assert record["notes"] == [f"exporter: {number}"] * 2
+
+
+def test_the_end_of_a_process_that_goes_on_cannot_be_waited_for(tmp_path: Path) -> None:
+    (record,) = shared(tmp_path, "WaitsForAnEnd")
+    assert record["outcome"] == "hung"
+    assert "exporter rests, as processes do that scenarios share" in record["reason"]
+    assert "importer waits for 'end of exporter'" in record["reason"]
+
+
+def test_a_crash_at_the_exit_of_a_shared_process_is_told(tmp_path: Path) -> None:
+    *_, record = shared(tmp_path, "DiesAtItsExit")
+    assert record["outcome"] == "crashed"
+    assert "SIGSEGV" in record["reason"] and "exporter" in record["reason"]
+
+
+def test_device_memory_of_shared_processes_comes_back(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.write_text("0")
+    fake = {
+        "LD_LIBRARY_PATH": os.environ["IPCLAB_FAKE_NVML"],
+        "IPCLAB_FAKE_USED": str(used),
+        "IPCLAB_EXCLUSIVE": "1",
+    }
+    first, last = shared(tmp_path, "First", "LeavesDeviceMemory", **fake)
+    assert (first["outcome"], last["outcome"]) == ("conforms", "broken")
+    assert "4096 bytes of device memory on GPU 0" in last["reason"]
+
+
+def test_the_list_says_which_tests_share() -> None:
+    done = subprocess.run(
+        [PROGRAM, "--ipclab_list"], capture_output=True, text=True, timeout=60
+    )
+    lines = dict(line.split("\t", 1) for line in done.stdout.splitlines())
+    assert lines["Shared.Second"] == "\t0\tshared"
+    assert lines["Shared.Fresh"] == "\t0\t"

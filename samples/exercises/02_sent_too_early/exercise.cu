@@ -2,9 +2,9 @@
 //
 // The importer sometimes reads old values: the exporter launches the
 // kernel that writes them and sends the handle while it still runs. A
-// handle orders nothing. Mend it, so that the values are there before
-// the handle is. It fails now with wrong values, or, where the kernel
-// was quick, because the trace sees that nothing orders the two sides.
+// handle orders nothing. Mend the exporter: the values must be written
+// before the handle is sent. It fails now with wrong values. If the
+// kernel was quick, it fails because nothing orders the two sides.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

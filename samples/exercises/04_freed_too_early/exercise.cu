@@ -1,9 +1,9 @@
 // Exercise 04: freed too early.
 //
 // The exporter frees its memory as soon as the importer has opened it.
-// Often that seems to work: the values are still right. But to free
-// memory that another process has open is undefined, and one day the
-// driver gives it to somebody else. Change the order of the steps.
+// Often that seems to work: the values are still right. But it is
+// undefined to free memory that another process has open. Later the
+// driver may give the memory to somebody else. Change the order.
 // It fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 05: the lost offset.
 //
 // The exporter wants to lend row 3 of a matrix, but the importer reads
-// row 0: a handle always opens at the start of its allocation, whatever
-// pointer it was made from. Tell the importer where row 3 begins.
+// row 0: a handle always opens at the start of its allocation, even if
+// it was made from another pointer. Tell the importer where row 3 is.
 // It fails now because all values that the importer reads are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -10,7 +10,7 @@
 
 constexpr int kRow = 1024;  // values in a row
 constexpr int kRows = 1024;
-constexpr int kFirst = 1000000;  // of row 0; the rest counts on
+constexpr int kFirst = 1000000;  // of row 0; the others follow
 
 int exporter(Channel& channel) {
   int* matrix =

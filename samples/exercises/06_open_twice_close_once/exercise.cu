@@ -1,11 +1,11 @@
 // Exercise 06: opened twice, closed once.
 //
 // Two parts of the importer, a reader and a writer, open the same
-// handle. Both get the same pointer, and so somebody thought that one
+// handle. Both get the same pointer, so the author thought that one
 // close is enough. But every open is counted: the memory stays mapped.
 // Let each part close what it has opened.
-// It fails now because the trace finds: closed-too-seldom, or, if the
-// exporter is quick, freed-while-open.
+// It fails now because the trace finds: closed-too-seldom (or
+// freed-while-open, if the exporter is quick).
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 07: closed twice.
 //
-// A library keeps each buffer in a struct. Its user gives the struct to
-// a function by value, and both the copy and the original are closed at
-// the end of their life. The second close is refused. Mend it, so that
-// each open has exactly one close.
+// A library keeps each buffer in a struct, which closes the buffer when
+// it is destroyed. The program passes the struct to a function by
+// value, so the copy and the original both close. The second close is
+// refused. Mend it: each open must have exactly one close.
 // It fails now with an error of cudaIpcCloseMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,11 @@
 // Exercise 09: one slot each.
 //
 // Three importers open one allocation, and each writes its own slot.
-// One slot is never written, and one is written twice: somebody counts
-// the importers from 1. Mend it: slot 0 belongs to the first importer.
-// It fails now with the wrong values of a slot. Slot 3 does not exist;
-// what is written there hits whatever the block has besides.
+// One slot is never written, and values are written after the last
+// slot: the program counts the importers from 1. Slot 3 does not exist;
+// a write there may destroy other data of the block. Mend it: slot 0
+// belongs to the first importer.
+// It fails now because the values of one slot are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 15: find the fault: the first close unmaps.
 //
 // This driver ignores the reference count: the first close unmaps,
-// although the handle was opened twice. Write the test that notices.
-// There are two opens and two closes below, in the wrong places to see
-// anything. It fails now because it does not notice the bug.
+// although the handle was opened twice. Write a test that notices it.
+// There are two opens and two closes below, but in an order that shows
+// nothing. It fails now because it does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

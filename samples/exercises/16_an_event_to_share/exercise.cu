@@ -1,8 +1,8 @@
 // Exercise 16: an event to share.
 //
 // The exporter wants to share an event, but the driver refuses to
-// export it. An event has to be made for that from the beginning, and
-// it cannot measure time. Mend the creation of the event.
+// export it. An event must be created as an interprocess event, and
+// such an event cannot measure time. Mend the creation of the event.
 // It fails now with an error of cudaIpcGetEventHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 20: an event destroyed too early.
 //
-// The exporter has recorded and sent its event, thinks that it is done
-// with it, and destroys it while the importer still has it open. What
-// the importer may do with it then is undefined. Change the order.
+// The exporter has recorded and sent its event. Then it destroys the
+// event while the importer still has it open. If the importer uses the
+// event after that, the behaviour is undefined. Change the order.
 // It fails now because the trace finds: event-destroyed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
 // Exercise 21: predict what an event refuses.
 //
-// Five things that one might try with an interprocess event. Which of
+// The program tries five things with an interprocess event. Which of
 // them are refused? Write kYes or kNo for each question, and then run.
 // It fails now because no question is answered.
 //

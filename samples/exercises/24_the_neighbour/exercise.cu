@@ -1,9 +1,9 @@
 // Exercise 24: the neighbour in the block.
 //
-// The exporter lends 4 KiB. cudaMalloc takes such small allocations out
-// of a larger block, and a handle maps the whole block: the importer
-// gets a secret that lies beside the loan. Lend memory that shares its
-// block with nobody. It fails now because the trace finds:
+// The exporter lends 4 KiB. cudaMalloc takes such small allocations
+// from a larger block, and a handle maps the whole block. So the
+// importer also gets a secret that lies beside the loan. Lend memory
+// that does not share its block. It fails now because the trace finds:
 // shared-with-neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0

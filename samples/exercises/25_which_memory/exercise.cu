@@ -1,7 +1,8 @@
 // Exercise 25: which memory has a legacy handle?
 //
-// Five ways to get memory. For which does cudaIpcGetMemHandle give a
-// handle? Write kYes or kNo for each, and then run.
+// There are five ways to get memory below. For which of them does
+// cudaIpcGetMemHandle return a handle? Write kYes or kNo for each, and
+// then run.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 26: find the fault: an export that should be refused.
 //
-// This driver exports managed memory, and says that all is well. Write
-// the test that notices: exit with 0 if the driver refuses what it has
-// to refuse, and with 1 if it does not. refused(what, call) prints the
+// This driver exports managed memory and returns success. Write a test
+// that notices it: exit with 0 if the driver refuses the export, and
+// with 1 if it does not. refused(what, call) prints the
 // answer of a call and returns whether it was refused.
 // It fails now because the program never asks.
 //

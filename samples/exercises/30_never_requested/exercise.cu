@@ -1,8 +1,8 @@
 // Exercise 30: an export that nobody requested.
 //
-// The memory is created and used, and only then somebody thinks of
-// sharing it. The export is refused: memory can be exported in the ways
-// that were requested when it was created. Mend the creation.
+// The memory was not created for sharing, but the exporter wants to
+// share it later. The export is refused: memory can be exported only in
+// the ways that were requested at its creation. Mend the creation.
 // It fails now with an error of cuMemExportToShareableHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

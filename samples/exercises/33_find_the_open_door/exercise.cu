@@ -1,10 +1,10 @@
 // Exercise 33: find the fault: read-only is ignored.
 //
-// On this driver a mapping that was set to read-only can be written.
-// Write the test: the importer maps the memory with
-// CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there. A right
+// On this driver a kernel can write to a read-only mapping. Write the
+// test: the importer maps the memory with
+// CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there. A correct
 // driver stops the kernel with cudaErrorIllegalAddress. After that the
-// context is lost: only tell the exporter, and end.
+// context is lost: only send the exporter a message, and end.
 // It fails now because it never tries to write.
 //
 // SPDX-License-Identifier: Apache-2.0

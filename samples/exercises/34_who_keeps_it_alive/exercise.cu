@@ -1,9 +1,9 @@
 // Exercise 34: predict what keeps physical memory alive.
 //
-// The exporter gives up what it has of 2 GiB, step by step: first the
-// mapping and the handle, then the descriptor. Is the memory in use
-// after each step? Write kYes or kNo for each question, and then run.
-// It fails now because no question is answered.
+// The exporter has 2 GiB and gives up its references step by step:
+// first the mapping and the handle, then the descriptor. Is the memory
+// still in use after each step? Write kYes or kNo for each question,
+// and then run. It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -12,7 +12,7 @@ constexpr Answer kInUseByTheDescriptor = kUnknown;
 constexpr Answer kInUseByTheImportersMapping = kUnknown;
 constexpr Answer kInUseAfterTheImportersUnmap = kUnknown;
 
-constexpr size_t kBytes = size_t{2} << 30;  // far more than all else
+constexpr size_t kBytes = size_t{2} << 30;  // more than the rest
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 int exporter(Channel& channel) {

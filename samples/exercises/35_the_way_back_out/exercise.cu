@@ -2,7 +2,7 @@
 //
 // The importer gives everything back, but in the wrong order, and the
 // driver refuses: addresses that still have memory mapped cannot be
-// freed. Put the three calls into the right order, and forget none.
+// freed. Make all three calls in the right order.
 // It fails now with an error of cuMemAddressFree.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 38: the forgetful pool.
 //
 // A program allocates and frees 64 MiB in each step. Each time it
-// synchronises the pool gives all memory back to the system, and must
-// ask for it again in the next step, which is slow. Tell the pool to
-// keep up to 64 MiB, no more: a limit without end starves others.
+// synchronises, the pool gives all memory back to the system, and must
+// ask for it again in the next step, which is slow. Let the pool keep
+// up to 64 MiB, and no more: other programs need memory, too.
 // It fails now because the pool holds nothing between two steps.
 //
 // SPDX-License-Identifier: Apache-2.0

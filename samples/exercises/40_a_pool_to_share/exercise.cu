@@ -1,7 +1,7 @@
 // Exercise 40: a pool to share.
 //
-// The export of the pool is refused. As with physical memory, a pool
-// has to be created for it. Mend the creation; the rest is right. It
+// The export of the pool is refused. Like physical memory, a pool has
+// to be created for sharing. Mend the creation; the rest is right. It
 // fails now with an error of cudaMemPoolExportToShareableHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

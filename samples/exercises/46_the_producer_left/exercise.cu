@@ -1,8 +1,8 @@
 // Exercise 46: the producer left first.
 //
-// The exporter sends its handle and ends: its work is done, it thinks.
-// With its process goes the memory that the importer still reads. Let
-// the exporter stay until the importer has closed.
+// The exporter sends its handle and ends. The end of its process frees
+// the memory, but the importer still reads it. Let the exporter stay
+// until the importer has closed.
 // It fails now because the trace finds: exporter-ended-while-open, or
 // because the importer finds nobody at the end.
 //

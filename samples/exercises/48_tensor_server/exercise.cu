@@ -4,8 +4,8 @@
 // tensor by its number, gets a loan (handle, offset, count), reads, and
 // gives it back. It may have several tensors at once. Write lend() of
 // the server, and borrow() and give_back() of the client: open the
-// allocation once, whatever number of tensors is borrowed, and close it
-// when the last one is given back. It fails now without any tensor.
+// allocation once, for any number of tensors, and close it when the
+// last one is given back. It fails now because there is no tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -25,15 +25,15 @@ struct Loan {
 
 Loan lend(int* base, int tensor) {
   Loan loan{};
-  // TODO: where the tensor lies. A client may ask for one that is not
-  // there.
+  // TODO: say where the tensor lies. A client may ask for one that does
+  // not exist.
   (void)base;
   (void)tensor;
   return loan;
 }
 
 int exporter(Channel& channel) {
-  // A multiple of 2 MiB, so that no neighbour is lent besides.
+  // A multiple of 2 MiB, so that nothing else is lent with it.
   int* base = static_cast<int*>(allocate_values(4 * kCount, 0));
   for (int i = 0; i < kTensors; ++i)
     write_values(base + i * kCount, kCount, first_value(i));

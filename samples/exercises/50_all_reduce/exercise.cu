@@ -3,8 +3,8 @@
 // Each rank has a buffer of three chunks; at the end all of them have
 // the sums of all three. Step 1, reduce: rank r adds chunk r of the two
 // others to its own chunk r. Step 2, gather: rank r copies chunk s from
-// rank s. Step 1 is there. Write gather(), and the barrier that it
-// needs before: nobody copies a chunk before it is complete. It fails
+// rank s. Step 1 is done. Write gather(), and add the barrier that it
+// needs first: a chunk must be complete before it is copied. It fails
 // now because two chunks of each rank have no sums.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -21,9 +21,9 @@ int first_value(int rank) { return 1000000 * (rank + 1); }
 struct Ranks {
   int me = 0;
   std::vector<Channel*> others;  // of rank 0: all; else: rank 0
-  int* buffers[kRanks] = {};     // the own one and the opened ones
+  int* buffers[kRanks] = {};     // its own and the opened ones
 
-  // Nobody goes on before all are here and their GPU work is done.
+  // Returns when all ranks are here and their GPU work is done.
   void barrier() {
     CUDA_CHECK(cudaDeviceSynchronize());
     if (me != 0) others[0]->signal("here");
@@ -59,7 +59,7 @@ int run(Ranks& ranks) {
   gather(ranks);
   ranks.barrier();
 
-  // The sums: step 3, because each of three values rises by one.
+  // The sums rise by 3: each of the three values rises by one.
   const unsigned first =
       first_value(0) + first_value(1) + first_value(2);
   const int wrong =
@@ -75,7 +75,7 @@ int run(Ranks& ranks) {
   return exit_code(wrong);
 }
 
-// Everybody sends its handle to rank 0, which sends all to everybody.
+// Each rank sends its handle to rank 0, which sends all to all ranks.
 struct Handles {
   cudaIpcMemHandle_t of[kRanks];
 };

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ipclab.errors import HarnessError, UsageError
 
 LISTING = 300  # seconds
 SUITES = ("sample", "conformance", "probe", "harness", "docs")
+FILTER = "--gtest_filter="
 REQUIREMENT = re.compile(r"[A-Z][A-Z0-9]*-[0-9]+")
 
 
@@ -34,6 +36,7 @@ class Case:
     gpus: int
     alone: bool  # no other test may run meanwhile
     requirement: str | None
+    shared: bool = False  # its processes may be those of other such tests
 
     @property
     def test(self) -> str:
@@ -46,8 +49,8 @@ class Case:
 def read(build: Path) -> list[Case]:
     """All tests of the build folder, or of a packed suite.
 
-    Raises UsageError if there is no build or no ctest, and HarnessError, with
-    the test's name, if a test does not keep to the contract.
+    Raises UsageError if there is no build or no ctest. Raises HarnessError with
+    the test's name if a test does not follow the contract.
     """
     if (listed := packed.tests(build)) is not None:
         return [_case(build, test) for test in listed]
@@ -83,10 +86,29 @@ def read(build: Path) -> list[Case]:
     return [_case(build, test) for test in tests]
 
 
+def together(cases: Sequence[Case]) -> tuple[str, ...]:
+    """The command that runs these tests of one program in one start of it.
+
+    Their commands differ in nothing but GoogleTest's filter, which takes many
+    names: the referee is one process then, and gives the processes of roles that
+    have reached their end to later tests.
+    """
+    names = ":".join(case.test for case in cases)
+    return tuple(
+        f"{FILTER}{names}" if word.startswith(FILTER) else word
+        for word in cases[0].command
+    )
+
+
+def without_filter(case: Case) -> tuple[str, ...]:
+    """The command but GoogleTest's filter: equal for the tests of one program."""
+    return tuple(word for word in case.command if not word.startswith(FILTER))
+
+
 def source_folder(build: Path) -> Path:
     """The source tree that the build folder was made from (CMakeCache.txt).
 
-    Of a packed suite: the files of it that the runner reads.
+    For a packed suite: the files that the runner reads.
     """
     if (kept := packed.source(build)) is not None:
         return kept
@@ -95,7 +117,7 @@ def source_folder(build: Path) -> Path:
         for line in cache.read_text(errors="replace").splitlines():
             if line.startswith("CMAKE_HOME_DIRECTORY:"):
                 return Path(line.partition("=")[2])
-    raise HarnessError(f"{cache}: does not say where the source tree is")
+    raise HarnessError(f"{cache}: does not contain the path of the source tree")
 
 
 def _case(build: Path, test: dict[str, Any]) -> Case:
@@ -125,5 +147,6 @@ def _case(build: Path, test: dict[str, Any]) -> Case:
         lesson=lessons[0] if lessons else None,
         gpus=gpus[0] if gpus else 0,
         alone="alone" in labels,
+        shared="shared" in labels,
         requirement=requirements[0] if requirements else None,
     )

@@ -1,4 +1,4 @@
-"""What failed in a test: the check and what it saw, without what changes each time."""
+"""What failed in a test: the check and what it saw, without values that always vary."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
 _FAILED = re.compile(r"Failed\n(.+)")
-SAME = "the same value"  # what a `!=` saw: which value is different each time
-FAILED = "failed"  # where a check has nothing to show but that it failed
+SAME = "the same value"  # what a `!=` saw: the value is different each time
+FAILED = "failed"  # for a check that shows only that it failed
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Signature:
     step: str | None  # the role's step: often the input of a table
 
     def __str__(self) -> str:
-        """For one line of a report."""
+        """The text for one line of a report."""
         return f"{self.check}: {self.seen}{f' ({self.step})' if self.step else ''}"
 
 
 def signature(failure: dict[str, Any]) -> Signature:
-    """Of one entry of `failures` in a record."""
+    """The signature of one entry of `failures` in a record."""
     step = failure["step"]
     if failure["seen"] is not None:
         return Signature(failure["call"] or "", failure["seen"], step)

@@ -16,7 +16,7 @@ from typing import NoReturn
 from ipclab.errors import UsageError
 
 MACHINE = "IPCLAB_MODEL_MACHINE"  # harness/model/README.md
-RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
+RUNTIME, DRIVER, COMPILER = "libcudart.so.13", "libcuda.so.1", "libnvrtc.so.13"
 
 
 def folder(build: Path) -> Path:
@@ -33,10 +33,10 @@ def folder(build: Path) -> Path:
 
 
 def environment(folder: Path, profile: str | None) -> dict[str, str]:
-    """The variables that lead a program and its children to the model.
+    """The variables with which a program and its children use the model.
 
-    They meet on a simulated machine of their own, unless this process is on one
-    already. It is made of the memory of its processes and ends with them.
+    They share a new simulated machine, unless this process is already on one. The
+    machine is made of the memory of its processes and ends with them.
     """
     variables = {
         "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
@@ -59,10 +59,16 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
     variables = {**os.environ, **environment(libraries, profile)}
     if (libraries / "nvml").is_dir():
         variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
-    if not _loads(program, libraries, variables):
+    early = [] if _loads(program, libraries, variables) else [libraries / RUNTIME]
+    compiler = libraries / "nvrtc" / COMPILER
+    if compiler.is_file():
+        path = variables["LD_LIBRARY_PATH"]
+        variables["LD_LIBRARY_PATH"] = f"{compiler.parent}:{path}"
+        early += [compiler] if early else []
+    if early:
         before = os.environ.get("LD_PRELOAD")
-        runtime = str(libraries / RUNTIME)
-        variables["LD_PRELOAD"] = f"{before}:{runtime}" if before else runtime
+        named = ":".join(map(str, early))
+        variables["LD_PRELOAD"] = f"{before}:{named}" if before else named
     print(
         f"ipclab: {Path(program).name} on the reference model "
         f"({variables.get('IPCLAB_PROFILE', 'default profile')}, machine "
@@ -92,8 +98,8 @@ def _in_front(variable: str, path: Path) -> str:
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
     """Does the program itself load the model?
 
-    Not where an RPATH leads elsewhere, nor where CUDA comes with a library that
-    is loaded later, as in a script.
+    It does not if an RPATH leads to another library, or if a library that is
+    loaded later brings CUDA, as in a script.
     """
     try:
         listed = subprocess.run(

@@ -1,4 +1,4 @@
-"""What all pages share: their templates, their look, the chapters."""
+"""What all pages share: templates, style, chapters."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def chapter(lesson: str | None) -> str:
-    """The chapter of a lesson's folder as a reader knows it."""
+    """The title of the chapter that a lesson's folder belongs to."""
     number = (lesson or "?")[0]
     return f"Chapter {number}: {CHAPTERS.get(number, 'without a name')}"
 

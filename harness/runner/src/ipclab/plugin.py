@@ -6,41 +6,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from ipclab import records, schedule
+from ipclab import ctest, records, schedule
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
 from ipclab.run import Run, Settings
 
+MOST_TOGETHER = 12  # tests in one start: a run of several at once stays balanced
+
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one test."""
+    """One attempt at one test, or at several that share processes."""
 
-    case: Case
+    cases: tuple[Case, ...]
     number: int
+
+    @property
+    def case(self) -> Case:
+        """The first of them, which the others are like."""
+        return self.cases[0]
 
 
 class View(Protocol):
-    """Who watches the run."""
+    """What observes the run."""
 
     def begin(self, total: int) -> None:
-        """So many attempts will be made."""
+        """`total` attempts will be made."""
 
     def started(self, name: str) -> None:
-        """A test has started."""
+        """A test, or several in one program, have started."""
 
-    def finished(self, record: Record) -> None:
-        """A test has been judged."""
+    def finished(self, name: str, made: list[Record]) -> None:
+        """What `started` named has ended, and was judged."""
 
     def end(self) -> None:
-        """Nothing runs any more."""
+        """The run is over."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,32 +129,33 @@ class Plugin:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        # Attempt by attempt: a repeated test meets other neighbours each time.
+        # Attempt by attempt, so a repeated test runs beside other tests each time.
         jobs = [
-            Attempt(item.case, attempt)
+            Attempt(cases, attempt)
             for attempt in range(1, run.settings.repeat + 1)
-            for item in items
+            for cases in _starts([x.case for x in items], run.settings.apart)
         ]
-        # First those that wait until nothing runs: later that may never be.
-        jobs.sort(key=lambda job: not job.case.alone)
+        # First those that run alone: later other tests may always be running. Then
+        # the long ones, so that none is left over at the end.
+        jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
-            view.begin(len(jobs))
+            view.begin(sum(len(job.cases) for job in jobs))
         try:
             complete = schedule.run(
                 jobs,
                 run.settings.jobs,
                 schedule.Allocator(uuids, run.settings.jobs),
-                lambda job, visible, exclusive: run.execute(
-                    job.case, job.number, visible, exclusive
+                lambda job, visible, exclusive: run.execute_together(
+                    job.cases, job.number, visible, exclusive
                 ),
-                lambda job: view.started(job.case.name) if view else None,
+                lambda job: view.started(_name(job)) if view else None,
                 self._finished,
             )
         except HarnessError as error:
             run.error = str(error)
             pytest.exit(str(error), returncode=3)
-        except BrokenPipeError:  # nobody watches any more
+        except BrokenPipeError:  # nobody reads the output any more
             complete = False
         finally:
             if view:
@@ -170,17 +179,19 @@ class Plugin:
         session.exitstatus = self.run.exit_code
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What fails the run in addition to its tests."""
+        """Print what fails the run in addition to its tests."""
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 
-    def _finished(self, job: Attempt, record: Record) -> None:
-        self.run.add(record)
+    def _finished(self, job: Attempt, made: list[Record]) -> None:
+        for record in made:
+            self.run.add(record)
+            name = record["ctest"]
+            attempts = [x for x in self.run.records if x["ctest"] == name]
+            if len(attempts) == self.run.settings.repeat:
+                self._report(self._items[name], records.rows(attempts)[0])
         if self.view:
-            self.view.finished(record)
-        attempts = [x for x in self.run.records if x["ctest"] == job.case.name]
-        if len(attempts) == self.run.settings.repeat:
-            self._report(self._items[job.case.name], records.rows(attempts)[0])
+            self.view.finished(_name(job), made)
 
     def _report(self, item: CTestItem, row: Row) -> None:
         """Tell pytest, and through it JUnit, of one test."""
@@ -211,6 +222,29 @@ class Plugin:
             )
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _name(job: Attempt) -> str:
+    """What is said of it while it runs."""
+    more = len(job.cases) - 1
+    return f"{job.case.name} and {more} more" if more else job.case.name
+
+
+def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
+    """Which tests are run by one start of their program, in the order of the first.
+
+    `apart`: each by its own.
+    """
+    starts: dict[tuple[object, ...], list[Case]] = {}
+    for number, case in enumerate(cases):
+        like = (ctest.without_filter(case), case.folder, case.gpus)
+        together = case.shared and not apart
+        starts.setdefault(like if together else (number,), []).append(case)
+    return [
+        tuple(group[at : at + MOST_TOGETHER])
+        for group in starts.values()
+        for at in range(0, len(group), MOST_TOGETHER)
+    ]
 
 
 def _item(session: pytest.Session, case: Case) -> CTestItem:

@@ -1,4 +1,4 @@
-"""One run of the suite: what it needs, what it found, whether it failed."""
+"""One run of the suite: its settings, its results, its exit code."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ class Settings:
     backend: str = "auto"  # one of backend.CHOICES
     profile: str | None = None  # which machine the model plays
     expect: Path | None = None  # what this machine must be able to do
+    apart: bool = False  # no test shares its processes with others
 
 
 @dataclass(frozen=True)
 class Planted:
-    """What is loaded in front of the driver for a test: a fault, or the census."""
+    """The library in front of the driver for a test: for a fault or the census."""
 
     environment: Mapping[str, str]
-    seconds: float | None = None  # it may run so long; None: CTest's time limit
+    seconds: float | None = None  # time limit in seconds; None: CTest's
 
 
 class Run:
@@ -68,8 +69,8 @@ class Run:
     ) -> None:
         """Reads the list, asks the probe, opens the results.
 
-        `everything` is the list if somebody has read it already. Raises UsageError
-        and HarnessError.
+        `everything` is CTest's list if the caller has already read it. Raises
+        UsageError and HarnessError.
         """
         self.settings = settings
         everything = everything or ctest.read(settings.build)
@@ -111,7 +112,7 @@ class Run:
         self.records: list[Record] = []
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not continue
-        self._exchanged: list[str] = []  # files that are others than at the start
+        self._exchanged: list[str] = []  # files that have changed since the start
         self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
@@ -146,9 +147,70 @@ class Run:
         if why := deviations.does_not_hold(row, probe.cuda(self.probe)):
             line = records.not_judged(case, why, self.settings.seed)
             return self.judge(case, attempt, line)
+        limit = planted.seconds if planted else None
+        started = self._start(
+            case.command,
+            limit or case.timeout,
+            case.folder,
+            visible,
+            exclusive,
+            planted,
+        )
+        if isinstance(started, str):
+            line = records.not_started(case, started, self.settings.seed)
+        else:
+            ended, written = started
+            line = records.of_test(case, ended, written, self.settings.seed, limit)
+        return self.judge(case, attempt, line)
+
+    def execute_together(
+        self,
+        cases: Sequence[Case],
+        attempt: int,
+        visible: str | None,
+        exclusive: bool,
+    ) -> list[Record]:
+        """Run tests of one program in one start of it; the records, in their order.
+
+        Tests that it did not reach, because it ended in an earlier one, are run by
+        themselves. `visible` is as for `execute`.
+        """
+        here = probe.cuda(self.probe)
+        rows = {case: self.catalogue.get(case.requirement or "", {}) for case in cases}
+        held = [
+            case for case in cases if not deviations.does_not_hold(rows[case], here)
+        ]
+        lines: dict[Case, Record] = {}
+        if len(held) > 1:
+            started = self._start(
+                ctest.together(held),
+                sum(case.timeout for case in held),
+                held[0].folder,
+                visible,
+                exclusive,
+                None,
+            )
+            if not isinstance(started, str):
+                lines = records.of_tests(held, *started, self.settings.seed)
+        return [
+            self.judge(case, attempt, lines[case])
+            if case in lines
+            else self.execute(case, attempt, visible, exclusive)
+            for case in cases
+        ]
+
+    def _start(
+        self,
+        command: Sequence[str],
+        seconds: float,
+        where: str,
+        visible: str | None,
+        exclusive: bool,
+        planted: Planted | None,
+    ) -> tuple[supervise.Ended, bytes] | str:
+        """How a program of tests ended and its records, or why it did not start."""
         folder = tempfile.mkdtemp(dir=self._temporary.name)
         path = Path(folder) / "record.jsonl"
-        limit = planted.seconds if planted else None
         environment = {
             **os.environ,
             **self._environment,
@@ -166,19 +228,13 @@ class Run:
         environment.update(planted.environment if planted else {})
         try:
             ended = supervise.run(
-                case.command,
-                timeout=limit or case.timeout,
-                folder=case.folder,
-                environment=environment,
+                command, timeout=seconds, folder=where, environment=environment
             )
+            return ended, path.read_bytes() if path.exists() else b""
         except (OSError, IndexError) as error:
-            line = records.not_started(case, str(error), self.settings.seed)
-            return self.judge(case, attempt, line)
+            return str(error)
         finally:
-            written = path.read_bytes() if path.exists() else b""
             shutil.rmtree(folder, ignore_errors=True)
-        line = records.of_test(case, ended, written, self.settings.seed, limit)
-        return self.judge(case, attempt, line)
 
     def judge(self, case: Case, attempt: int, line: Record) -> Record:
         """The record of the run from the line of one test."""
@@ -226,7 +282,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What fails the run in addition to the verdicts of its tests."""
+        """What fails the run besides the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
@@ -268,7 +324,7 @@ class Run:
         return 1 if failed or self.problems else 0
 
     def close(self, state: str) -> None:
-        """The run is over, as `finished`, `interrupted` or `broken`."""
+        """End the run as `finished`, `interrupted` or `broken`."""
         self.state = "broken" if self.error else state
         self._release()
         try:

@@ -1,4 +1,4 @@
-"""`ipclab learn`: hands out an exercise, watches it, says what is wrong with it."""
+"""`ipclab learn`: hands out an exercise, watches its file, says what is wrong."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from rich.table import Table
 
 from ipclab import ctest
 from ipclab.errors import UsageError
-from ipclab.learn import exercises, picture, progress, report
+from ipclab.learn import exercises, paths, picture, progress, report
 from ipclab.learn.check import Verdict, judge
-from ipclab.learn.exercises import KINDS, Exercise
+from ipclab.learn.exercises import KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 
+AS = os.environ.get("IPCLAB_LEARN", "ipclab learn")  # as the student types it
 LOOK = 0.2  # seconds between two looks at a file that is watched
 ACTIONS = {
     "next": "hand out the next exercise, check it at each save",
@@ -37,7 +38,8 @@ ACTIONS = {
     "list": "all exercises and your progress",
     "open": "where the page of its lesson is; opens it on a desktop",
 }
-KEYS = "h hint   n next   s solution   l list   r run again   q quit"
+KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
+ALONE = "self_study"  # the path of those who have chosen none
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,11 @@ class Request:
     action: str
     exercise: str | None
     backend: str
-    once: bool  # do not watch
-    show: bool  # the solution before it passed
+    once: bool  # check once and do not watch
+    show: bool  # show the solution even before it has passed
     verify: bool
     report: Path | None
+    path: str | None  # of paths.toml: which exercises, in which order
 
 
 def run(out: Console, request: Request) -> int:
@@ -64,17 +67,34 @@ def run(out: Console, request: Request) -> int:
     if request.report is not None:
         return report.run(out, request.report, known)
     folder = Folder(request.folder)
+    ways = {x.name: x for x in paths.read(ctest.source_folder(request.build), known)}
+    if request.path is not None:
+        if request.path not in ways:
+            raise UsageError(
+                f"no path '{request.path}'; there are {', '.join(sorted(ways))}"
+            )
+        folder.choose(request.path)
+    way = ways.get(folder.way or ALONE, ways[ALONE])
+    known = [x for step in way.steps for x in step.exercises] + [
+        x for x in known if all(x not in step.exercises for step in way.steps)
+    ]
+    on_way = sum(len(step.exercises) for step in way.steps)
     if request.verify:
         return _verify(out, request, folder, known)
     if request.action == "list":
-        return _list(out, folder, known)
+        return _list(out, folder, known, on_way)
     exercise = (
         exercises.find(known, request.exercise)
         if request.exercise
-        else _next(folder, known)
+        else _next(folder, known[:on_way])
     )
     if exercise is None:
-        out.print("All exercises are done. `ipclab learn --verify` runs them all anew.")
+        out.print(
+            f"{way.title}: all {on_way} exercises are done. `{AS} --verify` runs them "
+            "all again"
+            + (f"; `{AS} --path {ALONE}` goes on." if way.name != ALONE else "."),
+            markup=False,
+        )
         return 0
     if request.action == "hint":
         return _hint(out, folder, exercise)
@@ -93,7 +113,7 @@ def run(out: Console, request: Request) -> int:
         if request.action == "next":
             _task(out, folder, exercise, bench)
         return 0 if _check(out, bench, folder, exercise).passed else 1
-    return _watch(out, bench, folder, exercise, known)
+    return _watch(out, bench, folder, exercise, request, known, on_way)
 
 
 # --- one exercise -------------------------------------------------------------
@@ -112,22 +132,37 @@ def _next(folder: Folder, known: Sequence[Exercise]) -> Exercise | None:
 def _task(out: Console, folder: Folder, exercise: Exercise, bench: Toolbox) -> None:
     out.rule(f"{exercise.number} {exercise.title}", characters="─")
     out.print(
-        f"{KINDS[exercise.kind]}, about {exercise.minutes} minutes, lesson "
-        f"{exercise.lesson[:2]}; runs on {bench.where}",
+        f"{KINDS[exercise.kind]}, {LEVELS[exercise.level]}, about "
+        f"{exercise.minutes} minutes, lesson "
+        f"{exercise.lesson[:2]}; runs on {bench.where(exercise.check.profile)}",
         style="dim",
         markup=False,
     )
     out.print(f"\n{exercise.task}\n", markup=False)
     if exercise.seen:
         out.print(f"Seen: {exercise.seen}\n", style="dim", markup=False)
-    out.print(f"Your file: {folder.source(exercise)}", style="bold", markup=False)
+    if news := folder.upgrade(exercise):
+        out.print(news, style="yellow", markup=False)
+    out.print(
+        f"Your file: {folder.source(exercise)}",
+        style="bold",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
-def _check(out: Console, bench: Toolbox, folder: Folder, exercise: Exercise) -> Verdict:
-    """Check it, write it down, and say it."""
+def _check(
+    out: Console,
+    bench: Toolbox,
+    folder: Folder,
+    exercise: Exercise,
+    watching: bool = False,
+) -> Verdict:
+    """Check it, save the result and print it."""
     source = folder.source(exercise)
     began = time.monotonic()
-    digest = progress.digest(source)  # of what was built, not of a later save
+    # Of the source that was built, not of a later save.
+    digest = progress.digest(source)
     verdict = judge(bench, exercise, source, folder.work)
     with folder.change(exercise) as state:
         state.last = verdict.complaint.kind if verdict.complaint else None
@@ -136,11 +171,13 @@ def _check(out: Console, bench: Toolbox, folder: Folder, exercise: Exercise) -> 
         if verdict.passed:
             state.passed = state.passed or progress.now()
             state.digest = digest
-    _say(out, exercise, verdict, time.monotonic() - began)
+    _say(out, exercise, verdict, time.monotonic() - began, watching)
     return verdict
 
 
-def _say(out: Console, exercise: Exercise, verdict: Verdict, seconds: float) -> None:
+def _say(
+    out: Console, exercise: Exercise, verdict: Verdict, seconds: float, watching: bool
+) -> None:
     complaint = verdict.complaint
     out.print()
     if verdict.output:
@@ -160,8 +197,13 @@ def _say(out: Console, exercise: Exercise, verdict: Verdict, seconds: float) -> 
     out.print()
     if complaint is None:
         out.print(
-            f"{exercise.number} passes ({seconds:.1f} s). `ipclab learn solution "
-            f"{exercise.number}` shows another way; `ipclab learn` goes on.",
+            f"{exercise.number} passes ({seconds:.1f} s)."
+            + (
+                ""
+                if watching
+                else f" `{AS} solution {exercise.number}` shows another way; "
+                f"`{AS}` goes on."
+            ),
             style="bold green",
             markup=False,
         )
@@ -172,10 +214,10 @@ def _say(out: Console, exercise: Exercise, verdict: Verdict, seconds: float) -> 
         markup=False,
     )
     out.print(complaint.text, markup=False, highlight=False)
-    if complaint.kind != "compile":
+    if complaint.kind != "compile" and not watching:
         out.print(
-            f"`ipclab learn hint` helps; `ipclab learn open` shows lesson "
-            f"{exercise.lesson[:2]}.",
+            f"`{AS} hint {exercise.number}` helps; `{AS} open {exercise.number}` "
+            f"shows lesson {exercise.lesson[:2]}.",
             style="dim",
             markup=False,
         )
@@ -198,8 +240,9 @@ def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> i
     with folder.change(exercise) as state:
         if state.passed is None and not show:
             raise UsageError(
-                f"{exercise.name} has not passed yet: try `ipclab learn hint`; "
-                "`ipclab learn solution --show` shows it all the same"
+                f"{exercise.name} has not passed yet: try `{AS} hint "
+                f"{exercise.number}`; `{AS} solution {exercise.number} --show` shows "
+                "it nevertheless"
             )
         state.shown = state.shown or state.passed is None
     for solution in exercise.solutions:
@@ -219,7 +262,7 @@ def _open(out: Console, build: Path, exercise: Exercise) -> int:
         build.resolve() / "docs/html" / f"lesson_{number}.html",
     ]
     page = next((x for x in pages if x.is_file()), lesson)
-    out.print(str(page), markup=False, highlight=False)
+    out.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if page != lesson and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
         webbrowser.open(page.as_uri())
     return 0
@@ -228,12 +271,17 @@ def _open(out: Console, build: Path, exercise: Exercise) -> int:
 # --- all exercises ------------------------------------------------------------
 
 
-def _list(out: Console, folder: Folder, known: Sequence[Exercise]) -> int:
+def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) -> int:
+    """All exercises in the order of the path; those outside of it come last."""
     states = folder.read()
     table = Table(box=None, pad_edge=False)
-    for head in ("", "exercise", "lesson", "what to do", "minutes", "runs", "hints"):
+    for head in ("", "exercise", "lesson", "what to do", "level"):
         table.add_column(head)
-    for exercise in known:
+    for head in ("minutes", "runs", "hints"):
+        table.add_column(head, justify="right")
+    for place, exercise in enumerate(known):
+        if place == on_way:
+            table.add_section()
         state = states.get(exercise.name)
         mark, runs, hints = " ", "", ""
         if state is not None:
@@ -245,23 +293,33 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise]) -> int:
             f"{exercise.number} {exercise.title}",
             exercise.lesson[:2],
             KINDS[exercise.kind],
+            LEVELS[exercise.level],
             str(exercise.minutes),
             runs,
             hints,
         )
     out.print(table)
     done = sum(1 for x in known if (s := states.get(x.name)) and s.passed)
+    left = sum(
+        x.minutes
+        for x in known[:on_way]
+        if not ((s := states.get(x.name)) and s.passed)
+    )
     note = (
         "; * with the solution shown" if any(x.shown for x in states.values()) else ""
     )
-    out.print(f"{done} of {len(known)} passed{note}; {folder.path}", markup=False)
+    out.print(
+        f"{done} of {len(known)} passed{note}; about {left} minutes of the path are "
+        f"left; {folder.path}",
+        markup=False,
+    )
     return 0
 
 
 def _verify(
     out: Console, request: Request, folder: Folder, known: Sequence[Exercise]
 ) -> int:
-    """Check everything anew that counts as passed."""
+    """Check again everything that counts as passed."""
     bench = Toolbox(request.build, request.backend)
     states = folder.read()
     passed = [x for x in known if (s := states.get(x.name)) and s.passed]
@@ -276,7 +334,7 @@ def _verify(
             verdict = judge(bench, exercise, source, folder.work)
             answer = verdict.complaint.kind if verdict.complaint else ""
             if not answer and progress.digest(source) != states[exercise.name].digest:
-                answer = ""  # another source than then, and it passes, too
+                answer = ""  # the source has changed since then, and it also passes
         failed += bool(answer)
         told = f"does not pass: {answer}" if answer else "passes"
         shown = ", solution shown" if states[exercise.name].shown else ""
@@ -287,8 +345,8 @@ def _verify(
             highlight=False,
         )
     out.print(
-        f"{len(passed) - failed} of {len(passed)} solutions pass anew, "
-        f"of {len(known)} exercises; on {bench.where}",
+        f"{len(passed) - failed} of {len(passed)} solutions pass again, "
+        f"of {len(known)} exercises; on {bench.where()}",
         style="bold",
         markup=False,
     )
@@ -303,13 +361,17 @@ def _watch(
     bench: Toolbox,
     folder: Folder,
     exercise: Exercise,
+    request: Request,
     known: Sequence[Exercise],
+    on_way: int,
 ) -> int:
     """Check at each save until q is pressed; n goes on to the next."""
     with _keys() as key:
         while True:
             _task(out, folder, exercise, bench)
-            after = _watch_one(out, bench, folder, exercise, known, key)
+            after = _watch_one(
+                out, bench, folder, exercise, request, known, on_way, key
+            )
             if after is None:
                 return 0
             exercise = after
@@ -320,7 +382,9 @@ def _watch_one(
     bench: Toolbox,
     folder: Folder,
     exercise: Exercise,
+    request: Request,
     known: Sequence[Exercise],
+    on_way: int,
     key: Callable[[float], str],
 ) -> Exercise | None:
     source = folder.source(exercise)
@@ -329,7 +393,7 @@ def _watch_one(
         stamp = _stamp(source)
         if stamp != seen:
             seen = stamp
-            passed = _check(out, bench, folder, exercise).passed
+            _check(out, bench, folder, exercise, watching=True)
             out.print(f"{KEYS}   (watching {source.name})", style="dim", markup=False)
         pressed = key(LOOK)
         if pressed in ("q", "\x03", "\x04"):
@@ -337,7 +401,9 @@ def _watch_one(
         if pressed == "h":
             _hint(out, folder, exercise)
         elif pressed == "l":
-            _list(out, folder, known)
+            _list(out, folder, known, on_way)
+        elif pressed == "o":
+            _open(out, request.build, exercise)
         elif pressed == "s":
             try:
                 _solution(out, folder, exercise, show=False)
@@ -346,17 +412,16 @@ def _watch_one(
         elif pressed == "r":
             seen = None
         elif pressed == "n":
+            # First what comes after this one, then what was left out before it.
             place = known.index(exercise)
-            after = _next(folder, known) if passed else None
-            if after is None and place + 1 < len(known):
-                after = known[place + 1]
-            if after is not None:
-                return after
-            out.print("That was the last exercise.")
+            later = _next(folder, known[place + 1 :]) or _next(folder, known[:place])
+            if later is not None:
+                return later
+            out.print("There is no other exercise to do.")
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes with a save; None while an editor replaces the file."""
+    """A value that changes with a save; None while an editor replaces the file."""
     try:
         status = path.stat()
     except OSError:
@@ -366,7 +431,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key for so many seconds; empty if there is none."""
+    """A function that waits some seconds for a key; it returns "" if there is none."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 

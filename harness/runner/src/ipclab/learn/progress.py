@@ -1,12 +1,12 @@
-"""A student's folder: the own copies of the exercises, and what has been done.
+"""A student's folder: copies of the exercises, and the progress.
 
     01_first_handle/exercise.cu   the copy that the student changes
     progress.json                 what passed, when, with how many runs and hints
     compile_flags.txt             for an editor that uses clangd
     .work/                        programs; may be deleted at any time
 
-Nothing outside the folder is written, so that several people on one host, each with
-a folder, do not meet.
+Nothing outside the folder is written. So several people on one host, each with their
+own folder, do not disturb each other.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -18,6 +18,7 @@ import hashlib
 import itertools
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -31,16 +32,18 @@ from ipclab.learn.exercises import SOURCE, Exercise
 FILE = "progress.json"
 FORMAT = 1
 DEFAULT = Path("~/ipclab-exercises")
+LARGEST = 1 << 20  # bytes of a progress file; a hundred exercises take 30 KiB
 _STATE: schema.Schema = {
     "type": "object",
     "properties": {
         "begun": {"type": "string"},
         "passed": {"type": ["string", "null"]},
-        "runs": {"type": "integer"},
-        "hints": {"type": "integer"},
+        "runs": {"type": "integer", "minimum": 0},
+        "hints": {"type": "integer", "minimum": 0},
         "shown": {"type": "boolean"},
         "digest": {"type": ["string", "null"]},
         "last": {"type": ["string", "null"]},
+        "handed": {"type": ["string", "null"]},
     },
     "required": ["begun", "passed", "runs", "hints", "shown", "digest", "last"],
     "additionalProperties": False,
@@ -49,6 +52,7 @@ _FILE: schema.Schema = {
     "type": "object",
     "properties": {
         "format": {"const": FORMAT},
+        "path": {"type": "string"},
         "exercises": {"type": "object", "additionalProperties": _STATE},
     },
     "required": ["format", "exercises"],
@@ -57,7 +61,7 @@ _FILE: schema.Schema = {
 
 
 def now() -> str:
-    """The time as it is written down: UTC, whole seconds."""
+    """The current time as text: UTC, whole seconds."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -68,22 +72,22 @@ class State:
     begun: str = field(default_factory=now)
     passed: str | None = None  # when it first passed
     runs: int = 0  # until it passed
-    hints: int = 0  # that were shown
+    hints: int = 0  # hints that were shown
     shown: bool = False  # whether a solution was shown before it passed
-    digest: str | None = None  # of the source that passed last
+    digest: str | None = None  # digest of the source that passed last
     last: str | None = None  # the kind of the last complaint
+    handed: str | None = None  # digest of what was handed out
 
 
 class Folder:
-    """A student's folder; makes it where it does not exist."""
+    """A student's folder; created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError if it cannot be used."""
         self.path = path.expanduser().resolve()
         if any((x / "conformance/requirements.json").is_file() for x in _up(self.path)):
             raise UsageError(
-                f"{self.path} lies in the repository: name a folder of your own with "
-                "--folder"
+                f"{self.path} lies in the repository: name another folder with --folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -92,32 +96,55 @@ class Folder:
 
     @property
     def work(self) -> Path:
-        """For programs."""
+        """The folder for programs."""
         return self.path / ".work"
 
     def source(self, exercise: Exercise) -> Path:
         """The student's copy, handed out if it is not there yet."""
         path = self.path / exercise.name / SOURCE
         if not path.is_file():
-            _write(path, exercise.source)
-            with self.change(exercise):
-                pass
+            self._hand_out(path, exercise)
         return path
 
+    def upgrade(self, exercise: Exercise) -> str:
+        """Follow an exercise that has changed since it was handed out.
+
+        A copy without changes becomes the new one; one with changes stays. Returns
+        what to tell the student; empty if there is nothing new.
+        """
+        path = self.path / exercise.name / SOURCE
+        state = self.read().get(exercise.name)
+        if state is None or state.handed is None or not path.is_file():
+            return ""
+        if state.handed == _digest(exercise.source.encode()):
+            return ""
+        if digest(path) == state.handed:
+            self._hand_out(path, exercise)
+            return "The exercise is new since you got it; so is your copy."
+        return (
+            "The exercise is new since you got it. Your copy stays as it is; a reset "
+            "hands out the new one and keeps yours beside it."
+        )
+
     def has(self, exercise: Exercise) -> bool:
-        """Whether it was handed out."""
+        """Whether the exercise was handed out."""
         return (self.path / exercise.name / SOURCE).is_file()
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Hand it out again; where the old copy was kept, if it had changes."""
+        """Hand it out again; returns where the old copy is kept, if it had changes."""
         path = self.path / exercise.name / SOURCE
         kept = None
         if path.is_file() and path.read_text(encoding="utf-8") != exercise.source:
             free = (path.with_name(f"{SOURCE}.{x}") for x in itertools.count(1))
             kept = next(x for x in free if not x.exists())
             path.replace(kept)
-        _write(path, exercise.source)
+        self._hand_out(path, exercise)
         return kept
+
+    def _hand_out(self, path: Path, exercise: Exercise) -> None:
+        _write(path, exercise.source)
+        with self.change(exercise) as state:
+            state.handed = _digest(exercise.source.encode())
 
     def read(self) -> dict[str, State]:
         """The state of each exercise that was begun.
@@ -126,19 +153,43 @@ class Folder:
         """
         return read(self.path / FILE)
 
+    @property
+    def way(self) -> str | None:
+        """The path that the student has chosen."""
+        document = _document(self.path / FILE)
+        return document.get("path") if document else None
+
+    def choose(self, way: str) -> None:
+        """Go on along this path from now on."""
+        with self._locked():
+            self._save(self.read(), way)
+
     @contextlib.contextmanager
     def change(self, exercise: Exercise) -> Iterator[State]:
         """Change the state of one exercise; other commands wait meanwhile."""
-        with (self.path / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             states = self.read()
             state = states.setdefault(exercise.name, State())
             yield state
-            document = {
-                "format": FORMAT,
-                "exercises": {name: asdict(states[name]) for name in sorted(states)},
-            }
-            _write(self.path / FILE, json.dumps(document, indent=1) + "\n")
+            self._save(states, self.way)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.path / ".lock"
+        try:
+            lock = path.open("w")
+        except OSError as error:
+            raise HarnessError(f"{path}: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _save(self, states: dict[str, State], way: str | None) -> None:
+        document: dict[str, Any] = {"format": FORMAT}
+        if way is not None:
+            document["path"] = way
+        document["exercises"] = {name: asdict(states[name]) for name in sorted(states)}
+        _write(self.path / FILE, json.dumps(document, indent=1) + "\n")
 
     def flags(self, options: list[str]) -> None:
         """Write the compiler's options for an editor."""
@@ -150,22 +201,40 @@ class Folder:
 
 def read(path: Path) -> dict[str, State]:
     """A progress file; empty if it does not exist. Raises HarnessError."""
-    try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    document = _document(path)
+    if document is None:
         return {}
-    except OSError as error:
-        raise HarnessError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise HarnessError(f"{path}: is no JSON; move it away to begin anew") from None
-    if wrong := schema.error(document, _FILE, FILE):
-        raise HarnessError(f"{path}: {wrong}")
     return {name: State(**x) for name, x in document["exercises"].items()}
 
 
+def _document(path: Path) -> dict[str, Any] | None:
+    """What stands in a progress file, held to the schema; None without a file."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise HarnessError(f"{path}: is no file")
+        if status.st_size > LARGEST:
+            raise HarnessError(f"{path}: is too large for a progress file")
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HarnessError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise HarnessError(f"{path}: is no JSON; move it away to begin again") from None
+    if wrong := schema.error(document, _FILE, FILE):
+        raise HarnessError(f"{path}: {wrong}")
+    found: dict[str, Any] = document
+    return found
+
+
 def digest(path: Path) -> str:
-    """Of a source, to see whether it is what passed."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """The digest of a source, to recognise the one that passed."""
+    return _digest(path.read_bytes())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _up(path: Path) -> list[Path]:
@@ -173,7 +242,7 @@ def _up(path: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing: what is on disk survives a crash and a full disk."""
+    """Replace the file as a whole: a crash or a full disk does not damage it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

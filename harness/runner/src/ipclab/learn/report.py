@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ipclab.errors import HarnessError, UsageError
@@ -15,19 +16,20 @@ from ipclab.learn import progress
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import State
 
-MANY = 5  # runs without passing, from which on somebody may be stuck
+MANY = 5  # after so many runs without passing somebody may be stuck
 
 
 def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
-    """Tell of all progress files below `folder`: by person, and by exercise.
+    """Print the progress of all files below `folder`, by person and by exercise.
 
-    A person is called as the folder of the file below `folder`. Raises UsageError if
-    there is no file; one that is damaged is named, and the others are told.
+    The name of a person is the path of the file's folder below `folder`. Raises
+    UsageError if there is no file. A damaged file is named; the others are still read.
     """
     class_: dict[str, dict[str, State]] = {}
     damaged = []
     for path in _files(folder):
         name = str(path.parent.relative_to(folder))
+        name = path.resolve().parent.name if name == "." else name
         try:
             class_[name] = progress.read(path)
         except HarnessError as error:
@@ -43,7 +45,7 @@ def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
 
 
 def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each person: how far, and where now."""
+    """A line for each person: how far, and which exercise now."""
     table = Table(box=None, pad_edge=False)
     for head in ("who", "passed", "hints", "shown", "now at", "runs there", "last"):
         table.add_column(head)
@@ -52,20 +54,20 @@ def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Ta
         here = [x for x in known if (s := states.get(x.name)) and s.passed is None]
         state = states[here[0].name] if here else None
         table.add_row(
-            name,
+            _plain(name),
             f"{sum(x.passed is not None for x in states.values())} of {len(known)}",
             str(sum(x.hints for x in states.values())),
             str(sum(x.shown for x in states.values())),
             here[0].name if here else "-",
             str(state.runs) if state else "",
-            (state.last or "") if state else "",
+            _plain((state.last or "") if state else ""),
             style="yellow" if state and state.runs >= MANY else "",
         )
     return table
 
 
 def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each exercise that somebody has begun: where a class stumbles."""
+    """A line for each exercise that somebody has begun: which are hard for a class."""
     table = Table(box=None, pad_edge=False)
     for head in ("exercise", "begun", "passed", "runs each", "hints each"):
         table.add_column(head)
@@ -84,8 +86,13 @@ def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) ->
     return table
 
 
+def _plain(text: str) -> str:
+    """A foreign text on one line: a class of thirty has thirty lines."""
+    return escape("".join(x if x.isprintable() else "?" for x in text)[:60])
+
+
 def _files(folder: Path) -> list[Path]:
-    """All progress files below; other files and deep trees cost no time."""
+    """All progress files below `folder`; skips other files and deep trees."""
     found = []
     for top, folders, names in os.walk(folder):
         if progress.FILE in names:

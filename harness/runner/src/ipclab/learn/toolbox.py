@@ -1,9 +1,9 @@
-"""Builds and runs an exercise with what the build folder has for it.
+"""Builds and runs an exercise with the tools in the build folder.
 
 An exercise is plain C++ that uses a precompiled header and a small library
-(samples/exercises/CMakeLists.txt), so that it is built in a third of a second. It
-runs on a GPU if there is one, and else on the reference model, on a simulated
-machine of its own.
+(samples/exercises/CMakeLists.txt), so it is built in a third of a second. It runs
+on a GPU if there is one, otherwise on the reference model, on its own simulated
+machine.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -24,7 +24,7 @@ from ipclab.trace import files, recording
 from ipclab.trace.story import Story, replay
 
 BUILD_SECONDS = 60  # for a compiler on a loaded machine
-RUN_SECONDS = 30  # a role gives up a wait after 10
+RUN_SECONDS = 30  # a role stops waiting after 10
 SKIPPED = 77
 
 
@@ -44,7 +44,7 @@ class Ran:
 
 
 class Toolbox:
-    """The part of a build folder that exercises need; many may use one."""
+    """The part of a build folder that exercises need; several students may share it."""
 
     def __init__(self, build: Path, backend: str = "auto") -> None:
         """Raises UsageError if something is missing, with what to type."""
@@ -74,18 +74,19 @@ class Toolbox:
         self._link: list[str] = commands["link"]
         self._faults: dict[str, Fault] | None = None
 
-    @property
-    def where(self) -> str:
-        """Where exercises run, for a person."""
+    def where(self, profile: str | None = None) -> str:
+        """Where an exercise about this machine runs, for a person."""
+        if profile is not None:
+            return f"the reference model, as the machine {profile}"
         return "the reference model" if self._on_model else "the GPU of this machine"
 
     @property
     def options(self) -> list[str]:
-        """Of the compiler, for an editor."""
+        """The compiler's options, for an editor."""
         return self._compile[1:]
 
     def fault(self, name: str) -> Fault:
-        """What is known of a fault. Raises HarnessError if it does not exist."""
+        """The description of a fault. Raises HarnessError if it does not exist."""
         if self._faults is None:
             self._faults = {x.name: x for x in faults.known(self._build)}
         if name not in self._faults:
@@ -93,7 +94,7 @@ class Toolbox:
         return self._faults[name]
 
     def build(self, source: Path, program: Path) -> str:
-        """Compile `source`; what the compiler says if it cannot, or empty.
+        """Compile `source`; returns the compiler's errors, or empty.
 
         Raises HarnessError if there is no compiler or it does not end.
         """
@@ -119,11 +120,12 @@ class Toolbox:
         return ""
 
     def run(self, program: Path, profile: str | None, trace: bool) -> Ran:
-        """Run it, and write down what it does if `trace` says so.
+        """Run it; with `trace`, record what it does.
 
-        Where the GPU cannot and nobody insists on it, the model takes its place.
+        If the GPU cannot run it and was not requested explicitly, the model runs it.
         """
-        ran = self._traced(program, profile, trace, self._on_model)
+        on_model = self._on_model or profile is not None
+        ran = self._traced(program, profile, trace, on_model)
         if ran.skipped and not ran.on_model and self._fall_back:
             ran = self._traced(program, profile, trace, True)
         return ran
@@ -141,7 +143,6 @@ class Toolbox:
                 **fault.environment,
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
-                "IPCLAB_MUTANT_LOG": str(log),
             }
             if fault.kind != faults.HOOK:
                 environment["LD_PRELOAD"] = str(library)

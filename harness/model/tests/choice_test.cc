@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hooks of core/hooks.cc: mutants.json lists the same names, and each makes
-// the difference that its line promises.
+// The choices of core/choice.cc: choices.json lists the same names, and each
+// makes the difference that its line promises.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -17,7 +17,7 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-Environment with(const char* hook) { return {{"IPCLAB_MUTANT", hook}}; }
+Environment with(const char* name) { return {{"IPCLAB_CHOICE", name}}; }
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -36,13 +36,14 @@ std::set<std::string> matches(const std::string& text, const char* pattern) {
   return found;
 }
 
-TEST(Hooks, ListAndTableAgree) {
+TEST(Choices, ListAndTableAgree) {
   const std::filesystem::path root = IPCLAB_MODEL_SOURCE;
-  const std::set<std::string> table = matches(
-      text_of(root / "core/hooks.cc"), R"re(\{Hook::k\w+, "([a-z0-9-]+)")re");
+  const std::set<std::string> table =
+      matches(text_of(root / "core/choice.cc"),
+              R"re(\{Choice::k\w+, "([a-z0-9-]+)")re");
   EXPECT_FALSE(table.empty());
   EXPECT_LE(table.size(), 25u);
-  EXPECT_EQ(matches(text_of(root / "mutants.json"), R"re("name": "([^"]+)")re"),
+  EXPECT_EQ(matches(text_of(root / "choices.json"), R"re("name": "([^"]+)")re"),
             table);
 }
 
@@ -72,12 +73,12 @@ Seen seen_by_importer(const Environment& environment) {
   return seen;
 }
 
-TEST(Hooks, AnotherAddress) {
+TEST(Choices, AnotherAddress) {
   EXPECT_NE(seen_by_importer({}).address,
             seen_by_importer(with("ok-different-va")).address);
 }
 
-TEST(Hooks, OnlyTheAllocation) {
+TEST(Choices, OnlyTheAllocation) {
   EXPECT_EQ(seen_by_importer({}).behind, cudaSuccess);
   EXPECT_EQ(seen_by_importer(with("ok-isolated-suballoc")).behind,
             cudaErrorIllegalAddress);
@@ -99,7 +100,7 @@ uint64_t reserved_after_trim(const Environment& environment) {
   return reserved;
 }
 
-TEST(Hooks, PoolsRelease) {
+TEST(Choices, PoolsRelease) {
   EXPECT_GT(reserved_after_trim({}), 0u);
   EXPECT_EQ(reserved_after_trim(with("ok-trim-releases")), 0u);
 }

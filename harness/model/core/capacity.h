@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a GPU has and how much of it is free. What this process
+// allocates is counted here; what all processes of the machine have is counted
+// by their files (core/shared_file.h). Needs no lock.
+#pragma once
+
+#include <cstdint>
+
+namespace ipclab::model {
+
+uint64_t total_bytes(int gpu);
+/// Counts bytes of a GPU as used by this process; false if there are not so
+/// many. `gpu` -1 is the host, which is not counted.
+bool take_bytes(int gpu, uint64_t size);
+void give_back_bytes(int gpu, uint64_t size);
+/// Bytes that cuMemGetInfo calls free and total.
+void memory_info(int gpu, uint64_t* free_bytes, uint64_t* total);
+
+}  // namespace ipclab::model

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine as this process sees it: all state that its calls share, after
+// one lock. A function that takes a Machine is called with the lock held; only
+// a Locked gives one. The faces (driver/, runtime/) never have one: they call
+// functions that lock inside.
+#pragma once
+
+#include <cuda.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/allocation.h"
+#include "core/chunk.h"
+#include "core/device.h"
+#include "core/import.h"
+#include "core/pool.h"
+#include "core/suballocator.h"
+#include "core/vmm.h"
+#include "core/window.h"
+
+namespace ipclab::model {
+
+struct Machine {
+  /// Contexts are kept for ever, see CUctx_st.
+  std::vector<std::unique_ptr<CUctx_st>> contexts;
+  /// Addresses, what is mapped there, and what each GPU may do with it.
+  Window window;
+  /// What lies at each address.
+  Allocations memory;
+  /// Which parts of the blocks of small allocations are free.
+  Suballocator small;
+  /// cuMemAddressReserve, by address.
+  std::map<uint64_t, Range> ranges;
+  /// cuMemCreate and its imports, while the program holds a reference.
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Chunk>> chunks;
+  /// All pools, and which of them belong to each place.
+  std::vector<Pool> pools;
+  std::map<PoolPlaceName, PoolPlace> pool_places;
+  /// cuIpcOpenMemHandle: blocks of other processes.
+  std::vector<Import> imports;
+};
+
+/// The machine, locked as long as this exists. Never held while waiting for
+/// work of a GPU or for another process.
+class Locked {
+ public:
+  Locked();
+  Machine* operator->() const { return machine_; }
+  Machine& operator*() const { return *machine_; }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  Machine* machine_;
+};
+
+}  // namespace ipclab::model

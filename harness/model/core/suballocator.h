@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small allocations of cuMemAlloc share a 2 MiB block, as on an H200. Only
+// numbers and references; nothing is mapped here.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "core/allocation.h"
+
+namespace ipclab::model {
+
+/// A request up to this size shares a block; observed on an H200.
+constexpr uint64_t kLargestShared = 1 << 20;
+
+/// A part of the machine (core/machine.h), so its caller holds the lock.
+class Suballocator {
+ public:
+  /// Who may share: variables have blocks of their own.
+  struct Owner {
+    CUcontext context;
+    Kind kind;
+  };
+  struct Place {
+    uint64_t address = 0;  ///< 0: there is none
+    uint64_t mapping = 0;  ///< where the block begins
+    std::shared_ptr<Block> block;
+  };
+
+  /// A place of `size` bytes in a block that was added.
+  Place take(const Owner& owner, uint64_t size);
+  /// Takes in a block of kPage, all free.
+  void add(const Owner& owner, uint64_t address, std::shared_ptr<Block> block);
+  bool has(uint64_t mapping) const { return blocks_.count(mapping) > 0; }
+  /// True if the block is empty now; it is forgotten then.
+  bool give_back(uint64_t mapping, uint64_t offset, uint64_t size);
+
+ private:
+  struct Shared {
+    Owner owner;
+    std::shared_ptr<Block> block;
+    std::map<uint64_t, uint64_t> free;  // offset -> bytes
+    int live = 0;
+  };
+  std::map<uint64_t, Shared> blocks_;  // by address
+};
+
+}  // namespace ipclab::model

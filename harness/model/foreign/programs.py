@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds programs that others wrote and runs each on a simulated machine of its own.
+
+It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
+NVIDIA/nvbandwidth. Which sources and libraries a sample needs stands in its
+CMakeLists.txt; nvcc alone builds it, with two changes: the CUDA runtime is the
+shared one, and PTX is embedded instead of machine code, because a program with
+the static runtime or without PTX cannot run on the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[3]
+
+# Libraries of the toolkit that a sample may ask for; one that needs another
+# (OpenGL, MPI, Vulkan …) is not built here.
+TOOLKIT = {
+    "cuda_driver": ["-lcuda"],
+    "cudart": [],
+    "nvrtc": ["-lnvrtc"],
+    "OpenMP::OpenMP_CXX": ["-Xcompiler", "-fopenmp"],
+    **{
+        name: [f"-l{name}"]
+        for name in ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg")
+    },
+}
+# Their CUDA runtime is linked in, so their kernels do not come to the model.
+STATIC_RUNTIME = {"cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg"}
+ELSEWHERE = re.compile(
+    r"OPENGL_|GLUT_|MPI_|EGL_|NVSCI|Vulkan|CUDA::npp|_static\b|WIN32"
+)
+
+PTX = ["-gencode", "arch=compute_90,code=compute_90"]
+FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
+
+EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run here
+# Not every line of the model is a limit: a kernel's assertion is none.
+MODEL_SAYS = re.compile(
+    r"^ipclab model(?: \[\d+\])?: "
+    r"(.*(?:reference model|not supported|brings NVIDIA's runtime|PTX|NVRTC).*)$",
+    re.M,
+)
+FAILED = re.compile(
+    r"\b(?:test failed|result = fail|failed!|incorrect results?|verification failed)\b",
+    re.I,
+)
+
+RIGHT = "right"
+LIMIT = "not supported"
+WAIVED = "skipped"
+SLOW = "slow"
+HUNG = "HUNG"
+WRONG = "WRONG"
+DIED = "died without a message"
+UNBUILT = "not built"
+BAD = (WRONG, DIED, HUNG)
+ORDER = (RIGHT, WAIVED, LIMIT, SLOW, UNBUILT, WRONG, DIED, HUNG)
+
+
+@dataclass
+class Program:
+    """What is built with nvcc and started with arguments."""
+
+    name: str
+    folder: Path
+    sources: list[str]
+    flags: list[str] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)  # made: from
+    headers: list[str] = field(default_factory=list)  # of the toolkit, for NVRTC
+    arguments: list[str] = field(default_factory=list)
+    binary: str = ""
+
+
+@dataclass
+class Outcome:
+    """The verdict on one program, why, and the processor time that it used, in s."""
+
+    name: str
+    verdict: str
+    reason: str
+    seconds: float
+
+
+def cuda_samples(checkout: Path) -> Iterator[Program]:
+    """All samples of a checkout that nvcc can build without other libraries.
+
+    Raises SystemExit if the folder is no checkout of NVIDIA/cuda-samples.
+    """
+    lists = sorted(checkout.glob("Samples/[0-6]_*/*/CMakeLists.txt"))
+    if not lists:
+        raise SystemExit(f"{checkout}: no checkout of NVIDIA/cuda-samples (Samples/)")
+    for list_file in lists:
+        text = re.sub(r"#.*", "", list_file.read_text())
+        if ELSEWHERE.search(text):
+            continue
+        found = re.search(r"add_executable\((\S+)([^)]*)\)", text)
+        if found is None:
+            continue
+        libraries = {
+            name
+            for group in re.findall(r"CUDA::(\w+)|(OpenMP::\w+)", text)
+            for name in group
+            if name
+        }
+        flags = [f"-I{checkout / 'Common'}"]
+        for name in sorted(libraries):
+            flags += TOOLKIT[name]
+        kernel = re.search(r'CUDA_KERNEL_SOURCE "\S*?/(\w+\.cu)"', text)
+        made = re.search(r'/([\w${}]+\.(?:fatbin|ptx))"', text)
+        modules = {}
+        if kernel is not None and made is not None:
+            modules[made[1]] = kernel[1]
+        headers = re.findall(r"\{CUDA_INCLUDE_DIR\}/([\w/.]+)", text)
+        sources = found[2].split()
+        yield Program(found[1], list_file.parent, sources, flags, modules, headers)
+
+
+def nvbandwidth(checkout: Path) -> Iterator[Program]:
+    """Each test case of nvbandwidth, as a program of its own.
+
+    Raises SystemExit if the folder is no checkout of NVIDIA/nvbandwidth.
+    """
+    main = checkout / "nvbandwidth.cpp"
+    if not main.is_file():
+        raise SystemExit(f"{checkout}: no checkout of NVIDIA/nvbandwidth")
+    sources = [
+        x.name
+        for x in sorted(checkout.glob("*.c*"))
+        if x.suffix in (".cpp", ".cu") and not x.name.startswith("multinode")
+    ]
+    flags = ["-lcuda", "-lnvidia-ml", "-lboost_program_options", f"-I{checkout}/json"]
+    for case in re.findall(
+        r"new (\w+)\(", main.read_text()
+    ):  # the classes are the cases
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", case).lower()
+        yield Program(f"nvbandwidth {name}", checkout, sources, flags, {}, ["-t", name])
+
+
+def build(program: Program, work: Path) -> str:
+    """Builds a program in a folder of its own, beside links to its files.
+
+    An up-to-date one is kept. Returns "" or the first error of the compiler.
+    """
+    room = work / program.name.split()[0]
+    binary = room / program.name.split()[0]
+    program.binary = str(binary)
+    sources = [program.folder / x for x in program.sources]
+    newest = max(x.stat().st_mtime for x in sources)
+    if binary.is_file() and binary.stat().st_mtime >= newest:
+        return ""
+    room.mkdir(parents=True, exist_ok=True)
+    for entry in program.folder.iterdir():
+        link = room / entry.name
+        if not link.exists() and entry.name != binary.name:
+            link.symlink_to(entry.resolve())
+    for header in program.headers:
+        link = room / Path(header).name
+        if not link.exists():
+            link.symlink_to(toolkit() / "include" / header)
+    for made, kernel in program.modules.items():
+        kind = "-fatbin" if made.endswith("fatbin") else "-ptx"
+        target = ["-arch=compute_90"] if kind == "-ptx" else PTX
+        command = ["nvcc", kind, *target, *program.flags[:1], "-w"]
+        made = made.replace("${CMAKE_SYSTEM_NAME}", "Linux")
+        error = compile_quietly([*command, "-o", made, kernel], room)
+        if error:
+            return error
+    # One whole program, not linked on the device: PTX cannot be linked there.
+    return compile_quietly(
+        ["nvcc", *FLAGS, *map(str, sources), *program.flags, "-o", str(binary)], room
+    )
+
+
+def toolkit() -> Path:
+    """The folder of the CUDA Toolkit; SystemExit if no nvcc is on PATH."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise SystemExit("ci/foreign: no nvcc; run ci/setup first")
+    return Path(nvcc).resolve().parents[1]
+
+
+def compile_quietly(command: Sequence[str], folder: Path) -> str:
+    """Runs a compiler; returns "" or its first error."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return ""
+    said = done.stderr + done.stdout
+    errors = [x for x in said.splitlines() if "error" in x or "undefined" in x]
+    return (errors or said.splitlines() or ["nvcc failed"])[0].strip()
+
+
+def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
+    """Runs a program on a simulated machine of its own and judges the end.
+
+    `limit` is the processor time, in s, of each of its processes. A program that
+    only waits is killed after ten times as long, with its process group.
+    """
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = subprocess.Popen(
+        [*ipclab, "--", program.binary, *program.arguments],
+        cwd=Path(program.binary).parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=bounded,
+    )
+    code: int | None
+    try:
+        output, _ = child.communicate(timeout=10 * limit)
+        code = child.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        output, _ = child.communicate()
+        code = None
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    Path(program.binary).with_suffix(".out").write_text(output)
+    if code == -signal.SIGXCPU:
+        verdict, reason = SLOW, f"more than {limit} s of processor time"
+    else:
+        verdict, reason = judge(code, output)
+    return Outcome(program.name, verdict, reason, round(used, 1))
+
+
+def judge(code: int | None, output: str) -> tuple[str, str]:
+    """The verdict and its reason, from exit code (None: too late) and output."""
+    model = MODEL_SAYS.findall(output)
+    if code is None:
+        return HUNG, last_line(output)
+    if code == 0 and not FAILED.search(output):
+        if model:
+            return LIMIT, model[0]
+        return RIGHT, ""
+    if model:
+        return LIMIT, model[0]
+    if code == EXIT_WAIVED or re.search(r"\bwaiv|not supported", output, re.I):
+        return WAIVED, last_line(output)
+    if code < 0:
+        return DIED, signal.Signals(-code).name
+    found = FAILED.search(output)
+    return WRONG, found[0] if found else f"exit {code}: {last_line(output)}"
+
+
+def last_line(output: str) -> str:
+    """The last line that says anything."""
+    lines = [x.strip() for x in output.splitlines() if x.strip()]
+    return lines[-1] if lines else ""
+
+
+def main() -> int:
+    """Returns 0 if no program was wrong, hung or died without a message, else 1."""
+    parser = argparse.ArgumentParser(prog="ci/foreign", description=__doc__)
+    parser.add_argument("programs", choices=("cuda-samples", "nvbandwidth"))
+    parser.add_argument("checkout", type=Path, help="where its sources are")
+    parser.add_argument("-k", metavar="NAME", action="append", help="only these")
+    parser.add_argument("--work", type=Path, default=TOP / "build" / "foreign")
+    parser.add_argument("--build", type=Path, default=TOP / "build" / "dev")
+    parser.add_argument("--limit", type=int, default=60, metavar="SECONDS")
+    parser.add_argument(
+        "--missing", action="store_true", help="only those without a result"
+    )
+    options = parser.parse_args()
+    checkout = options.checkout.resolve()
+    work = options.work.resolve()
+    kinds = {"cuda-samples": cuda_samples, "nvbandwidth": nvbandwidth}
+    ipclab = [
+        str(TOP / "ci" / "ipclab"),
+        "model",
+        "--build",
+        str(options.build.resolve()),
+    ]
+    ipclab += ["--profile", "two-gpus"]
+    toolkit()
+
+    table = work / f"{options.programs}.json"
+    known = json.loads(table.read_text()) if table.is_file() else {}
+    outcomes = {}
+    for program in kinds[options.programs](checkout):
+        old = known.get(program.name)
+        if (options.k and program.name not in options.k) or (old and options.missing):
+            if old:
+                outcomes[program.name] = Outcome(**old)
+            continue
+        error = build(program, work)
+        if error:
+            outcome = Outcome(program.name, UNBUILT, error, 0)
+        else:
+            outcome = run(program, ipclab, options.limit)
+        outcomes[program.name] = outcome
+        known[program.name] = asdict(outcome)
+        table.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+        print(
+            f"{outcome.verdict:<24}{outcome.seconds:6.1f} s  {outcome.name:<32}"
+            f"{outcome.reason[:110]}",
+            flush=True,
+        )
+    counts = Counter(x.verdict for x in outcomes.values())
+    print(", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]))
+    print(f"the table is in {table}")
+    return 1 if any(counts[x] for x in BAD) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+// The processes of roles that have reached their end and wait for a role of a
+// later scenario: starting a CUDA process is what a run of the suite costs
+// most.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "board.h"
+#include "record.h"
+#include "wire.h"
+
+namespace ipclab {
+
+/// A role's process as the referee sees it.
+struct RoleProcess {
+  pid_t pid = -1;
+  Descriptor ended;   // of pidfd_open(2)
+  Descriptor output;  // what the role prints
+  Wire wire;
+  Board* board = nullptr;  // mapped until the process is dropped
+};
+
+/// Those that wait. The referee has them only between scenarios that say
+/// kShared; see Scenario.
+class IdleProcesses {
+ public:
+  static IdleProcesses& instance();
+
+  bool empty() const { return waiting_.empty(); }
+  /// Where the first of them is still to be started: what the GPUs and /dev/shm
+  /// hold without them.
+  void begin();
+
+  /// One that waits, the last that played a role of this name if there is one.
+  std::optional<RoleProcess> take(const std::string& role);
+  /// Takes over one whose role has reached its end.
+  void keep(RoleProcess process, const std::string& role);
+
+  std::set<pid_t> pids() const;
+  /// The numbers of the descriptors by which the referee knows them.
+  std::set<int> descriptors() const;
+
+  /// Something that was wrong with the end of the processes.
+  struct Problem {
+    Record::Outcome outcome;
+    std::string what;
+  };
+  /// Ends all of them, and finds what they leave behind.
+  std::vector<Problem> end();
+
+ private:
+  struct Idle {
+    RoleProcess process;
+    std::string role;
+  };
+  std::deque<Idle> waiting_;
+  std::vector<pid_t> pids_;  // of all that ever waited here
+  std::vector<unsigned long long> memory_before_;
+  std::set<std::string> names_before_;
+};
+
+}  // namespace ipclab

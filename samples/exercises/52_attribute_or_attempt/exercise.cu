@@ -1,0 +1,51 @@
+// Exercise 52: attribute, or attempt?
+//
+// The attribute of this machine says that it has fabric handles. Nobody
+// has opened an IMEX channel, which they need. What happens? Write kYes
+// or kNo for each question, and then run it.
+// It fails now because no question is answered.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr Answer kCreatedForFabric = kUnknown;
+constexpr Answer kCreatedForDescriptors = kUnknown;
+constexpr Answer kDriverRefusalIsKept = kUnknown;
+constexpr Answer kRuntimeRefusalIsKept = kUnknown;
+
+bool can_create(CUmemAllocationHandleType type) {
+  const CUmemAllocationProp wanted = shareable(type);
+  Memory memory;
+  const CUresult code = DRIVER(cuMemCreate)(
+      &memory, whole_granules(1, wanted), &wanted, 0);
+  if (code == CUDA_SUCCESS) CU_CHECK(DRIVER(cuMemRelease)(memory));
+  return code == CUDA_SUCCESS;
+}
+
+int main() {
+  require_gpus(1);
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
+  require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, "fabric");
+
+  bool good = predicted("Can memory with a fabric handle be created?",
+                        kCreatedForFabric,
+                        can_create(CU_MEM_HANDLE_TYPE_FABRIC));
+  good &= predicted(
+      "A driver call was refused. Does cudaGetLastError() "
+      "tell of it?",
+      kDriverRefusalIsKept, cudaGetLastError() != cudaSuccess);
+  good &=
+      predicted("Can memory with a descriptor be created?",
+                kCreatedForDescriptors,
+                can_create(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+
+  cudaIpcMemHandle_t handle;
+  void* on_host = &handle;
+  cudaIpcGetMemHandle(&handle, on_host);  // is refused
+  good &= predicted(
+      "A runtime call was refused. Does cudaGetLastError() "
+      "tell of it?",
+      kRuntimeRefusalIsKept, cudaGetLastError() != cudaSuccess);
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}

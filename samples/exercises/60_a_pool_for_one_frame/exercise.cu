@@ -1,0 +1,60 @@
+// Exercise 60: a pool for one frame.
+//
+// The pool may have one frame, no more. The loader frees it, and the
+// encoder asks for the next one in another stream. Nothing orders the
+// two streams, so the pool cannot lend the frame again, and refuses.
+// Order them on the GPU; the host must not wait for the loader.
+// It fails now because the second allocation is refused.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr size_t kFrame = 64 << 20;
+constexpr int kCount = 1 << 18;  // values of a frame that are checked
+constexpr int kLoaded = 1000000;
+constexpr int kEncoded = 3000000;
+
+int main() {
+  require_gpus(1);
+  require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
+  Gate* gate = create_gate();
+  cudaMemPool_t pool = create_pool(cudaMemHandleTypeNone, kFrame);
+  int no = 0;  // no waits that nobody asked for
+  CUDA_CHECK(cudaMemPoolSetAttribute(
+      pool, cudaMemPoolReuseAllowInternalDependencies, &no));
+  cudaStream_t loader, encoder;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&loader, cudaStreamNonBlocking));
+  CUDA_CHECK(
+      cudaStreamCreateWithFlags(&encoder, cudaStreamNonBlocking));
+  cudaEvent_t freed;
+  CUDA_CHECK(cudaEventCreateWithFlags(&freed, cudaEventDisableTiming));
+
+  void* frame = nullptr;
+  CUDA_CHECK(cudaMallocFromPoolAsync(&frame, kFrame, pool, loader));
+  hold(loader, gate);  // stands for slow work
+  write_values(frame, kCount, kLoaded, loader);
+  CUDA_CHECK(cudaFreeAsync(frame, loader));
+
+  void* next = nullptr;
+  const bool have =
+      !refused("asks for the next frame",
+               cudaMallocFromPoolAsync(&next, kFrame, pool, encoder));
+  if (have) write_values(next, kCount, kEncoded, encoder);
+  const bool waits = cudaStreamQuery(loader) == cudaErrorNotReady;
+  cudaGetLastError();  // some drivers keep "not ready" as an error
+
+  open_gate(gate);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  const int wrong = have ? count_wrong(next, kCount, kEncoded) : 1;
+  say("the encoder has its frame: %d wrong; the host %s", wrong,
+      waits ? "did not wait" : "WAITED");
+  if (have) CUDA_CHECK(cudaFreeAsync(next, encoder));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaEventDestroy(freed));
+  CUDA_CHECK(cudaStreamDestroy(loader));
+  CUDA_CHECK(cudaStreamDestroy(encoder));
+  CUDA_CHECK(cudaMemPoolDestroy(pool));
+  destroy_gate(gate);
+
+  return waits ? exit_code(wrong) : EXIT_FAILURE;
+}

@@ -1,0 +1,56 @@
+// Exercise 69: one barrier short.
+//
+// Two ranks lend each other memory. Each one reads the other's, closes
+// it, and frees its own. The quick rank frees while the slow one still
+// reads. Let no rank free before the other one has closed.
+// It fails now because the trace finds: freed-while-open, or because
+// the slow rank reads nothing right.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 19;
+constexpr int kValue = 1000000;
+constexpr int kReads = 200;  // rank 1 is slow
+
+// Two ranks do the same. exchange() gives what the other one sent.
+int run(int rank, Channel& channel);
+
+template <class T>
+T exchange(Channel& channel, const T& mine) {
+  channel.send("exchange", mine);
+  return channel.receive<T>("exchange");
+}
+
+void barrier(Channel& channel) {
+  channel.signal("barrier");
+  channel.wait("barrier");
+}
+
+int run(int rank, Channel& channel) {
+  void* mine = allocate_values(kCount, kValue * (rank + 1));
+  void* theirs = open_memory(exchange(channel, handle_of(mine)));
+  barrier(channel);  // both have opened
+
+  int wrong = 0;
+  for (int i = 0; i < (rank == 0 ? 1 : kReads); ++i)
+    wrong += count_wrong(theirs, kCount, kValue * (2 - rank));
+  say("as rank %d reads the other's values: %d wrong", rank, wrong);
+
+  CUDA_CHECK(cudaIpcCloseMemHandle(theirs));
+  CUDA_CHECK(cudaFree(mine));
+
+  return exit_code(wrong);
+}
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) {
+    Channel channel = channel_from_parent(argv);
+    return run(1, channel);
+  }
+  require_gpus(1);
+  require_legacy_ipc();
+
+  Child child = start_again(argv);
+  return child.finish(run(0, child.channel));
+}

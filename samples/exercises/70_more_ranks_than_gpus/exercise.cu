@@ -1,0 +1,65 @@
+// Exercise 70: more ranks than GPUs.
+//
+// Each rank takes the GPU with its own number. On this machine there is
+// one GPU, so rank 1 takes one that does not exist. Let ranks share
+// GPUs in turn, however many of each there are.
+// It fails now with the code of cudaSetDevice.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include "exercise.h"
+
+constexpr int kCount = 1 << 19;
+constexpr int kValue = 1000000;
+
+// Two ranks do the same. exchange() gives what the other one sent.
+int run(int rank, Channel& channel);
+
+template <class T>
+T exchange(Channel& channel, const T& mine) {
+  channel.send("exchange", mine);
+  return channel.receive<T>("exchange");
+}
+
+void barrier(Channel& channel) {
+  channel.signal("barrier");
+  channel.wait("barrier");
+}
+
+int gpu_of(int rank) {
+  return rank;  // TODO
+}
+
+int run(int rank, Channel& channel) {
+  CUDA_CHECK(cudaSetDevice(gpu_of(rank)));
+  void* mine = allocate_values(kCount, kValue * (rank + 1));
+  void* theirs = open_memory(exchange(channel, handle_of(mine)));
+
+  const int wrong = count_wrong(theirs, kCount, kValue * (2 - rank));
+  say("as rank %d on GPU %d reads the other's values: %d wrong", rank,
+      gpu_of(rank), wrong);
+
+  // The same for eight GPUs and ranks that are not there.
+  int count = 0;
+  CUDA_CHECK(cudaGetDeviceCount(&count));
+  bool good = wrong == 0;
+  for (int other = 0; other < 64; ++other)
+    good &= gpu_of(other) >= 0 && gpu_of(other) < count;
+
+  CUDA_CHECK(cudaIpcCloseMemHandle(theirs));
+  barrier(channel);
+  CUDA_CHECK(cudaFree(mine));
+
+  return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) {
+    Channel channel = channel_from_parent(argv);
+    return run(1, channel);
+  }
+  require_gpus(1);
+  require_legacy_ipc();
+
+  Child child = start_again(argv);
+  return child.finish(run(0, child.channel));
+}
