@@ -153,6 +153,7 @@ const List& all_faults() {
     add_virtual_memory(*made);
     add_pools(*made);
     add_allocator(*made);
+    add_endpoints(*made);
     add_platform(*made);
     add_state(*made);
     add_paths(*made);

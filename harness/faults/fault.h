@@ -58,6 +58,7 @@ void add_virtual_memory(List& list);
 void add_pools(List& list);
 void add_allocator(List& list);
 void add_platform(List& list);
+void add_endpoints(List& list);
 void add_state(List& list);
 void add_paths(List& list);
 void add_allowed(List& list);

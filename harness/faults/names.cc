@@ -95,12 +95,17 @@ void* resolve_driver(const char* name) {
   static const auto entry =
       reinterpret_cast<decltype(&cudaGetDriverEntryPointByVersion)>(
           next(Face::kRuntime, "cudaGetDriverEntryPointByVersion"));
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  if (entry == nullptr || entry(name, &found, CUDART_VERSION, cudaEnableDefault,
-                                &result) != cudaSuccess)
-    return nullptr;
-  return found;
+  constexpr unsigned kNewest = 13050;  // for harness/toolkit/newer.h
+  if (entry == nullptr) return nullptr;
+  for (const unsigned version : {unsigned{CUDART_VERSION}, kNewest}) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (entry(name, &found, version, cudaEnableDefault, &result) ==
+            cudaSuccess &&
+        found != nullptr)
+      return found;
+  }
+  return nullptr;
 }
 
 void* resolve_runtime(const char* name) { return next(Face::kRuntime, name); }

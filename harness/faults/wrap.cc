@@ -3,6 +3,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "call.h"
+#include "harness/toolkit/newer.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

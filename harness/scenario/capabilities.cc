@@ -209,7 +209,8 @@ bool has_imex_channel() {
   if (const char* given = std::getenv("IPCLAB_MODEL_IMEX_CHANNEL"))
     return std::strcmp(given, "none") != 0;
   const char* profile = std::getenv("IPCLAB_PROFILE");
-  if (profile != nullptr && std::strcmp(profile, "fabric") == 0) return true;
+  if (profile != nullptr && std::strncmp(profile, "fabric", 6) == 0)
+    return true;
 
   glob_t found;
   bool may_open = false;

@@ -15,8 +15,12 @@ namespace ipclab {
 inline const Need legacy_memory{"legacy_memory"};  ///< cudaIpcGetMemHandle
 inline const Need legacy_events{"legacy_events"};  ///< cudaIpcGetEventHandle
 inline const Need vmm{"vmm"};                      ///< cuMemCreate
-inline const Need vmm_fd{"vmm_fd"};      ///< … exported to a descriptor
-inline const Need fabric{"fabric"};      ///< … created as fabric memory
+inline const Need vmm_fd{"vmm_fd"};  ///< … exported to a descriptor
+inline const Need fabric{"fabric"};  ///< … created as fabric memory
+/// cuLogicalEndpointCreate of an endpoint that can be exported
+inline const Need endpoints{"endpoints"};
+/// cuLogicalEndpointCreate of a multicast endpoint
+inline const Need endpoint_teams{"endpoint_teams"};
 inline const Need pools{"pools"};        ///< cudaMallocAsync
 inline const Need pool_fd{"pool_fd"};    ///< a pool exported to a descriptor
 inline const Need host_vmm{"host_vmm"};  ///< cuMemCreate, location HOST

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "harness/scenario/cuda.h"
+#include "harness/scenario/endpoint.h"
 #include "harness/scenario/json.h"
 #include "harness/scenario/leaks.h"
 
@@ -123,6 +124,27 @@ Attempt try_vmm(CUmemAllocationHandleType type,
   return result;
 }
 
+Attempt try_endpoint(CUlogicalEndpointProp wanted) {
+  if (newer_entry("cuFabricCpyBatchAsync") == nullptr)
+    return {"cuFabricCpyBatchAsync", "not in this driver", false};
+  int gpus = 0;
+  cudaGetDeviceCount(&gpus);
+  if (device_that_reaches_endpoints() >= gpus)
+    return {"cuFabricCpyBatchAsync", "only the owner's GPU, which may not",
+            false};
+  cuuint64_t alignment = 0, most = 0;
+  CUresult code = NEWER(cuLogicalEndpointGetLimits)(&alignment, &most, &wanted);
+  if (code != CUDA_SUCCESS) return tried("cuLogicalEndpointGetLimits", code);
+  CUlogicalEndpointId id = 0;
+  code = NEWER(cuLogicalEndpointIdReserve)(&id, 1);
+  if (code != CUDA_SUCCESS) return tried("cuLogicalEndpointIdReserve", code);
+  wanted.size = alignment;
+  code = NEWER(cuLogicalEndpointCreate)(id, &wanted);
+  if (code == CUDA_SUCCESS) NEWER(cuLogicalEndpointDestroy)(id);
+  NEWER(cuLogicalEndpointIdRelease)(id, 1);
+  return tried("cuLogicalEndpointCreate", code);
+}
+
 Attempt try_pools() {
   void* memory = nullptr;
   const cudaError_t code = cudaMallocAsync(&memory, 1, nullptr);
@@ -218,6 +240,19 @@ const std::vector<Question>& questions() {
        [] { return ask(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED); },
        [] { return try_vmm(CU_MEM_HANDLE_TYPE_FABRIC); },
        "share such memory between nodes, by 64 bytes"},
+      {"endpoints", "CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED",
+       [] {
+         return ask(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED);
+       },
+       [] { return try_endpoint(unicast_on(0, 1)); },
+       "copy to memory of other nodes, by a number"},
+      {"endpoint_teams",
+       "CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED",
+       [] {
+         return ask(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED);
+       },
+       [] { return try_endpoint(multicast_of(1, 1)); },
+       "copy to memory of several GPUs at once"},
       {"pools", "cudaDevAttrMemoryPoolsSupported",
        [] { return ask(cudaDevAttrMemoryPoolsSupported); }, try_pools,
        "allocate in stream order"},

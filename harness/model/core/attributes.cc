@@ -5,6 +5,7 @@
 
 #include "core/device.h"
 #include "core/profile.h"
+#include "harness/toolkit/newer.h"
 
 namespace ipclab::model {
 namespace {
@@ -85,7 +86,33 @@ CUuuid gpu_uuid(int gpu) {
   return uuid;
 }
 
+namespace {
+
+// Attributes of logical endpoints, which older headers lack. False for others.
+bool endpoint_attribute(int attribute, int* value) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED:
+      *value = profile().endpoints;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES:
+      *value = profile().endpoints ? CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC
+                                   : CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE;
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 CUresult device_attribute(int* value, int attribute, int gpu) {
+  constexpr int kKnowsEndpoints = 13030;
+  if (profile().driver_version >= kKnowsEndpoints &&
+      endpoint_attribute(attribute, value)) {
+    return CUDA_SUCCESS;
+  }
   if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) {
     *value = 0;
     return CUDA_ERROR_INVALID_VALUE;

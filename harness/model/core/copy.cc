@@ -22,6 +22,7 @@ struct Place {
   bool pageable = true;
   bool on_device = false;  // neither host nor managed
   bool sync_memops = false;
+  int gpu = -1;  // where the bytes are
   Pin pin;
 };
 
@@ -72,6 +73,7 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
   place->pageable = false;
   place->on_device = !found->on_host() && found->kind != Kind::kManaged;
   place->sync_memops = found->sync_memops;
+  if (place->on_device) place->gpu = found->gpu;
   if (in_window) place->pin = machine->window.pin(region.address, bytes);
   place->bytes =
       static_cast<char*>(in_window ? window.alias(region.address)
@@ -182,6 +184,17 @@ CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
     work = [=] { copy_rows(target.bytes, to, staged->data(), packed, extent); };
   }
   stream->submit({CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work)});
+  return CUDA_SUCCESS;
+}
+
+CUresult find_span(CUcontext stream, CUcontext current, uint64_t address,
+                   uint64_t size, bool written, Span* span) {
+  Place place;
+  const Access needed = written ? kReadWrite : kRead;
+  const CUresult error = locate({address, size, size}, {size, 1, 1},
+                                {stream, current, true}, needed, &place);
+  if (error != CUDA_SUCCESS || address == 0) return CUDA_ERROR_INVALID_VALUE;
+  *span = {place.bytes, place.gpu, std::move(place.pin)};
   return CUDA_SUCCESS;
 }
 

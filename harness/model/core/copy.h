@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/memory.h"
 #include "core/stream.h"
 
 namespace ipclab::model {
@@ -32,6 +33,17 @@ struct Extent {
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous);
+
+/// Bytes that lie side by side, where they really are.
+struct Span {
+  char* bytes = nullptr;
+  int gpu = -1;  ///< of the profile; -1: on the host
+  Pin pin;
+};
+/// The span that a copy in a stream of this context may use, by the rules of
+/// copy(). CUDA_ERROR_INVALID_VALUE for an address that is none.
+CUresult find_span(CUcontext stream, CUcontext current, uint64_t address,
+                   uint64_t size, bool written, Span* span);
 
 /// Sets elements of 1, 2 or 4 bytes; `extent.width` counts bytes.
 CUresult set(const std::shared_ptr<Stream>& stream, const Region& to,

@@ -20,6 +20,7 @@ struct Profile {
   bool vmm;             ///< virtual memory management
   int chunk_handles;    ///< handle types of cuMemCreate, a mask
   bool imex;            ///< this user may open IMEX channel 0
+  bool endpoints;       ///< the GPUs are in a fabric with logical endpoints
   bool driver_580;      ///< answers as driver 580 does where that departs from
                         ///< the documentation
   int driver_version;   ///< 1000 * major + 10 * minor

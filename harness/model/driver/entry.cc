@@ -2,6 +2,7 @@
 // The driver API: entry points by name, and the names of errors.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -55,6 +56,30 @@ constexpr Version kVersions[] = {
     {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
 };
 
+// Functions that came with a version of CUDA that not every profile's driver
+// has: the first version, and what their names begin with.
+struct Newer {
+  const char* names;
+  int version;
+};
+constexpr Newer kNewer[] = {
+    {"cuLogicalEndpoint", 13030},
+    {"cuDeviceGetFabricClusterUuid", 13040},
+    {"cuDeviceGetClique", 13040},
+    {"cuFabricCpyBatchAsync", 13050},
+};
+
+// Is a function of this name newer than the driver that the model plays, or
+// than the version that the program asks for?
+bool is_too_new(const std::string& name, int version) {
+  for (const Newer& newer : kNewer) {
+    if (name.rfind(newer.names, 0) == 0) {
+      return std::min(version, profile().driver_version) < newer.version;
+    }
+  }
+  return false;
+}
+
 void* own_symbol(const std::string& name) {
   static void* self = [] {
     Dl_info info;
@@ -67,6 +92,7 @@ void* own_symbol(const std::string& name) {
 
 // The symbol of a base name in a version of CUDA.
 void* entry_point(const std::string& name, int version) {
+  if (is_too_new(name, version)) return nullptr;
   bool listed = false;
   for (const Version& candidate : kVersions) {
     if (name != candidate.name) continue;

@@ -1,0 +1,272 @@
+// Bugs of logical endpoints, of copies over a fabric and of cliques.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "fault.h"
+#include "harness/toolkit/newer.h"
+
+namespace ipclab::faults {
+namespace {
+
+using Id = CUlogicalEndpointId;
+using Wanted = const CUlogicalEndpointProp*;
+using Copies = CUDA_FABRIC_COPY_BATCH_OP*;
+
+// What is refused is said to have worked.
+int refusal_told_as_success(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) call.fired();
+  return kSuccess;
+}
+
+// Nothing is done, and that is said to have worked.
+int nothing_done(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// --- numbers, endpoints, bindings -------------------------------------------
+
+int same_numbers_again(Call& call) {
+  static Id first = 0;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (first == 0) {
+    first = *call.at<Id*>(0);
+  } else {
+    *call.at<Id*>(0) = first;
+    call.fired();
+  }
+  return code;
+}
+
+int always_ready(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || *call.at<int*>(2) != 0) return code;
+  *call.at<int*>(2) = 1;
+  call.fired();
+  return code;
+}
+
+// The driver's own query comes first.
+int bound_without_query(Call& call) {
+  int status = 0;
+  DRIVER_CALL(cuLogicalEndpointQuery)(call.at<Id>(0), 1, &status);
+  call.fired();
+  return call.proceed();
+}
+
+int size_rounded(Call& call) {
+  CUlogicalEndpointProp wanted = *call.at<Wanted>(1);
+  cuuint64_t alignment = 1, most = 0;
+  DRIVER_CALL(cuLogicalEndpointGetLimits)(&alignment, &most, &wanted);
+  wanted.size = (wanted.size + alignment - 1) / alignment * alignment;
+  if (wanted.size == call.at<Wanted>(1)->size) return call.proceed();
+  call.at<Wanted>(1) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+// An argument of this type is taken as 0.
+template <class T, size_t index>
+int argument_is_zero(Call& call) {
+  if (call.at<T>(index) != T{}) {
+    call.at<T>(index) = T{};
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int other_device_accepted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<CUdevice>(1) == 0) return code;
+  call.fired();
+  return kSuccess;
+}
+
+int host_memory_refused(Call& call) {
+  CUmemAllocationProp properties{};
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
+  (&properties, call.at<CUmemGenericAllocationHandle>(3));
+  if (properties.location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// --- other processes ---------------------------------------------------------
+
+// What is imported is another endpoint, with memory of the importer.
+int imported_as_new(Call& call) {
+  const Id id = call.at<Id>(0);
+  CUlogicalEndpointProp wanted{};
+  wanted.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST;
+  wanted.size = 64 << 20;
+  CUmemAllocationProp memory{};
+  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  int status = 0;
+  call.fired();
+  DRIVER_CALL(cuLogicalEndpointCreate)(id, &wanted);
+  DRIVER_CALL(cuLogicalEndpointQuery)(id, 1, &status);
+  DRIVER_CALL(cuMemCreate)(&handle, wanted.size, &memory, 0);
+  return DRIVER_CALL(cuLogicalEndpointBindMem)(id, 0, 0, handle, 0, wanted.size,
+                                               0);
+}
+
+// --- copies ------------------------------------------------------------------
+
+int offsets_ignored(Call& call) {
+  const Copies list = call.at<Copies>(1);
+  std::vector<CUDA_FABRIC_COPY_BATCH_OP> copies(list,
+                                                list + call.at<size_t>(0));
+  for (auto& copy : copies)
+    for (CUfabricCpyOperand* side : {&copy.src, &copy.dst})
+      if (side->type == CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT &&
+          side->op.le.offset != 0) {
+        side->op.le.offset = 0;
+        call.fired();
+      }
+  call.at<Copies>(1) = copies.data();
+  return call.proceed();
+}
+
+int done_at_once(Call& call) {
+  if (call.at<CUstream>(3) == nullptr) return call.proceed();
+  const cudaStream_t other = private_stream();
+  call.at<CUstream>(3) = other;
+  call.fired();
+  const int code = call.proceed();
+  cudaStreamSynchronize(other);
+  return code;
+}
+
+int first_copy_only(Call& call) {
+  if (call.at<size_t>(0) > 1) {
+    call.at<size_t>(0) = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int empty_copies_unchecked(Call& call) {
+  const Copies list = call.at<Copies>(1);
+  for (size_t i = 0; i < call.at<size_t>(0); ++i)
+    if (list[i].size != 0) return call.proceed();
+  return nothing_done(call);
+}
+
+int copy_flags_ignored(Call& call) {
+  const Copies list = call.at<Copies>(1);
+  std::vector<CUDA_FABRIC_COPY_BATCH_OP> copies(list,
+                                                list + call.at<size_t>(0));
+  for (auto& copy : copies) {
+    if (copy.flags != 0) call.fired();
+    copy.flags = 0;
+  }
+  call.at<Copies>(1) = copies.data();
+  return call.proceed();
+}
+
+// --- cliques -----------------------------------------------------------------
+
+int all_cliques_told(Call& call) {
+  size_t all = 0;
+  DRIVER_CALL(cuDeviceGetCliqueCount)(&all, call.at<CUdevice>(2));
+  if (*call.at<size_t*>(1) < all) {
+    *call.at<size_t*>(1) = all;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int a_cluster_for_each_device(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUdevice>(1) == 0) return code;
+  call.at<CUuuid*>(0)->bytes[0] ^= 1;
+  call.fired();
+  return code;
+}
+
+}  // namespace
+
+void add_endpoints(List& list) {
+  list.named("endpoint-numbers-again",
+             "numbers of endpoints that are reserved are given out again",
+             {"cuLogicalEndpointIdReserve"}, same_numbers_again);
+  list.named("endpoint-id-released-in-use",
+             "a number that has an endpoint, or is not reserved, is released",
+             {"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
+  list.named("endpoint-ready-too-early",
+             "an endpoint is called ready while its team lacks a device",
+             {"cuLogicalEndpointQuery"}, always_ready);
+  list.named("endpoint-bind-without-query",
+             "memory is bound to an endpoint that nobody has asked for",
+             {"cuLogicalEndpointBindMem"}, bound_without_query);
+  list.named("endpoint-size-unchecked",
+             "an endpoint of a size between two units is created",
+             {"cuLogicalEndpointCreate"}, size_rounded);
+  list.named("endpoint-memory-offset-ignored",
+             "the beginning of memory is bound instead of a part of it",
+             {"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
+  list.named("endpoint-bind-flags-ignored",
+             "a binding with a flag that does not exist is accepted",
+             {"cuLogicalEndpointBindMem"},
+             argument_is_zero<unsigned long long, 6>);
+  list.named("endpoint-address-unchecked",
+             "an address that cannot be bound is said to be bound",
+             {"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
+  list.named("endpoint-memory-unchecked",
+             "memory that cannot be bound is said to be bound",
+             {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
+  list.named("endpoint-device-ignored",
+             "a device binds memory to an endpoint that is not its own",
+             {"cuLogicalEndpointBindMem"}, other_device_accepted, 2);
+  list.named("endpoint-host-refused",
+             "host memory of the nearest node cannot be bound",
+             {"cuLogicalEndpointBindMem"}, host_memory_refused);
+  list.named("endpoint-unbind-does-nothing", "what is unbound stays bound",
+             {"cuLogicalEndpointUnbind"}, nothing_done);
+  list.named("endpoint-destroy-does-nothing",
+             "a destroyed endpoint keeps its number and its bindings",
+             {"cuLogicalEndpointDestroy"}, nothing_done);
+  list.named("endpoint-import-fresh",
+             "an import gives another endpoint than the exporter's",
+             {"cuLogicalEndpointImport"}, imported_as_new);
+  list.named("endpoint-import-unchecked",
+             "an import that is refused is said to have worked",
+             {"cuLogicalEndpointImport"}, refusal_told_as_success);
+  list.named("endpoint-export-none",
+             "an endpoint that was created for no export is exported",
+             {"cuLogicalEndpointExport"}, refusal_told_as_success);
+  list.named("endpoint-offset-ignored",
+             "a copy goes to the beginning of an endpoint, not to its offset",
+             {"cuFabricCpyBatchAsync"}, offsets_ignored);
+  list.named("fabric-copy-too-early",
+             "a batch of copies does not wait for its stream",
+             {"cuFabricCpyBatchAsync"}, done_at_once);
+  list.named("fabric-copy-first-only", "only the first copy of a batch is done",
+             {"cuFabricCpyBatchAsync"}, first_copy_only);
+  list.named("fabric-copy-zero-unchecked",
+             "the operands of a copy of no bytes are not looked at",
+             {"cuFabricCpyBatchAsync"}, empty_copies_unchecked);
+  list.named("fabric-copy-flags-ignored",
+             "a copy with a flag that does not exist is done",
+             {"cuFabricCpyBatchAsync"}, copy_flags_ignored);
+  list.named("fabric-copy-unchecked",
+             "a batch of copies that is refused is said to be queued",
+             {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
+  list.named("fabric-copy-silent",
+             "copies over a fabric that is not there are said to be queued",
+             {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
+  list.named("cliques-too-many",
+             "more cliques are written than the array has room for",
+             {"cuDeviceGetCliqueInfo"}, all_cliques_told);
+  list.named("cluster-of-each-device",
+             "devices of one clique are said to be in different clusters",
+             {"cuDeviceGetFabricClusterUuid"}, a_cluster_for_each_device, 2);
+}
+
+}  // namespace ipclab::faults

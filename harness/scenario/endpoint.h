@@ -1,0 +1,110 @@
+// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), for tests
+// that are built with CUDA 13.0, too: the functions are found by name, and a
+// driver that lacks them has no capability `endpoints`.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/vmm.h"
+#include "harness/toolkit/newer.h"
+
+namespace ipclab {
+
+/// The address of a function of CUDA 13.1 to 13.5; null if the driver lacks it.
+void* newer_entry(const char* name);
+/// The same; ends the role if it is missing.
+void* require_newer_entry(const char* name);
+
+/// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that came after
+/// CUDA 13.0.
+#define NEWER(function) \
+  reinterpret_cast<decltype(&function)>(require_newer_entry(#function))
+
+/// A device whose streams may copy to and from a unicast endpoint of device 0:
+/// 0 if the owner may use its own endpoint, else 1, which must be there.
+int device_that_reaches_endpoints();
+
+/// Properties of a unicast endpoint of a device; it can be exported.
+CUlogicalEndpointProp unicast_on(int device, size_t bytes);
+/// Properties of a multicast endpoint with a team of this size; it can be
+/// exported.
+CUlogicalEndpointProp multicast_of(int devices, size_t bytes);
+
+/// What cuLogicalEndpointGetLimits says.
+struct EndpointLimits {
+  cuuint64_t alignment;  ///< of sizes and offsets, in bytes
+  cuuint64_t most;       ///< bytes of the largest endpoint
+};
+/// The limits of an endpoint with these properties.
+EndpointLimits limits_of(const CUlogicalEndpointProp& wanted);
+/// A size that both bindings to a unicast endpoint and memory of cuMemCreate
+/// can have.
+size_t endpoint_granule();
+
+/// Reserved numbers for endpoints.
+class EndpointIds {
+ public:
+  /// Reserves with cuLogicalEndpointIdReserve.
+  explicit EndpointIds(unsigned count = 1);
+  EndpointIds(const EndpointIds&) = delete;
+  ~EndpointIds();
+  /// The number at an index.
+  CUlogicalEndpointId operator[](unsigned index) const {
+    return first_ + index;
+  }
+
+ private:
+  CUlogicalEndpointId first_ = 0;
+  unsigned count_;
+};
+
+/// An endpoint with a number of its own, made or imported.
+class Endpoint {
+ public:
+  /// Creates, and waits until the endpoint is ready if it is a unicast one.
+  explicit Endpoint(const CUlogicalEndpointProp& wanted);
+  /// Imports, and waits until the endpoint is ready.
+  explicit Endpoint(const CUlogicalEndpointFabricHandle& handle);
+  Endpoint(const Endpoint&) = delete;
+  ~Endpoint();
+  /// The number.
+  CUlogicalEndpointId id() const { return ids_[0]; }
+  /// Exports.
+  CUlogicalEndpointFabricHandle handle() const;
+  /// Waits until a query says that it is ready: a role without end is ended by
+  /// the scenario.
+  void wait_until_ready() const;
+  /// Binds memory of cuMemCreate from its beginning.
+  void bind(size_t offset, const Chunk& chunk, size_t bytes,
+            int device = 0) const;
+  /// Unbinds what was bound there.
+  void unbind(size_t offset, size_t bytes, int device = 0) const;
+  /// Destroys now, where destroying is the step that matters.
+  void destroy();
+
+ private:
+  EndpointIds ids_;
+  bool there_ = false;
+};
+
+/// One side of a copy: an address, or an offset of an endpoint.
+CUfabricCpyOperand operand(const void* address);
+/// The same at an offset of an endpoint.
+CUfabricCpyOperand operand(CUlogicalEndpointId id, size_t offset);
+/// One copy of a batch.
+CUDA_FABRIC_COPY_BATCH_OP copy_op(const CUfabricCpyOperand& to,
+                                  const CUfabricCpyOperand& from, size_t bytes);
+/// What cuFabricCpyBatchAsync gives for a batch.
+CUresult queue_copies(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
+                      cudaStream_t stream);
+/// Writes the pattern to an offset of an endpoint of device 0 by a copy from
+/// device_that_reaches_endpoints(), and waits. The current device stays.
+void endpoint_write(CUlogicalEndpointId id, size_t offset, size_t bytes,
+                    Pattern pattern);
+/// A copy from an offset of a unicast endpoint brings the pattern.
+testing::AssertionResult endpoint_reads(CUlogicalEndpointId id, size_t offset,
+                                        size_t bytes, Pattern pattern);
+
+}  // namespace ipclab

@@ -1,0 +1,155 @@
+// What cuda.h of CUDA 13.5 declares and the suite judges, for a build with an
+// older toolkit: a program of CUDA 13.0 may ask a newer driver for these
+// functions by name. With a toolkit that has them this header declares nothing;
+// both must agree on the sizes and places below.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+
+#include <cstddef>
+
+#if CUDA_VERSION < 13050
+#define IPCLAB_NEWER_ATTRIBUTE(name, number) \
+  constexpr auto name = static_cast<CUdevice_attribute>(number)
+IPCLAB_NEWER_ATTRIBUTE(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED,
+                       153);
+IPCLAB_NEWER_ATTRIBUTE(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED,
+                       154);
+IPCLAB_NEWER_ATTRIBUTE(
+    CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED,
+    156);
+IPCLAB_NEWER_ATTRIBUTE(
+    CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES, 158);
+#undef IPCLAB_NEWER_ATTRIBUTE
+
+// Cliques of a fabric (CUDA 13.4).
+enum CUcliqueType {
+  CU_CLIQUE_TYPE_UNICAST_POINTER = 0,
+  CU_CLIQUE_TYPE_MULTICAST_POINTER = 1,
+  CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT = 2,
+  CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT = 3,
+};
+struct CUcliqueInfo {
+  CUcliqueType type;
+  unsigned id;
+};
+
+// Logical endpoints (CUDA 13.3).
+using CUlogicalEndpointId = cuuint32_t;
+enum CUlogicalEndpointIpcHandleType {
+  CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE = 0,
+  CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC = 1,
+};
+enum CUlogicalEndpointType {
+  CU_LOGICAL_ENDPOINT_TYPE_INVALID = 0,
+  CU_LOGICAL_ENDPOINT_TYPE_UNICAST = 1,
+  CU_LOGICAL_ENDPOINT_TYPE_MULTICAST = 2,
+};
+enum CUlogicalEndpointFlag {
+  CU_LOGICAL_ENDPOINT_FLAG_NONE = 0,
+  CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS = 1,
+};
+struct CUlogicalEndpointFabricHandle {
+  unsigned char data[CU_IPC_HANDLE_SIZE];
+};
+struct CUlogicalEndpointProp {
+  CUlogicalEndpointType type;
+  union {
+    struct {
+      CUdevice device;
+    } unicast;
+    struct {
+      unsigned numDevices;
+    } multicast;
+  };
+  unsigned long long size;
+  unsigned ipcHandleTypes;
+  unsigned flags;
+};
+
+// Copies over a fabric (CUDA 13.5).
+enum CUfabricCpyOperandType {
+  CU_FABRIC_COPY_OPERAND_TYPE_POINTER = 1,
+  CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT = 2,
+};
+struct CUfabricCpyOperand {
+  CUfabricCpyOperandType type;
+  union {
+    struct {
+      CUdeviceptr ptr;
+      CUmemLocation locHint;
+    } ptr;
+    struct {
+      CUlogicalEndpointId id;
+      cuuint64_t offset;
+    } le;
+  } op;
+};
+struct CUDA_FABRIC_COPY_BATCH_OP {
+  CUfabricCpyOperand src;
+  CUfabricCpyOperand dst;
+  size_t size;
+  unsigned flags;
+};
+
+extern "C" {
+CUresult cuDeviceGetFabricClusterUuid(CUuuid* uuid, CUdevice device);
+CUresult cuDeviceGetCliqueCount(size_t* count, CUdevice device);
+CUresult cuDeviceGetCliqueInfo(CUcliqueInfo* cliques, size_t* count,
+                               CUdevice device);
+CUresult cuLogicalEndpointIdReserve(CUlogicalEndpointId* first,
+                                    cuuint32_t count);
+CUresult cuLogicalEndpointIdRelease(CUlogicalEndpointId first,
+                                    cuuint32_t count);
+CUresult cuLogicalEndpointCreate(CUlogicalEndpointId id,
+                                 const CUlogicalEndpointProp* wanted);
+CUresult cuLogicalEndpointAddDevice(CUlogicalEndpointId id, CUdevice device);
+CUresult cuLogicalEndpointDestroy(CUlogicalEndpointId id);
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId id, CUdevice device,
+                                   cuuint64_t offset, void* address,
+                                   cuuint64_t size, unsigned long long flags);
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId id, CUdevice device,
+                                  cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memory,
+                                  cuuint64_t memory_offset, cuuint64_t size,
+                                  unsigned long long flags);
+CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId id, CUdevice device,
+                                 cuuint64_t offset, cuuint64_t size);
+CUresult cuLogicalEndpointExport(void* handle, CUlogicalEndpointId id,
+                                 CUlogicalEndpointIpcHandleType type);
+CUresult cuLogicalEndpointImport(CUlogicalEndpointId id, const void* handle,
+                                 CUlogicalEndpointIpcHandleType type);
+CUresult cuLogicalEndpointGetLimits(cuuint64_t* alignment, cuuint64_t* most,
+                                    const CUlogicalEndpointProp* wanted);
+CUresult cuLogicalEndpointQuery(CUlogicalEndpointId id, cuuint32_t count,
+                                int* status);
+CUresult cuFabricCpyBatchAsync(size_t count, CUDA_FABRIC_COPY_BATCH_OP* list,
+                               unsigned long long flags, CUstream stream);
+}
+#endif
+
+static_assert(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED == 153);
+static_assert(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED == 154);
+static_assert(
+    CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_ACCESS_ON_OWNER_DEVICE_SUPPORTED ==
+    156);
+static_assert(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_SUPPORTED_HANDLE_TYPES ==
+              158);
+static_assert(CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT == 3);
+static_assert(sizeof(CUcliqueInfo) == 8);
+static_assert(CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC == 1);
+static_assert(CU_LOGICAL_ENDPOINT_TYPE_MULTICAST == 2);
+static_assert(CU_LOGICAL_ENDPOINT_FLAG_COUNTED_OPS == 1);
+static_assert(sizeof(CUlogicalEndpointFabricHandle) == 64);
+static_assert(sizeof(CUlogicalEndpointProp) == 24);
+static_assert(offsetof(CUlogicalEndpointProp, unicast) == 4);
+static_assert(offsetof(CUlogicalEndpointProp, size) == 8);
+static_assert(offsetof(CUlogicalEndpointProp, flags) == 20);
+static_assert(CU_FABRIC_COPY_OPERAND_TYPE_POINTER == 1);
+static_assert(CU_FABRIC_COPY_OPERAND_TYPE_LOGICAL_ENDPOINT == 2);
+static_assert(sizeof(CUfabricCpyOperand) == 24);
+static_assert(offsetof(CUfabricCpyOperand, op) == 8);
+static_assert(offsetof(CUfabricCpyOperand, op.le.offset) == 16);
+static_assert(sizeof(CUDA_FABRIC_COPY_BATCH_OP) == 64);
+static_assert(offsetof(CUDA_FABRIC_COPY_BATCH_OP, size) == 48);
