@@ -26,6 +26,7 @@ FUNCTION = re.compile(r"^(?:[\w:<>,*&\[\]]+[ *&]+)+(\w+)\(")
 ROLES = ("exporter", "importer")
 # What it costs to leave a step without a line, to go back, to stay, to go on.
 UNKNOWN, BACK, STAY, ON, ELSEWHERE = 4.0, 2.0, 0.2, 0.02, 1.5
+ASKED = 0.01
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,9 @@ def _in_order(lines: list[Line], process: str, first: bool) -> list[tuple[Line, 
         for line in inside
         if line.number not in met
     ]
-    return [(x, 0.0) for x in order] + [(x, ELSEWHERE) for x in rest]
+    # What can be the lesson's own call is no question to the machine.
+    asked = [(x, ASKED if x.helper.startswith("require") else 0.0) for x in order]
+    return asked + [(x, ELSEWHERE) for x in rest]
 
 
 def _entered(

@@ -56,40 +56,80 @@ def _item(lesson: Lesson) -> str:
 
 
 def picture(lessons: list[Lesson]) -> str:
-    """The map as inline SVG: a box a lesson, an arrow to what builds on it.
+    """The map as inline SVG: a box a chapter with its lessons, an arrow to a chapter
+    that builds on it. What a lesson builds on stands beside it, because lines between
+    so many would cross.
 
     A list follows it, which the style sheet shows on a phone instead. Raises
     Missing if Graphviz cannot draw it.
     """
-    items = "".join(
-        f'<li><a href="{page_of(x["lesson"])}.html">{x["lesson"][:2]} '
-        f"{escape(x['title'])}</a></li>\n"
-        for x in lessons
-    )
+    items = ""
+    for title, members in by_chapter(lessons).items():
+        listed = "".join(
+            f'<li><a href="{page_of(x["lesson"])}.html">{x["lesson"][:2]} '
+            f"{escape(x['title'])}</a>{escape(_after(x, ', '))}</li>\n"
+            for x in members
+        )
+        items += f"<li>{escape(title)}\n<ul>\n{listed}</ul></li>\n"
     drawn = inline_svg(_graph(lessons), "map", "Map of the lessons")
     return f"{drawn}<ul>\n{items}</ul>\n"
+
+
+def _after(lesson: Lesson, between: str = "") -> str:
+    numbers = ", ".join(x[:2] for x in lesson["builds_on"])
+    return f"{between}after {numbers}" if numbers else ""
 
 
 def _graph(lessons: list[Lesson]) -> str:
     lines = [
         "digraph lessons {",
-        "rankdir=LR; ranksep=0.5; nodesep=0.12; node [shape=box, style=rounded, "
-        'height=0.36, fontname="DejaVu Sans", fontsize=12]; edge [arrowsize=0.6];',
-        'graph [fontname="DejaVu Sans", fontsize=13];',
+        "rankdir=LR; ranksep=0.45; nodesep=0.3; edge [arrowsize=0.7];",
+        'node [shape=plain, fontname="DejaVu Sans", fontsize=12];',
     ]
     for title, members in by_chapter(lessons).items():
-        lines.append(f'subgraph cluster_{members[0]["lesson"][0]} {{ label="{title}";')
+        number = members[0]["lesson"][0]
+        rows = f'<tr><td align="left" colspan="2"><b>{escape(title)}</b></td></tr>'
         for lesson in members:
             name = lesson["lesson"]
-            topic = lesson["title"].partition(":")[0]
-            lines.append(
-                f'"{name}" [label="{name[:2]} {topic}", '
-                f'URL="{page_of(name)}.html", tooltip="{lesson["title"]}"];'
+            topic = f"{name[:2]} {lesson['title'].partition(':')[0]}"
+            after = _after(lesson)
+            small = f'<font point-size="10">{after}&#160;</font>' if after else ""
+            rows += (
+                f'<tr><td align="left" href="{page_of(name)}.html" '
+                f'title="{escape(lesson["title"])}">{escape(topic)}</td>'
+                f'<td align="right">{small}</td></tr>'
             )
-        lines.append("}")
-    for lesson in lessons:
-        lines += [f'"{x}" -> "{lesson["lesson"]}";' for x in lesson["builds_on"]]
+        lines.append(
+            f'{number} [label=<<table border="1" cellborder="0" cellspacing="0" '
+            f'cellpadding="4" style="rounded">{rows}</table>>];'
+        )
+    lines += [f"{x} -> {y};" for x, y in sorted(steps_between(lessons))]
     return "\n".join([*lines, "}"])
+
+
+def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
+    """Pairs of chapters of which the second builds on the first, without those that
+    follow from others.
+
+    >>> lesson = {"lesson": "10_b", "builds_on": ["01_a"]}
+    >>> steps_between([lesson, {"lesson": "20_c", "builds_on": ["01_a", "10_b"]}])
+    {('0', '1'), ('1', '2')}
+    """
+    direct: dict[str, set[str]] = {}
+    for lesson in lessons:
+        own = lesson["lesson"][0]
+        before = {x[0] for x in lesson["builds_on"]} - {own}
+        direct.setdefault(own, set()).update(before)
+    reached: dict[str, set[str]] = {}
+    for chapter in sorted(direct):  # builds on smaller numbers only
+        near = direct[chapter]
+        reached[chapter] = near.union(*(reached.get(x, set()) for x in near))
+    return {
+        (before, chapter)
+        for chapter, near in direct.items()
+        for before in near
+        if not any(before in reached.get(x, set()) for x in near - {before})
+    }
 
 
 def inline_svg(graph: str, style: str, title: str) -> str:

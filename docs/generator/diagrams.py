@@ -19,6 +19,7 @@ from ipclab.trace import pictures
 from ipclab.trace.sequence import Step
 
 MOST_STEPS = 48
+AFTER_DEATH = 10
 
 
 def figure(
@@ -31,8 +32,9 @@ def figure(
     """
     steps, where = located(lesson, program, common)
     title = f"Sequence of lesson {lesson.folder}"
-    told = pictures.sequence(steps, lesson.names, title, links, MOST_STEPS)
-    for i, (step, place) in enumerate(zip(steps[:MOST_STEPS], where, strict=False)):
+    most = _shown(steps)
+    told = pictures.sequence(steps, lesson.names, title, links, most)
+    for i, (step, place) in enumerate(zip(steps[:most], where, strict=False)):
         told = told.replace(
             f'data-step="{i}"', f'data-step="{i}" {_attributes(step, place)}', 1
         )
@@ -58,7 +60,15 @@ def located(
     """
     steps = traces.steps(lesson, program + common)
     where = align.places(steps[: 2 * MOST_STEPS], program, common, lesson.names[0])
-    return _folded(steps, where)
+    kept, places = _folded(steps, where)
+    return [*kept, *steps[len(where) :]], places
+
+
+def _shown(steps: Sequence[Step]) -> int:
+    """How many steps are drawn: so many, and on to a death with what follows it."""
+    near = enumerate(steps[: 2 * MOST_STEPS - AFTER_DEATH])
+    deaths = [i + AFTER_DEATH for i, step in near if step.kind == "death"]
+    return max([MOST_STEPS, *deaths])
 
 
 def _folded(

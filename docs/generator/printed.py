@@ -45,7 +45,9 @@ def page(book: Book, pages: Mapping[str, Page], version: str) -> str:
             for name in part.pages
         )
         contents.append(f"<li>{title}<ul>\n{listed}</ul></li>\n")
-    sections = "".join(_section(pages[name], set(names)) for name in names)
+    sections = "".join(
+        _section(pages[name], _title(book, pages[name]), set(names)) for name in names
+    )
     return (
         f"{OPENING}<h1>CUDA IPC, lesson by lesson</h1>\n<p>ipclab {escape(version)}. "
         '<a href="index.html">To the pages</a></p>\n<nav aria-label="Contents">\n'
@@ -53,14 +55,20 @@ def page(book: Book, pages: Mapping[str, Page], version: str) -> str:
     )
 
 
-def _section(page: Page, inside: Iterable[str]) -> str:
+def _title(book: Book, page: Page) -> str:
+    """With the number of a lesson, by which other pages name it."""
+    number = page.name.removeprefix("lesson_") if page.name in book.lessons else ""
+    return f"{number} {page.title}".strip()
+
+
+def _section(page: Page, title: str, inside: Iterable[str]) -> str:
     body = re.sub(r'\bid="([^"]+)"', rf'id="{page.name}--\1"', page.body)
     body = LINK.sub(lambda link: _led(link, page.name, inside), body)
     body = body.replace("<details>", "<details open>")
     # One level down: the book's own title is the first.
     body = re.sub(r"<(/?)h([2-5])\b", lambda x: f"<{x[1]}h{int(x[2]) + 1}", body)
     return (
-        f'<section class="page" id="{page.name}">\n<h2>{escape(page.title)}</h2>\n'
+        f'<section class="page" id="{page.name}">\n<h2>{escape(title)}</h2>\n'
         f"{body}\n</section>\n"
     )
 

@@ -24,7 +24,14 @@ TYPED = [
     *(TOP / "docs/pages").glob("*.dox"),
     *(TOP / "docs").glob("*.md"),
 ]
-SECTIONS = ("learn", "picture", "code", "out", "why", "wrong", "try", "proof")
+SECTIONS = (
+    *("learn", "picture", "code", "predict", "out", "why"),
+    *("wrong", "points", "try", "proof"),
+)
+ANSWERED = re.compile(
+    r"^\*\*\d+\.\*\* (.*?\?)\n\n@answer\n\n(.*?)\n\n@end_answer",
+    re.MULTILINE | re.DOTALL,
+)
 COMMAND = re.compile(r"[@\\](code|verbatim|dot|msc|startuml)\b")
 
 
@@ -102,6 +109,42 @@ def test_a_walkthrough_has_its_sections_in_order(path: Path) -> None:
     assert [x for x in found if x in SECTIONS] == list(SECTIONS)
 
 
+def section(page: str, name: str) -> str:
+    """What a walkthrough says in one of its sections."""
+    pattern = rf"^@section lesson_\d\d_{name} .*?\n(.*?)^@section"
+    found = re.search(pattern, page, re.M | re.S)
+    return found[1] if found else ""
+
+
+def unanswered(page: str) -> list[str]:
+    """What is wrong with the questions and the key points of a walkthrough."""
+    asked, points = section(page, "predict"), section(page, "points")
+    faults = []
+    if len(re.findall(r"^- ", points, re.M)) != 3:
+        faults.append("not three key points")
+    rest = ANSWERED.sub("", asked).strip()
+    if len(ANSWERED.findall(asked)) < 2 or rest:
+        faults.append(f"not two questions with their answers; left over: {rest}")
+    return faults
+
+
+@pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.parent.name)
+def test_a_walkthrough_asks_before_it_tells_and_ends_in_three_points(
+    path: Path,
+) -> None:
+    assert not unanswered(path.read_text())
+
+
+def test_answers_are_folded_until_somebody_wants_them(
+    site: Site, lessons: Lessons
+) -> None:
+    for lesson in lessons:
+        page = site.text(f"{page_of(lesson['lesson'])}.html")
+        asked = re.search(r'<h2 id="\w+_predict">(.*?)<h2 ', page, re.S)
+        assert asked and asked[1].count("<summary>Answer</summary>") >= 2, lesson
+        assert len(re.findall(r"<details>\s*<summary>Answer", asked[1])) >= 2
+
+
 @pytest.mark.parametrize("path", WALKTHROUGHS, ids=lambda path: path.parent.name)
 def test_a_walkthrough_takes_code_and_output_from_its_program(path: Path) -> None:
     page, topic = path.read_text(), path.stem
@@ -169,6 +212,20 @@ def test_documents_are_there_to_their_end(site: Site) -> None:
 
 
 # --- planted faults ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("- A handle orders", "A handle orders", "not three"),
+        ("@answer\n\nPerhaps.", "Perhaps.", "not two questions"),
+        ("address. Are the two addresses equal?", "address.", "not two questions"),
+    ],
+)
+def test_a_question_without_an_answer_is_noticed(old: str, new: str, told: str) -> None:
+    page = (TOP / "samples/01_legacy_memory/legacy_memory.dox").read_text()
+    assert old in page
+    assert told in "".join(unanswered(page.replace(old, new)))
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,21 @@ const box = svg.getBoundingClientRect();
 return {width: box.width, height: box.height, ink: rgb(text.fill), paper,
         notes: svg.querySelectorAll("rect.call").length};
 """
+# Texts of the map through which a line goes.
+CROSSED = """
+const texts = [...document.querySelectorAll("figure.map .node text")]
+  .map((text) => [text.textContent, text.getBBox()]);
+const crossed = new Set();
+for (const line of document.querySelectorAll("figure.map .edge path")) {
+  for (let at = 0; at <= line.getTotalLength(); at += 2) {
+    const {x, y} = line.getPointAtLength(at);
+    for (const [text, box] of texts)
+      if (x > box.x && x < box.x + box.width && y > box.y && y < box.y + box.height)
+        crossed.add(text);
+  }
+}
+return [...crossed];
+"""
 CUT = """
 return [...document.querySelectorAll("figure.sequence rect.call + text")]
   .filter((text) => text.getBBox().width > text.previousSibling.getBBox().width)
@@ -250,7 +265,34 @@ def test_the_map_leads_to_every_lesson(
     assert sorted(leads) == [f"{page_of(x['lesson'])}.html" for x in lessons]
 
 
+def test_no_line_of_the_map_goes_through_text(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "index.html", width=1440)
+    lines = "return document.querySelectorAll('figure.map .edge path').length"
+    assert page.run(lines) >= 5
+    assert not page.run(CROSSED)
+
+
+def test_a_phone_has_the_map_as_a_list(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    page = browser.open(site.folder / "index.html", width=PHONE)
+    shown = page.run("return document.querySelector('figure.map + ul').innerText")
+    assert all(f"{x['lesson'][:2]} {x['title']}" in shown for x in lessons)
+    assert "after 13, 30, 50, 62" in shown
+
+
 # --- planted faults ---------------------------------------------------------
+
+
+def test_a_line_through_text_is_noticed(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "index.html", width=1440)
+    moved = """
+    const text = document.querySelector("figure.map .node text").getBBox();
+    const line = document.querySelector("figure.map .edge path");
+    line.setAttribute("d", `M${text.x - 50},${text.y + 5}h400`);
+    """
+    page.run(moved)
+    assert "Legacy memory handles" in page.run(CROSSED)
 
 
 def test_a_lesson_out_of_the_menu_is_noticed(

@@ -1,5 +1,5 @@
-// What a role has done so far, kept where it survives the role: a page shared
-// with the referee. A role that crashes or hangs leaves its last call here.
+// What a role has done so far, in a page that it shares with the referee. So
+// the last call is still there after the role has crashed or hung.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@ inline int64_t now_ns() {
   return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/// The last `kEntries` things that one role did.
+/// The last `kEntries` calls and steps of one role.
 struct Board {
   static constexpr uint64_t kEntries = 1024;
 
@@ -33,11 +33,11 @@ struct Board {
   std::atomic<uint64_t> written;  // entries so far, also those overwritten
   Entry entries[kEntries];
 
-  /// Adds an entry; any thread may call it. If a thread repeats one call with
-  /// nothing in between, only the first two are kept.
+  /// Adds an entry; any thread may call this. If a thread repeats the same
+  /// call, only the first two entries are kept.
   void note(Kind kind, const char* text, int64_t bytes = 0);
 
-  /// The text of the last entry of that kind, empty if there is none.
+  /// The text of the last entry of this kind, empty if there is none.
   std::string last(Kind kind) const;
 };
 static_assert(sizeof(Board::Entry) == 128);

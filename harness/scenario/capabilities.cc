@@ -33,8 +33,8 @@ struct Ended {
   int status;  // of waitpid(2)
 };
 
-// Reads what a child writes until it ends. One that has not ended after so many
-// milliseconds is killed.
+// Reads what a child writes until it ends. Kills the child if it has not ended
+// after this many milliseconds.
 Ended read_until_end(pid_t child, const Descriptor& input, int milliseconds) {
   const int64_t until = now_ns() + milliseconds * 1000000LL;
   const auto left = [until] {
@@ -56,8 +56,8 @@ Ended read_until_end(pid_t child, const Descriptor& input, int milliseconds) {
   return ended;
 }
 
-// Runs this program with --ipclab_probe: the referee itself must not touch
-// CUDA, and a driver that crashes must not end the referee, too.
+// Runs this program with --ipclab_probe in a new process: the referee must not
+// use CUDA, and a driver that crashes must not end the referee.
 std::string ask_own_probe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -138,9 +138,9 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
-// A driver that is older than the runtime, or, as "older_driver:13010", one
-// that lacks what came with that version of CUDA while the runtime has it. Both
-// versions are in the document.
+// A driver that is older than the runtime. "older_driver:13010" is a driver
+// older than that version of CUDA with a runtime that is not. Both versions are
+// in the document.
 std::optional<std::string> missing_older_driver(const std::string& wanted) {
   const auto version = [](const char* of) {
     size_t at = 0;
@@ -157,7 +157,7 @@ std::optional<std::string> missing_older_driver(const std::string& wanted) {
          std::to_string(runtime) + ", to tell apart at " + std::to_string(came);
 }
 
-// Tries it in a child, which ends then.
+// Tries it in a child, which then ends.
 std::optional<std::string> missing_namespaces() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");

@@ -1,5 +1,5 @@
-// What this machine can share: the answers of the probe, and the words with
-// which a test is skipped where the answer is no.
+// What this machine can share: the answers of the probe, and the reasons for
+// skipped tests.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,12 +29,12 @@ inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 
 /// May this process create namespaces of processes, mounts and IPC? That needs
-/// no GPU: missing() tries it in a new process; the probe does not.
+/// no GPU, so the probe does not ask it: missing() tries it in a new process.
 inline const Need namespaces{"namespaces"};
 
-/// Why `need` is not met, in one line; nothing if it is. Reads the document
-/// that IPCLAB_CAPABILITIES names, or runs this program's own probe in a new
-/// process. Throws std::runtime_error if neither gives an answer.
+/// Why `need` is not met, in one line; std::nullopt if it is met. Reads the
+/// document that IPCLAB_CAPABILITIES names, or runs this program's own probe in
+/// a new process. Throws std::runtime_error if neither gives an answer.
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The

@@ -40,7 +40,7 @@ __global__ void write_pattern(uint32_t* data, size_t count, Pattern pattern) {
     data[i] = pattern.at(i);
 }
 
-// volatile: every word is read from memory, whatever was read before.
+// volatile: every word is read from memory each time.
 __global__ void count_mismatches(const volatile uint32_t* data, size_t count,
                                  Pattern pattern) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -90,7 +90,7 @@ testing::AssertionResult holds(const char* path, const uint32_t* words,
   return wrong_word(path, first, pattern.at(first), words[first], wrong, count);
 }
 
-// Codes that say something about the machine, not about the call.
+// Codes that are about the machine, not about the call.
 bool cannot_judge(int code) {
   switch (code) {
     case cudaErrorMemoryAllocation:
@@ -114,7 +114,7 @@ void require_success_of(Code code, const char* call, const char* file,
                    line, cannot_judge(code)};
 }
 
-// A refused runtime call leaves its code behind; the next check must not find
+// The runtime keeps the code of a refused call; the next check must not find
 // it.
 void clear(cudaError_t) { cudaGetLastError(); }
 void clear(CUresult) {}
@@ -192,6 +192,8 @@ template Outcome outcome_of(cudaError_t, const std::vector<cudaError_t>&);
 template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
+  int device = 0;
+  cudaGetDevice(&device);  // succeeds, and is not what is told
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
   if (refusal != cudaSuccess && first == refusal && second == cudaSuccess)
     return testing::AssertionSuccess();
@@ -321,7 +323,7 @@ namespace {
 
 // --- every way to write and to read -----------------------------------------
 
-// Each way has a part of its own, with an odd offset and an odd size.
+// Each way has its own part, with an odd offset and an odd size.
 enum Way {
   kByKernel,
   kByCopy,
@@ -332,19 +334,29 @@ enum Way {
   kByMemsetAsync,
   kByDriverCopy,
   kByDriverMemset,
+  kByCopy2D,
+  kByCopy3D,
+  kByMemset2D,
+  kByDriverCopyAsync,
+  kByDriverMemsetAsync,
   kWays
 };
 constexpr const char* kWayNames[] = {
-    "a kernel",        "cudaMemcpy",          "cudaMemcpyAsync",
-    "cudaMemcpy D2D",  "cudaMemcpyAsync D2D", "cudaMemset",
-    "cudaMemsetAsync", "cuMemcpyHtoD",        "cuMemsetD8"};
-constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1021;
+    "a kernel",          "cudaMemcpy",          "cudaMemcpyAsync",
+    "cudaMemcpy D2D",    "cudaMemcpyAsync D2D", "cudaMemset",
+    "cudaMemsetAsync",   "cuMemcpyHtoD",        "cuMemsetD8",
+    "cudaMemcpy2D",      "cudaMemcpy3D",        "cudaMemset2D",
+    "cuMemcpyHtoDAsync", "cuMemsetD8Async"};
+constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1023;
+// A part as a rectangle: rows of bytes, in two pieces side by side.
+constexpr size_t kRows = 3, kRow = kPartBytes / kRows, kLeft = 100;
 constexpr unsigned char kPoisonByte = 0xEE, kGuardByte = 0xA5;
 static_assert(kWays * kPartStep <= kEveryWay);
 
 __host__ __device__ unsigned char part_byte(int way, size_t i, unsigned key) {
-  const bool one =
-      way == kByMemset || way == kByMemsetAsync || way == kByDriverMemset;
+  const bool one = way == kByMemset || way == kByMemsetAsync ||
+                   way == kByDriverMemset || way == kByMemset2D ||
+                   way == kByDriverMemsetAsync;
   return static_cast<unsigned char>(1 +
                                     (way * 37 + (one ? 0 : i * 7) + key) % 200);
 }
@@ -357,6 +369,17 @@ __global__ void write_part(unsigned char* to, int way, unsigned key) {
 unsigned char* part_of(const Words& memory, int way) {
   return reinterpret_cast<unsigned char*>(memory.data) + way * kPartStep +
          kPartAt;
+}
+
+// Rows of memory as the runtime's copies of boxes take them, each row a layer.
+cudaMemcpy3DParms box_of(void* to, const void* from, size_t pitch, size_t width,
+                         size_t rows, cudaMemcpyKind kind) {
+  cudaMemcpy3DParms box{};
+  box.dstPtr = make_cudaPitchedPtr(to, pitch, width, 1);
+  box.srcPtr = make_cudaPitchedPtr(const_cast<void*>(from), pitch, width, 1);
+  box.extent = make_cudaExtent(width, 1, rows);
+  box.kind = kind;
+  return box;
 }
 
 std::vector<unsigned char> part_bytes(int way, unsigned key) {
@@ -383,12 +406,22 @@ void write_in_every_way(const Words& memory, unsigned key) {
     write_part<<<1, 256, 0, queue>>>(to(way), kByKernel, key);
     CALL(cudaGetLastError());
   };
+  const auto in_two_pieces = [](auto write) {
+    write(0, kLeft);
+    write(kLeft, kRow - kLeft);
+  };
   write_by_kernel(kByKernel, nullptr);
   CALL(cudaMemcpyAsync(to(kByCopyAsync), bytes[kByCopyAsync].data(), kPartBytes,
                        cudaMemcpyHostToDevice, stream));
   CALL(cudaMemcpyAsync(to(kByDeviceCopyAsync), part_of(own, kByDeviceCopyAsync),
                        kPartBytes, cudaMemcpyDeviceToDevice, stream));
-  // What a stream holds already is overwritten by what is queued after it.
+  CALL(DRIVER(cuMemcpyHtoDAsync)(address(kByDriverCopyAsync),
+                                 bytes[kByDriverCopyAsync].data(), kPartBytes,
+                                 stream));
+  CALL(DRIVER(cuMemsetD8Async)(address(kByDriverMemsetAsync),
+                               bytes[kByDriverMemsetAsync][0], kPartBytes,
+                               stream));
+  // Later work of a stream overwrites the result of earlier work.
   latch.hold(stream);
   write_by_kernel(kByMemsetAsync, stream);
   CALL(cudaMemsetAsync(to(kByMemsetAsync), bytes[kByMemsetAsync][0], kPartBytes,
@@ -402,6 +435,15 @@ void write_in_every_way(const Words& memory, unsigned key) {
                             kPartBytes));
   CALL(DRIVER(cuMemsetD8)(address(kByDriverMemset), bytes[kByDriverMemset][0],
                           kPartBytes));
+  in_two_pieces([&](size_t at, size_t width) {
+    CALL(cudaMemcpy2D(to(kByCopy2D) + at, kRow, bytes[kByCopy2D].data() + at,
+                      kRow, width, kRows, cudaMemcpyHostToDevice));
+    const auto box = box_of(to(kByCopy3D) + at, bytes[kByCopy3D].data() + at,
+                            kRow, width, kRows, cudaMemcpyHostToDevice);
+    CALL(cudaMemcpy3D(&box));
+    CALL(cudaMemset2D(to(kByMemset2D) + at, kRow, bytes[kByMemset2D][0], width,
+                      kRows));
+  });
   latch.release();
   CALL(cudaStreamSynchronize(stream));
   CALL(cudaDeviceSynchronize());
@@ -445,6 +487,18 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
   CALL(DRIVER(cuMemcpyDtoH)(
       seen.data(), reinterpret_cast<CUdeviceptr>(memory.data), kEveryWay));
   judge("cuMemcpyDtoH");
+  CALL(DRIVER(cuMemcpyDtoHAsync)(seen.data(),
+                                 reinterpret_cast<CUdeviceptr>(memory.data),
+                                 kEveryWay, stream));
+  CALL(cudaStreamSynchronize(stream));
+  judge("cuMemcpyDtoHAsync");
+  CALL(cudaMemcpy2D(seen.data(), kPartStep, memory.data, kPartStep, kPartStep,
+                    kEveryWay / kPartStep, cudaMemcpyDeviceToHost));
+  judge("cudaMemcpy2D");
+  const auto box = box_of(seen.data(), memory.data, kPartStep, kPartStep,
+                          kEveryWay / kPartStep, cudaMemcpyDeviceToHost);
+  CALL(cudaMemcpy3D(&box));
+  judge("cudaMemcpy3D");
   CALL(cudaMemcpyAsync(own.data, memory.data, kEveryWay,
                        cudaMemcpyDeviceToDevice, stream));
   CALL(cudaStreamSynchronize(stream));
@@ -569,7 +623,7 @@ Latch::Latch() {
 
 Latch::~Latch() {
   release();
-  cudaFreeHost(flag_);  // waits for kernels that still look at it
+  cudaFreeHost(flag_);  // waits for kernels that still read it
 }
 
 void Latch::hold(cudaStream_t stream) {
@@ -665,7 +719,7 @@ int attribute(cudaDeviceAttr which, int device) {
 int attribute(CUdevice_attribute which, int device) {
   CUdevice gpu = 0;
   Sentinel<int> value;
-  CALL(cudaFree(nullptr));  // the driver API wants to be initialised
+  CALL(cudaFree(nullptr));  // initialises the driver API
   CALL(DRIVER(cuDeviceGet)(&gpu, device));
   CALL(DRIVER(cuDeviceGetAttribute)(value.out(), which, gpu));
   return value.result();
@@ -731,7 +785,7 @@ std::string visible_gpus(std::initializer_list<int> order) {
 
 namespace {
 
-// What this process has of all that a round of sharing takes.
+// How much this process has of everything that a round of sharing uses.
 struct Holdings {
   long long descriptors, addresses, names, taken;
 };
@@ -747,8 +801,8 @@ Holdings holdings() {
           static_cast<long long>(total - free)};
 }
 
-// Fails if each look shows at least `least` more than the one before, or all of
-// them together `most` more.
+// Fails if each look shows at least `least` more than the previous one, or the
+// last one at least `most` more than the first.
 void expect_no_growth(const char* what, const std::vector<Holdings>& looks,
                       long long Holdings::*of, long long least,
                       long long most) {

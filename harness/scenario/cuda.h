@@ -1,5 +1,5 @@
-// What tests of CUDA share: calls that leave a trace, kinds of refusals, memory
-// that is proved by a kernel and by a copy, owners of CUDA objects.
+// What tests of CUDA share: calls that are recorded, kinds of refusals, memory
+// that is checked by a kernel and by a copy, owners of CUDA objects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,8 +31,8 @@ std::string name_of(cudaError_t code);
 /// The name of a code of the driver API.
 std::string name_of(CUresult code);
 
-/// Puts a call onto the board of this role; it is there even if the call never
-/// returns.
+/// Writes a call to the board of this role before it is made, so the call is
+/// known even if it never returns.
 void note_call(const char* call);
 /// The call's own result, after note_call().
 #define NOTED(call) (::ipclab::note_call(#call), (call))
@@ -45,18 +45,18 @@ void require_success(cudaError_t code, const char* call, const char* file,
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
-// The macros below note a call themselves: NOTED() inside them would write down
-// what DRIVER() expands to.
+// The macros below note the call themselves: NOTED() inside them would note the
+// text that DRIVER() expands to.
 
 /// A call that has to succeed so that the test can go on.
 #define CALL(call)                                                       \
   ::ipclab::require_success((::ipclab::note_call(#call), (call)), #call, \
                             __FILE__, __LINE__)
 
-/// The call gives exactly this code. Clears the runtime's last error.
+/// Does the call return exactly this code? Clears the runtime's last error.
 template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted);
-/// Judges that a call gives exactly the code `wanted`.
+/// Judges that a call returns exactly the code `wanted`.
 #define EXPECT_CODE(wanted, call) \
   EXPECT_TRUE(                    \
       ::ipclab::gives((::ipclab::note_call(#call), (call)), #call, wanted))
@@ -64,7 +64,7 @@ testing::AssertionResult gives(Code code, const char* call, Code wanted);
 #define EXPECT_SUCCESS(call) \
   EXPECT_TRUE(::ipclab::gives((::ipclab::note_call(#call), (call)), #call, {}))
 
-/// The call is refused. The first code is the expected one; another code of
+/// Is the call refused? The first code is the expected one; another code of
 /// the documented list passes and is noted; success or any other code fails.
 /// Clears the runtime's last error.
 template <class Code>
@@ -83,16 +83,16 @@ Outcome outcome_of(Code code, const std::vector<Code>& documented);
 /// Judges that an outcome is a refusal with a documented code.
 void expect_documented(const Outcome& outcome, const std::string& what);
 
-/// Allocation, kernel, synchronise and copy work in the current context: no
-/// earlier refusal has left a sticky error.
+/// Do allocation, kernel, synchronise and copy work in the current context? If
+/// so, no earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
 
-/// Ends the role: its last call has succeeded and given no result.
+/// Ends the role: its last call has succeeded, but has written no result.
 [[noreturn]] void gave_no_result();
 
-/// An out-parameter that shows whether a call has written to it, between bytes
-/// that no call may write: a result that is too long, or that begins too early,
-/// fails the test when the sentinel is destroyed.
+/// An out-parameter that shows whether a call has written to it. On both sides
+/// of it are bytes that no call may write: if a call does, the test fails when
+/// the sentinel is destroyed.
 template <class T>
 class Sentinel {
   static constexpr unsigned char kUntouched = 0x5a;
@@ -111,17 +111,17 @@ class Sentinel {
   }
   Sentinel(const Sentinel&) = delete;
   ~Sentinel() { EXPECT_TRUE(guards_hold()) << "a result of the wrong size"; }
-  /// What the call gets as its out-parameter.
+  /// The pointer that is passed to the call.
   T* out() { return &value; }
   /// Has the call written to it?
   bool touched() const { return !untouched(&value, sizeof value); }
-  /// What the role's last call, which has succeeded, has written; ends the role
-  /// if that is nothing.
+  /// The value that the role's last, successful call has written. Ends the role
+  /// if it has written nothing.
   const T& result() const {
     if (!touched()) gave_no_result();
     return value;
   }
-  /// Has nobody written beside the value?
+  /// Are the bytes on both sides of the value unchanged?
   bool guards_hold() const {
     return untouched(before_, sizeof before_) &&
            untouched(after_, sizeof after_);
@@ -135,20 +135,20 @@ class Sentinel {
   }
 };
 
-/// Writes down that a refused call has written its result all the same, which
-/// the documentation does not forbid.
+/// Notes that a refused call has nevertheless written its result. The
+/// documentation does not forbid that.
 template <class T>
 void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
   if (out.touched())
     me.observe(std::string(call) + " is refused and yet writes its result");
 }
 
-/// Writes down what a call gives that nobody judges. Clears the runtime's last
+/// Notes what a call returns, without judging it. Clears the runtime's last
 /// error.
 void observe_code(Role& me, const std::string& what, cudaError_t code);
 
-/// Writes down what a check says that nobody judges, and returns it. A call
-/// that fails in the check is written down, too.
+/// Notes the result of a check without judging it, and returns it. If a call
+/// fails in the check, that is noted, too.
 bool observe_check(Role& me, const std::string& what,
                    const std::function<testing::AssertionResult()>& check);
 
@@ -156,9 +156,9 @@ bool observe_check(Role& me, const std::string& what,
 
 /// A sequence of 32-bit words that no other pattern, offset or poison matches.
 struct Pattern {
-  uint32_t key;  ///< what tells it from other patterns
+  uint32_t key;  ///< differs from that of other patterns
 
-  /// Its word number `index`.
+  /// The word number `index` of the pattern.
   __host__ __device__ uint32_t at(size_t index) const {
     uint32_t x = key ^ (static_cast<uint32_t>(index) * 0x9e3779b9u);
     x ^= x >> 16;
@@ -167,7 +167,8 @@ struct Pattern {
   }
 };
 
-/// The two sides of a test never write the same; all follow the seed.
+/// The two sides of a test never write the same. All patterns depend on the
+/// seed.
 Pattern pattern(const std::string& name);
 
 /// A pointer as the driver API takes it.
@@ -192,7 +193,7 @@ To same_bytes(const From& from) {
   return to;
 }
 
-/// Some words of device memory, owned by somebody else.
+/// Some words of device memory, which another object owns.
 struct Words {
   uint32_t* data = nullptr;  ///< their address in this process
   size_t count = 0;          ///< how many words
@@ -209,37 +210,38 @@ struct Words {
   /// Queues the kernel that fill() waits for. Call fill() once before a stream
   /// is held: loading a kernel may wait for all work of the context.
   void queue_fill(Pattern pattern, cudaStream_t stream) const;
-  /// Every byte 0xEE.
+  /// Sets every byte to 0xEE.
   void poison() const;
 };
 
-/// A kernel reads the pattern from all words. The failure names the first
-/// wrong word, what was expected there and what was seen.
+/// Does a kernel read the pattern from all words? A failure names the first
+/// wrong word, the expected value and the value seen.
 testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
 
-/// cudaMemcpy to the host reads the pattern: another path than a kernel's.
+/// Does cudaMemcpy to the host read the pattern? It takes another path than a
+/// kernel.
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 
 /// The CPU writes the pattern itself, into memory that the host can address.
 void host_writes(const Words& words, Pattern pattern);
 
-/// The CPU reads the pattern itself, of memory that the host can address.
+/// Does the CPU read the pattern itself, from memory that the host can address?
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
-/// Bytes that the two functions below use of a memory.
+/// How many bytes of the memory the two functions below use.
 constexpr size_t kEveryWay = 64 << 10;
 
-/// The side of a scenario that lends `memory` of kEveryWay bytes or more: both
-/// sides write parts of it, with odd offsets and sizes, in every way that a
-/// program has (kernels, copies and memsets, synchronous or not, by both APIs).
-/// Each side reads the other's parts in every way, and finds nothing else
+/// The side of a scenario that lends `memory` of kEveryWay bytes or more. Both
+/// sides write parts of it, with odd offsets and sizes, in every possible way
+/// (kernels, copies and memsets, synchronous or not, by both APIs). Each side
+/// reads the other's parts in every way and checks that nothing else has
 /// changed.
 void lend_in_every_way(Role& me, const Words& memory);
 /// The other side.
 void borrow_in_every_way(Role& me, const Words& memory);
 
-/// The GPU stops a kernel of the current device that reads this memory. The
-/// context is lost then, so the role ends next.
+/// Does a kernel of the current device fault when it reads this memory? After
+/// that the context is lost, so the role has to end.
 testing::AssertionResult kernel_faults(const Words& words);
 
 /// Memory of cudaMalloc, poisoned at first.
@@ -252,7 +254,7 @@ class DeviceBuffer : public Words {
 
   /// The handle of cudaIpcGetMemHandle.
   cudaIpcMemHandle_t legacy_handle() const;
-  /// Frees now, where freeing is the step that matters.
+  /// Frees now, for tests in which the free is the step that matters.
   void free();
 };
 
@@ -270,12 +272,12 @@ class LegacyMapping : public Words {
     if (data != nullptr) cudaIpcCloseMemHandle(data);
   }
 
-  /// Closes now, where closing is the step that matters.
+  /// Closes now, for tests in which the close is the step that matters.
   void close();
 };
 
 /// The body of an exporter that lends a buffer of cudaMalloc, filled with
-/// `written`, and frees it once it was closed `closes` times.
+/// `written`. It frees the buffer after it was closed `closes` times.
 std::function<void(Role&)> lends(Pattern written, size_t bytes, int closes = 1);
 
 /// The body of an importer that opens what `lends` lent, checks it with
@@ -284,14 +286,14 @@ std::function<void(Role&)> borrows(
     Pattern expected, size_t bytes,
     testing::AssertionResult (*reads)(const Words&, Pattern) = kernel_reads);
 
-/// Something that only the end of the process gives back.
+/// An object that only the end of the process releases.
 template <class T, class... Arguments>
 T& abandoned(Arguments&&... arguments) {
   return *new T(std::forward<Arguments>(arguments)...);
 }
 
-/// Holds a stream until it is released, so that nothing after it can pass by
-/// luck. Gives up by itself after `kLimitSeconds`.
+/// Holds a stream until it is released, so that later work cannot be done early
+/// by luck. Gives up by itself after `kLimitSeconds`.
 class Latch {
  public:
   /// After this many seconds a held stream goes on.
@@ -301,9 +303,9 @@ class Latch {
   Latch(const Latch&) = delete;
   ~Latch();
 
-  /// Everything queued in the stream from now on waits.
+  /// Work that is queued in the stream from now on waits.
   void hold(cudaStream_t stream);
-  /// Lets everything go on.
+  /// Lets the held streams go on.
   void release();
 
  private:
@@ -325,7 +327,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// All work of the stream is done within `limit`.
+/// Is all work of the stream done within `limit`?
 testing::AssertionResult passes(cudaStream_t stream,
                                 std::chrono::milliseconds limit = 5s);
 
@@ -345,15 +347,15 @@ class SharedEvent {
   operator cudaEvent_t() const { return event_; }
   /// The handle of cudaIpcGetEventHandle.
   cudaIpcEventHandle_t handle() const;
-  /// Destroys now, where destroying is the step that matters.
+  /// Destroys now, for tests in which that is the step that matters.
   void destroy();
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-/// What a call gives in another thread of this process, which has the same
-/// current device as this one.
+/// What a call returns in another thread of this process, with the same current
+/// device as in this one.
 template <class Call>
 auto in_a_thread(Call call) {
   int device = 0;
@@ -368,32 +370,32 @@ auto in_a_thread(Call call) {
   return code;
 }
 
-/// Calls `body` with 0 in this thread and with 1 in another one: this shows a
-/// call that works only in the first thread.
+/// Calls `body` with 0 in this thread and with 1 in another one: so a call that
+/// works only in the first thread is noticed.
 template <class Body>
 void in_two_threads(Body body) {
   body(0);
   CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
 }
 
-/// A refused runtime call is this thread's last error: reported once, and then
-/// no more.
+/// Judges that a refused runtime call becomes this thread's last error, also
+/// after a call that succeeds, and is reported exactly once.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
-/// A call that has succeeded leaves no last error.
+/// Judges that a call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
 
-/// cudaEventSynchronize in a thread of its own, so that the role can check
-/// whether it has returned.
+/// cudaEventSynchronize in its own thread, so that the role can check whether
+/// it has returned.
 class HostWait {
  public:
-  /// Returns when the thread is about to call.
+  /// Returns just before the thread makes the call.
   explicit HostWait(cudaEvent_t event);
   HostWait(const HostWait&) = delete;
   ~HostWait();
 
   /// Has cudaEventSynchronize returned?
   bool returned() const { return returned_; }
-  /// Waits for the thread; what cudaEventSynchronize gave.
+  /// Waits for the thread; returns the result of cudaEventSynchronize.
   cudaError_t join();
   /// Processor time of the waiting thread in microseconds, once joined.
   long long cpu_us() const { return cpu_us_; }
@@ -414,28 +416,31 @@ int attribute(cudaDeviceAttr which, int device = 0);
 /// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);
 
-/// Bytes that nobody has on the current device. A test that asks is `alone`.
+/// Free bytes on the current device. A test that asks for them is `alone`.
 size_t free_memory();
 
 /// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
-/// order. If the variable was set when the test started, it counts from those.
+/// order. If the variable was set when the test started, the numbers count the
+/// GPUs in that list.
 std::string visible_gpus(std::initializer_list<int> order);
 
-/// What leaves_nothing() judges: the process alone, or the memory of the
-/// device, too. The second only in a test that is `alone`.
+/// What leaves_nothing() judges: only the process, or also the memory of the
+/// device. The second is for tests that are `alone`.
 enum class Judge { kProcess, kProcessAndDevice };
 
-/// Does `round` a few times, so that what is made once is made, and then
-/// `rounds` times more, of which nothing is left: no descriptor, no addresses,
-/// no name in /dev/shm, no device memory. A leak is growth in every quarter of
-/// the rounds by half a page a round or more, or much growth in all; what a
-/// driver keeps for itself does not grow like that. The rounds are numbered
-/// from 0; after the first that fails no more are done.
+/// Does `round` a few times first, because a driver creates some objects only
+/// once. Then it does `round` `rounds` times more. These must leave no
+/// descriptor, no addresses, no name in /dev/shm and no device memory. A leak
+/// is growth by at least half a page for each round in every quarter of the
+/// rounds, or much growth in total; memory that a driver keeps for itself does
+/// not grow like that. The rounds are numbered from 0; a failed round is the
+/// last one.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 
-/// `bytes` of device memory, taken when `free_before` was left, have come back
-/// within some seconds. `bytes` is far above what else changes.
+/// Are `bytes` of device memory free again within some seconds? They were taken
+/// when `free_before` bytes were free. `bytes` has to be much more than other
+/// changes of the free memory.
 testing::AssertionResult returned(size_t free_before, size_t bytes);
 
 /// Prints the probe's document (harness/README.md, section 3) to stdout.

@@ -10,7 +10,7 @@
 namespace ipclab {
 
 /// `text` as a JSON string, quotes included. Bytes that are no UTF-8 become
-/// U+FFFD, so that whatever a role printed fits into a record.
+/// U+FFFD, so that all output of a role fits into a record.
 std::string json_string(std::string_view text);
 
 /// Builds an object or an array piece by piece.
@@ -36,7 +36,7 @@ class Json {
   Json& add(std::string_view key, const Json& value) {
     return raw(key, value.text());
   }
-  /// Adds null where `text` is empty.
+  /// Adds `text`, or null if it is empty.
   Json& add_or_null(std::string_view key, std::string_view text) {
     return raw(key, text.empty() ? "null" : json_string(text));
   }

@@ -34,7 +34,7 @@ void launch_write(uint32_t* word, uint32_t value) {
   note_call("write_word<<<>>>");
   write_word<<<1, 1>>>(word, value);
   const cudaError_t code = cudaGetLastError();
-  // A kernel that has already faulted is told of here.
+  // If a kernel has already faulted, this reports it.
   if (code != cudaErrorIllegalAddress) CALL(code);
 }
 

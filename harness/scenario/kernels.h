@@ -19,17 +19,17 @@ void launch_copy(const Words& to, const Words& from,
 /// by atomicAdd_system.
 void launch_add(unsigned* counter, unsigned times);
 
-/// Queues a kernel of one thread that writes a word, wherever that is. If it
-/// faults, the next synchronisation says so.
+/// Queues a kernel of one thread that writes a word at any address. If the
+/// kernel faults, the next synchronisation returns the error.
 void launch_write(uint32_t* word, uint32_t value);
 
 /// Loads the kernels of Words::fill() and launch_copy(): loading one later may
 /// wait for a stream that is held.
 void load_kernels();
 
-/// What a kernel reads from memory whose values nobody promises: "the values
-/// that come later" if it is this pattern, "other values", or the name of the
-/// code with which it fails.
+/// What a kernel reads from memory with undefined values: "the values that come
+/// later" if it is this pattern, "other values", or the name of the code with
+/// which the kernel fails.
 std::string seen_by_kernel(const Words& words, Pattern expected);
 
 }  // namespace ipclab

@@ -105,7 +105,7 @@ bool is_visible(unsigned index, const std::string& uuid) {
   return false;
 }
 
-// Waits a little: nothing else tells when this happens.
+// Waits a little: there is no event to wait for.
 void pause_ms(int milliseconds) { poll(nullptr, 0, milliseconds); }
 
 }  // namespace

@@ -17,9 +17,9 @@ namespace ipclab {
 /// Open descriptors of this process and what each stands for.
 std::map<int, std::string> open_descriptors();
 
-/// Descriptors of `after` that `before` did not have, as readable text. Where
-/// the CUDA driver is loaded its own (devices, sockets, pipes, anonymous
-/// inodes) do not count: it opens them at any time.
+/// Descriptors of `after` that `before` did not have, as readable text. If the
+/// CUDA driver is loaded, its own descriptors (devices, sockets, pipes,
+/// anonymous inodes) are left out: it opens them at any time.
 std::vector<std::string> left_open(const std::map<int, std::string>& before,
                                    const std::map<int, std::string>& after);
 
@@ -35,14 +35,14 @@ std::vector<std::string> left_in_shared_memory(
 /// never unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process but those of `kept`; as a
-/// subreaper it has inherited those of its roles. Returns what they were
-/// ("sleep 30 (pid 4711)").
+/// Ends and reaps every child of this process except those of `kept`. It is a
+/// subreaper, so children of its roles are its children, too. Returns their
+/// names ("sleep 30 (pid 4711)").
 std::vector<std::string> end_children(std::chrono::milliseconds deadline,
                                       const std::set<pid_t>& kept = {});
 
 /// The number of the GPU instance that a MIG device ("MIG-<uuid>") belongs to,
-/// as NVML reports it; none if NVML does not.
+/// from NVML; none if NVML does not report it.
 std::optional<unsigned> gpu_instance_of(const std::string& mig_device);
 
 /// Device memory in use, as NVML (which is not CUDA) reports it.
@@ -51,15 +51,15 @@ class DeviceMemory {
   /// Finds libnvidia-ml.so.1; without it device memory is not judged.
   static DeviceMemory& instance();
 
-  /// The driver's version, such as 580.159.04; empty where NVML is not there.
+  /// The driver's version, such as 580.159.04; empty without NVML.
   const std::string& driver() const { return driver_; }
 
-  /// Bytes in use on each GPU; empty where NVML is not there.
+  /// Bytes in use on each GPU; empty without NVML.
   std::vector<unsigned long long> used() const;
 
-  /// Waits until no GPU has more in use than `before`, or, where others use
-  /// the GPUs too, until none of `pids` is left on a GPU. Returns what is
-  /// still there at the deadline.
+  /// Waits until no GPU has more memory in use than `before`. If other tests
+  /// use the GPUs, too, waits until no process of `pids` uses a GPU. Returns
+  /// what is left at the deadline.
   std::vector<std::string> left(const std::vector<unsigned long long>& before,
                                 const std::vector<pid_t>& pids,
                                 std::chrono::milliseconds deadline) const;

@@ -1,5 +1,5 @@
-// main() of a program of scenarios: runs the tests, or one role of one, or
-// lists them for CTest, or prints what the machine can do.
+// main() of a program of scenarios. It runs the tests or one role of a test,
+// lists the tests for CTest, or prints what the machine can do.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>

@@ -9,12 +9,13 @@
 
 namespace ipclab {
 
-/// Continues in new namespaces: CLONE_NEWIPC, CLONE_NEWNS with a /dev/shm of
-/// its own, and CLONE_NEWPID (only together with CLONE_NEWNS) with a /proc of
-/// its own, as the process with this number. Call it before CUDA: with
-/// CLONE_NEWPID a child returns; the caller waits for the child and ends as it
-/// does. Process 1 of a namespace cannot Role::die(): signals that it sends to
-/// itself have no effect. Returns the first step that was refused, and why.
+/// Continues in new namespaces: CLONE_NEWIPC, CLONE_NEWNS with its own
+/// /dev/shm, and CLONE_NEWPID (only together with CLONE_NEWNS) with its own
+/// /proc, as the process with this number. Call it before CUDA. With
+/// CLONE_NEWPID a child returns from this function; the caller waits for the
+/// child and ends in the same way. Process 1 of a namespace cannot Role::die():
+/// signals that it sends to itself have no effect. Returns the first step that
+/// was refused, and why.
 std::optional<std::string> enter_namespaces(int kinds, int number = 1);
 
 }  // namespace ipclab

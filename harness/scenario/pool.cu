@@ -37,7 +37,7 @@ Pool::Pool(const cudaMemPoolProps& wanted) {
 }
 
 Pool::Pool(const Descriptor& exported) {
-  // The descriptor itself travels in the pointer.
+  // The pointer argument contains the descriptor itself.
   void* const handle =
       reinterpret_cast<void*>(static_cast<intptr_t>(exported.get()));
   Sentinel<cudaMemPool_t> pool;

@@ -1,5 +1,5 @@
-// Owners of stream-ordered memory: pools of this process, pools and
-// allocations of another one.
+// Owners of stream-ordered memory: pools and allocations of this process, and
+// those that it imports from another one.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace ipclab {
 
-/// What a pool of memory on `device` is created with. A maximal size of 0 is
-/// the system's own limit.
+/// The properties of a pool of memory on `device`. A maximal size of 0 is the
+/// system's own limit.
 cudaMemPoolProps pool_properties(
     cudaMemAllocationHandleType types = cudaMemHandleTypeNone,
     size_t max_size = 0, int device = 0);
@@ -30,7 +30,7 @@ class Pool {
  public:
   /// Creates with cudaMemPoolCreate.
   explicit Pool(const cudaMemPoolProps& wanted = pool_properties());
-  /// Imports; the descriptor stays the caller's.
+  /// Imports; the caller still closes the descriptor.
   explicit Pool(const Descriptor& exported);
   Pool(const Pool&) = delete;
   ~Pool();
@@ -41,7 +41,7 @@ class Pool {
   Descriptor exported() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
-  /// Gives the pool to the caller, who judges how it is destroyed.
+  /// Gives the pool to the caller, who destroys it.
   cudaMemPool_t release() { return std::exchange(pool_, nullptr); }
 
  private:
@@ -59,13 +59,13 @@ void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
 /// What the kernels of a GPU may do with a pool's memory.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
-/// Lets the kernels of a GPU use a pool's memory; what the call gave.
+/// Lets the kernels of a GPU use a pool's memory; returns the call's code.
 cudaError_t give_access(
     int device, cudaMemPool_t pool,
     cudaMemAccessFlags flags = cudaMemAccessFlagsProtReadWrite);
 
-/// Memory of a pool, of this process or imported. Nothing is poisoned: the
-/// stream may not have come to the allocation yet.
+/// Memory of a pool, of this process or imported. It is not poisoned, because
+/// the stream may not have reached the allocation yet.
 class AsyncBuffer : public Words {
  public:
   /// From the current pool of the stream's device.
@@ -74,13 +74,13 @@ class AsyncBuffer : public Words {
   AsyncBuffer(cudaMemPool_t pool, size_t bytes, cudaStream_t stream = nullptr);
   /// Imports; `bytes` is what the exporter allocated.
   AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
-  /// Afterwards the other one owns none.
+  /// Moves the memory here; `other` owns none afterwards.
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();
 
-  /// What another process needs to import it, besides the pool.
+  /// The data that another process needs to import it, in addition to the pool.
   cudaMemPoolPtrExportData exported() const;
-  /// Queues the free now, where freeing is the step that matters.
+  /// Queues the free now, for tests in which that is the step that matters.
   void free_async(cudaStream_t stream = nullptr);
   /// The same by cudaFree.
   void free();
@@ -104,9 +104,9 @@ class WrongWords {
 /// The pool that an allocation of cudaMallocAsync came from.
 cudaMemPool_t pool_of(const Words& words);
 
-/// The body of an exporter that shares a pool with `importers` others ("pool")
-/// and lends one allocation, filled with `written` ("pointer"), until it was
-/// freed by all ("freed").
+/// The body of an exporter that shares a pool with `importers` roles ("pool")
+/// and lends one allocation, filled with `written` ("pointer"), until all of
+/// them have freed it ("freed").
 std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,
                                            int importers = 1);
 

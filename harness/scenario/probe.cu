@@ -1,6 +1,6 @@
 // Asks the machine what it can share: for each capability the attribute and a
-// small real attempt, because attributes promise what containers, WSL or a
-// missing IMEX channel then refuse.
+// small real attempt. An attribute can promise something that a container, WSL
+// or a missing IMEX channel then refuses.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ Attempt tried(const char* call, CUresult code) {
 struct Question {
   const char* name;
   const char* attribute;     // as the documentation writes it
-  std::function<int()> ask;  // its value on GPU 0, -1 if it is not known
+  std::function<int()> ask;  // its value on GPU 0; -1: not known
   std::function<Attempt()> attempt;
   const char* meaning;  // what a reader can do with it
 };

@@ -2,8 +2,8 @@
 //
 //   probe           prints it
 //   probe --hold    opens the GPUs, says "held", keeps them until its input
-//   ends probe --start   does what every role begins with: a context, nothing
-//   else
+//                   ends
+//   probe --start   makes a context, as every role does first, and ends
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

@@ -13,7 +13,7 @@ namespace ipclab {
 
 struct Board;
 
-/// The place of a role in its scenario, as the referee put it into the
+/// The place of a role in its scenario. The referee puts it into the
 /// environment of the new process.
 struct RolePlace {
   int run = 0;   // which run() of the TEST, from 0
@@ -34,22 +34,22 @@ struct Process {
   RolePlace place;       // if it is a role
   Wire wire;             // likewise: to the referee
   std::string next;      // likewise: the TEST of its next role; empty: none
-  int runs = 0;          // how many run() the TEST has seen so far
+  int runs = 0;          // how often the TEST has called run()
   Role* role = nullptr;  // while its body runs
   /// Is CUDA in this process as in a new one? Null: there is no CUDA.
   bool (*as_new)() = nullptr;
 
-  /// This process. The first call takes what the referee left in the
-  /// environment, so that no program started from here finds it.
+  /// This process. The first call removes the referee's variable from the
+  /// environment, so that programs started from here do not see it.
   static Process& self();
 };
 
 /// SIGSEGV, SIGKILL …
 std::string signal_name(int signal);
 
-/// Runs a role's body and tells the referee how it went. Ends the process; but
-/// if that may be `shared` and is as good as new, waits until the referee has
-/// another role for it, and returns.
+/// Runs a role's body and reports the result to the referee. Ends the process.
+/// But if the process may be `shared` and is as good as new, it waits until the
+/// referee has another role for it, and returns.
 void play_role(const std::string& name, int index,
                const std::vector<std::string>& order,
                const std::function<void(Role&)>& body, bool shared);

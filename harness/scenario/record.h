@@ -1,4 +1,4 @@
-// What a test found out, and the one JSON line with it (the contract is
+// The results of a test, and the JSON line with them (its format is in
 // harness/README.md, section 2).
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -43,7 +43,7 @@ class Record {
   /// The record of the running TEST.
   static Record& current();
 
-  /// Ordered: a later one outweighs an earlier one.
+  /// Ordered: a later outcome wins over an earlier one.
   enum Outcome {
     kConforms,
     kLifted,
@@ -64,8 +64,8 @@ class Record {
   std::string json(double milliseconds) const;
 
   std::string test, requirement;
-  int gpus = 0;         // how many the test asks for
-  bool alone = false;   // whether it wants them for itself
+  int gpus = 0;         // how many the test needs
+  bool alone = false;   // whether no other test may use them
   bool shared = false;  // whether its processes may be those of other tests
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;
@@ -78,7 +78,7 @@ class Record {
   std::string reason_;
 };
 
-/// The seed that every random choice follows: IPCLAB_SEED, 1 without it.
+/// The seed of all random choices: IPCLAB_SEED, or 1 without it.
 unsigned long long seed();
 
 }  // namespace ipclab

@@ -32,7 +32,7 @@ void require(bool good, const char* what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
 }
 
-// R, S, D, T …: what proc(5) says of the process.
+// The state of the process in proc(5): R, S, D, T …
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string stat;
@@ -142,8 +142,8 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
   place.referee = getpid();
   auto changes = spec.environment;
   changes[RolePlace::kVariable] = place.text();
-  // The first launch of a kernel that is loaded only then may wait for work
-  // that a latch holds.
+  // Without this a kernel is loaded at its first launch, and that may wait for
+  // work that a latch holds.
   if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
     changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
@@ -183,7 +183,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
       }
       wait_for_events(static_cast<int>(left));
       if (!stuck()) continue;
-      // After an earlier failure, a standstill is only its consequence.
+      // After an earlier failure a standstill is only a consequence.
       if (failed_)
         Record::current().notes.push_back("no role can go on: " + situation());
       else
@@ -351,7 +351,7 @@ void Referee::conclude(Player& player) {
     throw std::system_error(errno, std::generic_category(), "waitpid");
   player.alive = false;
   player.waiting = false;
-  // What it said and printed before it ended counts.
+  // First read what it sent and printed before it ended.
   while (player.connected && read_frames(player)) {
   }
   while (read_output(player)) {
@@ -412,7 +412,7 @@ bool Referee::anyone_alive() const {
                      [](const auto& player) { return player->alive; });
 }
 
-// Every role that is left waits, and nobody is left who could post.
+// All remaining roles wait, and no role is left that could post a step.
 bool Referee::stuck() const {
   return anyone_alive() &&
          std::all_of(players_.begin(), players_.end(), [](const auto& player) {
@@ -583,7 +583,7 @@ void Referee::collect() {
     for (uint64_t i = first; i < written; ++i)
       receives += player->process.board->entries[i % Board::kEntries].kind ==
                   Board::kReceive;
-    // The board may no longer have the oldest receives; the referee has all of
+    // The board may have lost the oldest receives; the referee has all of
     // them.
     size_t sender = player->received_from.size() >= receives
                         ? player->received_from.size() - receives
@@ -608,7 +608,7 @@ void Referee::collect() {
   std::stable_sort(
       timeline.begin(), timeline.end(),
       [](const auto& a, const auto& b) { return a.time_us < b.time_us; });
-  if (timeline.size() > kTimelineEntries)  // the end tells more
+  if (timeline.size() > kTimelineEntries)  // the end is more useful
     timeline.erase(timeline.begin(),
                    timeline.end() - static_cast<long>(kTimelineEntries));
   record.timeline = std::move(timeline);

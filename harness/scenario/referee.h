@@ -1,5 +1,6 @@
-// Runs the roles of one scenario once: starts them, passes on their steps, sees
-// when none can go on, ends them at the deadline, and reports on each.
+// Runs the roles of one scenario once: starts them, passes on their steps,
+// notices when no role can go on, ends them at the deadline, and reports on
+// each.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -112,8 +112,8 @@ void Role::send_descriptor(const std::string& step, int descriptor) {
   frame.kind = Frame::kPost;
   frame.step = step;
   frame.descriptor = Descriptor(descriptor);
-  post(frame);                 // what travels is a copy,
-  frame.descriptor.release();  // the caller's stays the caller's
+  post(frame);                 // a copy is sent,
+  frame.descriptor.release();  // the caller keeps its own
 }
 
 Descriptor Role::receive_descriptor(const std::string& step) {
@@ -147,7 +147,7 @@ void Role::in_order(
     if (std::find(order_.begin(), order_.end(), own.first) == order_.end())
       broken("'" + own.first + "' is no step of every_order()");
 
-  std::vector<std::string> ended;  // and what our end makes impossible
+  std::vector<std::string> ended;  // with the steps that our end removes
   for (size_t i = 0; i < order_.size(); ++i) {
     const auto own = find(order_[i]);
     if (own == mine.end()) continue;
@@ -188,7 +188,7 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
-  // The referee hears of it later, when this role has gone on.
+  // The referee reads it later, after this role has gone on.
   const std::string where =
       call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());

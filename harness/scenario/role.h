@@ -1,5 +1,5 @@
 // What a role can do besides CUDA: exchange named steps with the others, take
-// its turn, die at a given step, write down what it saw.
+// its turn, end itself at a given step, note what it saw.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace ipclab {
 
-/// Thrown where a call that had to succeed did not. The role ends; the report
-/// shows call, expected and seen.
+/// Thrown when a call fails that had to succeed. The role ends; the report
+/// shows the call, the expected and the seen code.
 struct CallFailed {
   std::string call, expected, seen, file;
   int line;
@@ -24,10 +24,10 @@ struct CallFailed {
 
 /// What happened with one input of a call that has to be refused.
 struct Outcome {
-  /// Which of five ways it can go.
+  /// The five possible kinds.
   enum Kind { kDocumentedRefusal, kOtherRefusal, kWrongSuccess, kCrash, kHang };
   Kind kind;         ///< what happened
-  std::string code;  ///< or the name of the signal; empty where there is none
+  std::string code;  ///< or the signal's name; may be empty
 };
 
 /// The kind in the words of the record: "documented refusal", "crash" …
@@ -40,9 +40,9 @@ class Role {
   /// For the harness itself: the role that this process was started as.
   Role(std::string name, int index, Wire& wire, std::vector<std::string> order);
 
-  /// As the scenario named it.
+  /// Its name in the scenario.
   const std::string& name() const { return name_; }
-  /// Which one of several roles of one kind this is, from 0.
+  /// Its number among several roles of one kind, from 0.
   int index() const { return index_; }
   /// The order of this run, if the scenario has an every_order().
   const std::vector<std::string>& order() const { return order_; }
@@ -50,19 +50,19 @@ class Role {
   /// Says that `step` has happened. Every other role sees it.
   void signal(const std::string& step) { send_bytes(step, {}); }
 
-  /// Waits until another role has said `step`; the n-th wait of a role waits
-  /// for the n-th time that others said it.
+  /// Waits until another role has signalled `step`. The n-th wait of a role is
+  /// for the n-th signal of that step.
   void wait(const std::string& step) { receive_bytes(step); }
 
-  /// Waits until others have said `step` `times` times.
+  /// Waits until other roles have signalled `step` `times` times.
   void wait(const std::string& step, int times) {
     for (int i = 0; i < times; ++i) wait(step);
   }
 
-  /// Waits until the role of that name has ended, in whatever way.
+  /// Waits until the role of that name has ended in any way.
   void wait_for_end(const std::string& role) { wait("end of " + role); }
 
-  /// Sends a value as it lies in memory to every role that receives `step`.
+  /// Sends the bytes of a value to every role that receives `step`.
   template <class T>
   void send(const std::string& step, const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -70,7 +70,8 @@ class Role {
         step, std::string(reinterpret_cast<const char*>(&value), sizeof value));
   }
 
-  /// Receives a value. Another size than T's ends the role with a failure.
+  /// Receives a value. If its size is not that of T, the role ends with a
+  /// failure.
   template <class T>
   T receive(const std::string& step) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -86,33 +87,34 @@ class Role {
   /// Receives bytes of any number.
   std::string receive_bytes(const std::string& step);
 
-  /// Sends a copy of a descriptor to the one role that receives it first; the
+  /// Sends a copy of a descriptor to the role that receives it first. The
   /// harness keeps no copy.
   void send_descriptor(const std::string& step, int descriptor);
-  /// Receives a descriptor of this process's own.
+  /// Receives a descriptor; this process owns it.
   Descriptor receive_descriptor(const std::string& step);
 
   /// Ends this process by `signal`, which is then its documented end.
   [[noreturn]] void die(int signal);
 
-  /// Does these steps when their turn comes in the scenario's every_order(). A
+  /// Does these steps when it is their turn in the scenario's every_order(). A
   /// step without an action is the end of this process: the body returns after
   /// it, and its later steps are left out.
   void in_order(
       const std::vector<std::pair<std::string, std::function<void()>>>& mine);
 
-  /// Writes down what was seen, without judging it.
+  /// Notes what was seen, without judging it.
   void observe(const std::string& what);
-  /// A documented limit was not there.
+  /// Reports that a documented limit is not there any more.
   void lifted(const std::string& what);
-  /// There is nothing to judge on this machine, because of `why`: the verdict
-  /// is `not applicable`, unless some check of this test fails.
+  /// Reports that there is nothing to judge on this machine, because of `why`.
+  /// The verdict is `not applicable`, unless a check of this test fails.
   void not_applicable(const std::string& why);
   /// Adds a line to a table of the report: which input had which outcome.
   /// Judges nothing.
   void tabulate(const std::string& table, const std::string& input,
                 const Outcome& outcome);
-  /// The harness cannot judge: no permission, no memory, a bug of its own.
+  /// Reports that the harness cannot judge: no permission, no memory, its own
+  /// bug.
   [[noreturn]] void broken(const std::string& why);
 
   /// For the harness itself: a check that failed.

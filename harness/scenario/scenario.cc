@@ -12,8 +12,8 @@
 namespace ipclab {
 namespace {
 
-// Leaves the TEST. GoogleTest takes this exception for a verdict that it knows
-// already.
+// Leaves the TEST. For GoogleTest this exception means that it already knows
+// the verdict.
 [[noreturn]] void leave_test() {
   throw testing::AssertionException(
       testing::TestPartResult(testing::TestPartResult::kSkip, nullptr, 0, ""));
@@ -116,7 +116,7 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
   Process& self = Process::self();
   const int run = self.runs++;
   if (self.is_role) {
-    if (run < self.place.run) return;  // a later run of this TEST is ours
+    if (run < self.place.run) return;  // ours is a later run of this TEST
     const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
     play_role(spec.name, spec.index, order, spec.body,
               shared_ && spec.environment.empty());

@@ -1,6 +1,7 @@
-// A test whose roles are real processes. The test body is the referee: it
-// never touches CUDA, it starts each role as a fresh exec of this program that
-// runs one lambda, passes on their steps, and says what became of each.
+// A test whose roles are real processes. The test body is the referee and never
+// uses CUDA. It starts this program again by exec for each role, and each new
+// process runs one lambda. The referee passes on their steps and reports how
+// each role ended.
 //
 //   TEST(LegacyMemory, ImporterSeesExporterWrites) {
 //     covers("LMEM-01");
@@ -32,22 +33,23 @@ using namespace std::chrono_literals;
 /// of every conformance test.
 void covers(const char* requirement);
 
-/// Writes down, in the referee, what was seen and is not judged.
+/// Notes, in the referee, what was seen, without judging it.
 void observe(const std::string& what);
 
 /// Adds, in the referee, a line to a table of the report; see Role::tabulate().
-/// For a role that did not live to do it.
+/// For a role that has ended before it could do so.
 void tabulate(const std::string& table, const std::string& input,
               const Outcome& outcome);
 
-/// A documented limit was not there: the verdict is `lifted`.
+/// Reports that a documented limit is not there any more: the verdict is
+/// `lifted`.
 void lifted(const std::string& what);
 
-/// There is nothing to judge on this machine; see Role::not_applicable().
+/// Reports that there is nothing to judge here; see Role::not_applicable().
 void not_applicable(const std::string& why);
 
-/// Something that a test needs of the machine: `gpus(2)`, `alone`, or the name
-/// of a capability of capabilities.h.
+/// Something that a test needs from the machine: `gpus(2)`, `alone`, or the
+/// name of a capability of capabilities.h.
 struct Need {
   std::string capability;  ///< of capabilities.h; empty: none
   int gpus = 0;            ///< how many
@@ -55,8 +57,8 @@ struct Need {
 };
 /// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
-/// No other test may run meanwhile: this one measures memory of the whole
-/// device, or starts very many processes. Costs time.
+/// No other test may run at the same time: this one measures memory of the
+/// whole device, or starts very many processes. This costs time.
 inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
@@ -70,21 +72,21 @@ void needs(const Need& first, const Needs&... more) {
 /// How a role ended.
 struct Ended {
   bool reached_end = false;  ///< its body returned and it exited with 0
-  int signal = 0;            ///< 0: by no signal
+  int signal = 0;            ///< 0: not by a signal
   int exit_code = -1;        ///< -1: by a signal
   bool hung = false;         ///< the referee had to end it
   std::string last_step;     ///< empty: none
   std::string output;        ///< what it printed, capped
 };
 
-/// The outcome of the input at which a role stopped that did not reach its end:
-/// a crash, or a hang if the referee had to end the role.
+/// The outcome of the input at which a role stopped before its end: a crash, or
+/// a hang if the referee had to end the role.
 Outcome outcome_of(const Ended& ended);
 
 /// The roles of a test and their run. See the example at the top of the file.
 class Scenario {
  public:
-  /// One role, to be configured further: .env(…), .may_end_by(…).
+  /// One role; configure it with .env(…) and .may_end_by(…).
   class RoleSpec {
    public:
     /// Sets a variable of this role's environment.
@@ -119,9 +121,9 @@ class Scenario {
     kShared,
   };
 
-  explicit Scenario(Processes processes = kFresh);
+  explicit Scenario(Processes processes = kFresh);  ///< Without roles yet.
 
-  /// A role and what it does in a process of its own.
+  /// Adds a role, and the body that it runs in its own process.
   RoleSpec& role(const std::string& name, std::function<void(Role&)> body);
 
   /// `count` roles of one kind, "importer 0" to "importer <count - 1>"; each
@@ -133,8 +135,8 @@ class Scenario {
   /// take with Role::in_order().
   void every_order(std::vector<std::string> steps);
 
-  /// Runs all roles to their end. Reports what failed, crashed, hung or was
-  /// left behind as failures of this TEST.
+  /// Runs all roles to their end. Reports everything that failed, crashed, hung
+  /// or was left as failures of this TEST.
   void run(std::chrono::milliseconds deadline);
 
   /// How the role of that name ended in the last run.
@@ -155,8 +157,8 @@ class Scenario {
 void tabulate_end(const Scenario& scenario, const std::string& role,
                   const std::string& table);
 
-/// The expected and the seen value of the check that fails next in this role;
-/// both then stand in the record as fields of their own.
+/// Sets the expected and the seen value of the check that fails next in this
+/// role, so that both are separate fields of the record.
 void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document

@@ -15,7 +15,7 @@ CUmemAllocationProp chunk_of(int device, CUmemAllocationHandleType types) {
 
 size_t granule(const CUmemAllocationProp& wanted) {
   Sentinel<size_t> bytes;
-  CALL(cudaFree(nullptr));  // the driver API wants a context
+  CALL(cudaFree(nullptr));  // the driver API needs a context
   CALL(DRIVER(cuMemGetAllocationGranularity)(bytes.out(), &wanted,
                                              CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   return bytes.result();

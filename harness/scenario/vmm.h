@@ -28,9 +28,9 @@ class Chunk {
   Chunk() = default;
   /// Takes over a reference.
   explicit Chunk(CUmemGenericAllocationHandle handle) : handle_(handle) {}
-  /// Afterwards the other one owns none.
+  /// Moves it here; `other` owns none afterwards.
   Chunk(Chunk&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
-  /// Exchanges what both own.
+  /// Exchanges the handles of both.
   Chunk& operator=(Chunk&& other) noexcept {
     std::swap(handle_, other.handle_);
     return *this;
@@ -40,7 +40,7 @@ class Chunk {
   /// Allocates with cuMemCreate.
   static Chunk create(size_t bytes,
                       const CUmemAllocationProp& wanted = chunk_of(0));
-  /// Imports; the descriptor stays the caller's.
+  /// Imports; the caller still closes the descriptor.
   static Chunk import(const Descriptor& descriptor);
   /// Imports what another process exported as a fabric handle.
   static Chunk import(const CUmemFabricHandle& handle);
@@ -51,9 +51,9 @@ class Chunk {
   Descriptor descriptor() const;
   /// Exports to a fabric handle.
   CUmemFabricHandle fabric_handle() const;
-  /// What the driver says that it is.
+  /// The properties that the driver reports.
   CUmemAllocationProp properties() const;
-  /// Releases now, where releasing is the step that matters.
+  /// Releases now, for tests in which that is the step that matters.
   void release();
   /// Gives the handle to the caller, who releases it.
   CUmemGenericAllocationHandle forget() { return std::exchange(handle_, 0); }
@@ -78,7 +78,7 @@ class Reservation {
   void map(size_t offset, size_t bytes, const Chunk& chunk) const;
   /// Undoes map().
   void unmap(size_t offset, size_t bytes) const;
-  /// Frees now, where freeing is the step that matters.
+  /// Frees now, for tests in which that is the step that matters.
   void free();
 
  private:
@@ -86,25 +86,25 @@ class Reservation {
   size_t bytes_ = 0;
 };
 
-/// A whole chunk, mapped at addresses of its own.
+/// A whole chunk, mapped at its own addresses.
 class Mapping : public Words {
  public:
-  /// With this access for GPU `device`.
+  /// Maps it with this access for GPU `device`.
   Mapping(const Chunk& chunk, size_t bytes,
           CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
           int device = 0);
   Mapping(const Mapping&) = delete;
   ~Mapping();
 
-  /// Where it begins, for the driver API.
+  /// Its first address, for the driver API.
   CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(data); }
-  /// Unmaps now, where unmapping is the step that matters.
+  /// Unmaps now, for tests in which that is the step that matters.
   void unmap();
 };
 
-/// Takes all memory that GPU 0 has left, writes into every granule of it, and
-/// gives it back: what was freed too early then holds somebody else's bytes. A
-/// test that does so is `alone`.
+/// Takes all free memory of GPU 0, writes into every granule of it, and frees
+/// it: memory that was freed too early then has other bytes. A test that does
+/// so is `alone`.
 void take_all_free_memory();
 
 /// The access of a GPU, as cuMemSetAccess takes it.
@@ -114,20 +114,20 @@ CUmemAccessDesc access_for(
 /// cuMemGetAccess of a GPU: 0 none, 1 read, 3 read and write.
 unsigned long long access_at(CUdeviceptr address, int device = 0);
 
-/// Words of `bytes` at an address of the driver API.
+/// The words in `bytes` bytes at an address of the driver API.
 inline Words words_at(CUdeviceptr address, size_t bytes) {
   return Words(reinterpret_cast<void*>(address), bytes);
 }
 
-/// What a call that imports a descriptor wants as its pointer: the number
-/// itself.
+/// The pointer argument for a call that imports a descriptor: it contains the
+/// number itself.
 inline void* by_value(int descriptor) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }
 
 /// The body of an exporter that lends a chunk of one granule, filled with
-/// `written`, to `importers` roles by a descriptor each, and gives it up once
-/// all have said "done".
+/// `written`, to `importers` roles. Each gets a descriptor. The exporter
+/// releases the chunk when all have signalled "done".
 std::function<void(Role&)> lends_chunk(Pattern written, int importers = 1);
 
 }  // namespace ipclab

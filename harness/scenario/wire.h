@@ -18,10 +18,10 @@ class Descriptor {
   Descriptor() = default;
   /// Takes over a number; -1 is none.
   explicit Descriptor(int number) : number_(number) {}
-  /// Afterwards the other one owns none.
+  /// Moves it here; `other` owns none afterwards.
   Descriptor(Descriptor&& other) noexcept
       : number_(std::exchange(other.number_, -1)) {}
-  /// Exchanges what both own.
+  /// Exchanges the descriptors of both.
   Descriptor& operator=(Descriptor&& other) noexcept {
     std::swap(number_, other.number_);
     return *this;
@@ -34,7 +34,7 @@ class Descriptor {
   explicit operator bool() const { return number_ != -1; }
   /// Gives the number to the caller, who closes it.
   int release() { return std::exchange(number_, -1); }
-  /// Closes now, where closing is the step that matters.
+  /// Closes now, for code in which that is the step that matters.
   void close();
 
  private:
@@ -67,8 +67,8 @@ struct Frame {
   Descriptor descriptor;
 };
 
-/// A socket that is read and written in frames. Throws std::system_error where
-/// the socket fails, and std::runtime_error on bytes that are no frame.
+/// A socket that is read and written in frames. Throws std::system_error if the
+/// socket fails, and std::runtime_error if the bytes are not a frame.
 class Wire {
  public:
   Wire() = default;
@@ -78,21 +78,21 @@ class Wire {
 
   /// Puts a frame into the queue to be sent.
   void queue(const Frame& frame);
-  /// Sends what the socket takes (all of it, if the socket blocks). False if
-  /// the peer has gone.
+  /// Sends as much as the socket takes (everything if it blocks). Returns false
+  /// if the peer has ended.
   bool flush();
   bool has_output() const { return !output_.empty(); }
 
-  /// Reads once what has come (waits for it, if the socket blocks). False once
-  /// the peer has gone and all is read.
+  /// Reads once what has arrived (waits for it if the socket blocks). Returns
+  /// false when the peer has ended and everything is read.
   bool read_some();
-  /// The next whole frame that was read.
+  /// The next complete frame that was read.
   std::optional<Frame> next();
-  /// Bytes that came so far.
+  /// The number of bytes received so far.
   uint64_t received() const { return received_; }
-  /// Bytes of a frame that was begun and not finished.
+  /// The number of bytes of an incomplete frame.
   size_t unfinished() const { return input_.size(); }
-  /// How many bytes the frame that was begun still lacks; 0 if not known.
+  /// How many bytes are still missing in the incomplete frame; 0 if not known.
   size_t missing() const;
 
   void close() { socket_.close(); }

@@ -42,7 +42,7 @@ __global__ void wait_for_turn(unsigned* turn, unsigned wanted) {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
   do {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    if (Turn(*turn).load(cuda::memory_order_acquire) == wanted) return;
+    if (Turn(*turn).load(cuda::memory_order_acquire) >= wanted) return;
   } while (now - began < kLimit);
   __trap();  // ends this process's GPU work with an error
 }

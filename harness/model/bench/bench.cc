@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the model's calls cost, beside a pipe round trip between two processes
 // on the same machine: absolute times differ from machine to machine, the
-// ratios hardly do.
+// ratios hardly do. With an argument: the cases that have it in their name.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gpu.h"
@@ -16,18 +19,39 @@ using namespace ipclab::model::test;
 
 namespace {
 
+constexpr int kBatches = 20;
+
+// Of one call: the median of batches, so that a busy machine, which interrupts
+// some of them, does not change the result.
 template <typename Call>
 double microseconds(int rounds, Call call) {
   call();  // once without the clock
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < rounds; ++i) call();
-  const std::chrono::duration<double, std::micro> taken =
-      std::chrono::steady_clock::now() - begin;
-  return taken.count() / rounds;
+  std::vector<double> batches;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < rounds; ++i) call();
+    const std::chrono::duration<double, std::micro> taken =
+        std::chrono::steady_clock::now() - begin;
+    batches.push_back(taken.count() / rounds);
+  }
+  std::nth_element(batches.begin(), batches.begin() + kBatches / 2,
+                   batches.end());
+  return batches[kBatches / 2];
 }
 
-void print(const char* what, double us, double pipe) {
-  std::printf("%-44s %9.2f us  %7.3f round trips\n", what, us, us / pipe);
+// Which cases run: those with this text in their name.
+std::string wanted;
+
+// What all times are compared with.
+double round_trip = 0;
+
+template <typename Call>
+void measure(const std::string& what, int rounds, Call call) {
+  if (what.find(wanted) == std::string::npos) return;
+  const double us = microseconds(rounds, call);
+  std::printf("%-44s %9.2f us  %7.3f round trips\n", what.c_str(), us,
+              us / round_trip);
+  std::fflush(stdout);
 }
 
 ROLE(echo) {
@@ -35,70 +59,71 @@ ROLE(echo) {
   for (int value = 1; value != 0; test.send(value)) value = test.receive<int>();
 }
 
-double free_memory() {
-  return microseconds(2000, [] {
-    size_t available = 0, total = 0;
-    cudaMemGetInfo(&available, &total);
-  });
+void open_and_close(const cudaIpcMemHandle_t& handle) {
+  void* data = nullptr;
+  const bool good =
+      cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess) ==
+          cudaSuccess &&
+      cudaIpcCloseMemHandle(data) == cudaSuccess;
+  if (!good) std::abort();
 }
 
-void measure() {
-  Peer peer("echo");
-  const auto handle = peer.channel().receive<cudaIpcMemHandle_t>();
-  const double pipe = microseconds(2000, [&] {
-    peer.channel().send(1);
-    peer.channel().receive<int>();
-  });
-  print("pipe round trip", pipe, pipe);
-  print("open + close of a legacy handle",
-        microseconds(2000,
-                     [&] {
-                       void* data = nullptr;
-                       cudaIpcOpenMemHandle(&data, handle,
-                                            cudaIpcMemLazyEnablePeerAccess);
-                       cudaIpcCloseMemHandle(data);
-                     }),
-        pipe);
+void ask_for_free_memory() {
+  size_t available = 0, total = 0;
+  if (cudaMemGetInfo(&available, &total) != cudaSuccess) std::abort();
+}
+
+void measure_launches() {
   int* data = allocate<int>(1);
   const CUfunction write_one = kernel("write_one");
   int value = 1;
   void* arguments[] = {&data, &value};
-  print("launch, without waiting",
-        microseconds(5000,
-                     [&] {
-                       cuLaunchKernel(write_one, 1, 1, 1, 1, 1, 1, 0, nullptr,
-                                      arguments, nullptr);
-                     }),
-        pipe);
+  const auto launch_one = [&] {
+    cuLaunchKernel(write_one, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr);
+  };
+  measure("launch, without waiting", 250, launch_one);
   cudaDeviceSynchronize();
-  print("launch + synchronise",
-        microseconds(5000,
-                     [&] {
-                       cuLaunchKernel(write_one, 1, 1, 1, 1, 1, 1, 0, nullptr,
-                                      arguments, nullptr);
-                       cudaDeviceSynchronize();
-                     }),
-        pipe);
-  print("cudaMemcpy of 4 bytes to the host",
-        microseconds(20000,
-                     [&] {
-                       cudaMemcpy(&value, data, sizeof value,
-                                  cudaMemcpyDeviceToHost);
-                     }),
-        pipe);
-  print("cudaMalloc + cudaFree of 4 KiB",
-        microseconds(5000, [&] { cudaFree(allocate<char>(4096)); }), pipe);
-  print("cudaMalloc + cudaFree of 4 MiB",
-        microseconds(2000, [&] { cudaFree(allocate<char>(4 << 20)); }), pipe);
-  print("cudaMemGetInfo", free_memory(), pipe);
+  measure("launch + synchronise", 250, [&] {
+    launch_one();
+    cudaDeviceSynchronize();
+  });
+  measure("cudaMemcpy of 4 bytes to the host", 1000, [&] {
+    cudaMemcpy(&value, data, sizeof value, cudaMemcpyDeviceToHost);
+  });
+  cudaFree(data);
+}
+
+void measure_beside_many() {
+  const std::string what = "cudaMemGetInfo beside 150 processes";
+  if (what.find(wanted) == std::string::npos) return;
   constexpr int kPeers = 150;
   std::vector<std::unique_ptr<Peer>> peers;
   for (int i = 0; i < kPeers; ++i) {
     peers.push_back(std::make_unique<Peer>("echo"));
     peers.back()->channel().receive<cudaIpcMemHandle_t>();
   }
-  print("cudaMemGetInfo beside 150 processes", free_memory(), pipe);
+  measure(what, 100, ask_for_free_memory);
   for (const auto& one : peers) one->channel().send(0);
+}
+
+void measure_all() {
+  Peer peer("echo");
+  const auto handle = peer.channel().receive<cudaIpcMemHandle_t>();
+  const auto ask_peer = [&] {
+    peer.channel().send(1);
+    peer.channel().receive<int>();
+  };
+  round_trip = microseconds(100, ask_peer);
+  measure("pipe round trip", 100, ask_peer);
+  measure("open + close of a legacy handle", 100,
+          [&] { open_and_close(handle); });
+  measure_launches();
+  measure("cudaMalloc + cudaFree of 4 KiB", 250,
+          [] { cudaFree(allocate<char>(4096)); });
+  measure("cudaMalloc + cudaFree of 4 MiB", 100,
+          [] { cudaFree(allocate<char>(4 << 20)); });
+  measure("cudaMemGetInfo", 100, ask_for_free_memory);
+  measure_beside_many();
   peer.channel().send(0);
   peer.channel().receive<int>();
 }
@@ -108,6 +133,7 @@ void measure() {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   run_role(argc, argv);
-  measure();
+  if (argc > 1) wanted = argv[1];
+  measure_all();
   return 0;
 }

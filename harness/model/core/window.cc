@@ -28,6 +28,13 @@ uint64_t reserve_range(uint64_t size) {
   return round_up(reinterpret_cast<uint64_t>(place), kPage);
 }
 
+// One byte for each page of the window, all zero; null if there is no room.
+uint8_t* new_table(uint64_t pages) {
+  void* table = mmap(nullptr, pages, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
+}
+
 // Memory that stays mapped after its end would be used by mistake for ever.
 void must_map(const void* place) {
   if (place != MAP_FAILED) return;
@@ -66,11 +73,11 @@ CUresult Window::reserve(int gpus) {
     free_[static_cast<int>(area)][begin] = size;
     begin += size;
   }
+  host_ = new_table(size_ / kPage);
+  if (host_ == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   for (int i = 0; i < gpus; ++i) {
-    void* table = mmap(nullptr, size_ / kPage, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (table == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    access_.push_back(static_cast<uint8_t*>(table));
+    access_.push_back(new_table(size_ / kPage));
+    if (access_.back() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   raise_descriptor_limit();
   return CUDA_SUCCESS;
@@ -139,21 +146,38 @@ bool Window::map(uint64_t address, int descriptor, uint64_t offset,
     return false;
   }
   madvise(alias(address), size, MADV_DONTFORK);
-  return !for_host || mmap(reinterpret_cast<void*>(address), size, protection,
-                           flags, descriptor, from) != MAP_FAILED;
+  return !for_host ||
+         map_for_host({address, size}, protection, descriptor, from);
+}
+
+bool Window::map_for_host(const Piece& piece, int protection, int descriptor,
+                          off_t offset) {
+  std::memset(host_ + first_page(piece), 1,
+              end_page(piece) - first_page(piece));
+  return mmap(reinterpret_cast<void*>(piece.address), piece.size, protection,
+              MAP_SHARED | MAP_FIXED, descriptor, offset) != MAP_FAILED;
+}
+
+// Most memory was never mapped for the host: then there is nothing to do.
+void Window::close_to_host(const Piece& piece) {
+  uint8_t* const first = host_ + first_page(piece);
+  uint8_t* const end = host_ + end_page(piece);
+  if (std::find(first, end, 1) == end) return;
+  must_map(mmap(reinterpret_cast<void*>(piece.address), piece.size, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0));
+  std::fill(first, end, uint8_t{0});
 }
 
 void Window::close(const Piece& piece) {
   for (size_t i = 0; i < access_.size(); ++i) {
     set_access(static_cast<int>(i), piece.address, piece.size, kNone);
   }
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  must_map(mmap(reinterpret_cast<void*>(piece.address), piece.size, PROT_NONE,
-                flags, -1, 0));
+  close_to_host(piece);
 }
 
-// What a kernel still reads or writes that began before the bytes went: pages
-// of nobody, so that it is lost and ends nobody.
+// A kernel that began before the bytes were freed may still read or write here:
+// these pages belong to nothing, so its writes are lost and do no harm.
 void Window::take_bytes_away(const Piece& piece) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   void* place = alias(piece.address);
@@ -209,20 +233,28 @@ void Window::unpin(std::list<Piece>::iterator pin) {
 
 // ---- permissions
 
+uint64_t Window::first_page(const Piece& piece) const {
+  return (piece.address - begin_) / kPage;
+}
+
+uint64_t Window::end_page(const Piece& piece) const {
+  return (piece.address + piece.size - begin_ + kPage - 1) / kPage;
+}
+
 void Window::set_host_access(uint64_t address, const Block& block,
                              uint64_t size, Access access) {
   const int protection = (access & kRead ? PROT_READ : PROT_NONE) |
                          (access == kReadWrite ? PROT_WRITE : PROT_NONE);
-  must_map(mmap(reinterpret_cast<void*>(address), size, protection,
-                MAP_SHARED | MAP_FIXED, block.descriptor(), 0));
+  if (!map_for_host({address, size}, protection, block.descriptor(), 0)) {
+    must_map(MAP_FAILED);
+  }
 }
 
 void Window::set_access(int ordinal, uint64_t address, uint64_t size,
                         Access access) {
-  const uint64_t first = (address - begin_) / kPage;
-  const uint64_t end = (address + size - begin_ + kPage - 1) / kPage;
+  const uint64_t end = end_page({address, size});
   uint8_t* table = access_[static_cast<size_t>(ordinal)];
-  for (uint64_t page = first; page < end; ++page) {
+  for (uint64_t page = first_page({address, size}); page < end; ++page) {
     // Kernels read the entry while they run.
     __atomic_store_n(&table[page], access, __ATOMIC_RELAXED);
   }

@@ -86,10 +86,15 @@ class Window {
     uint64_t size;
   };
   static bool overlap(const Piece& a, const Piece& b);
+  uint64_t first_page(const Piece& piece) const;
+  uint64_t end_page(const Piece& piece) const;
+  bool map_for_host(const Piece& piece, int protection, int descriptor,
+                    off_t offset);
   Area area_of(uint64_t address) const;
   bool is_pinned(const Piece& piece) const;
   void unpin(std::list<Piece>::iterator pin);
   void close(const Piece& piece);
+  void close_to_host(const Piece& piece);
   void take_bytes_away(const Piece& piece);
 
   uint64_t begin_ = 0;
@@ -97,6 +102,7 @@ class Window {
   uint64_t alias_ = 0;
   std::map<uint64_t, uint64_t> free_[4];  // by area: address -> bytes
   std::vector<uint8_t*> access_;          // for each visible GPU
+  uint8_t* host_ = nullptr;  // for each page: was it mapped for the host?
   std::list<Piece> pinned_;
   std::vector<Piece> retired_;  // that a pin keeps
 };

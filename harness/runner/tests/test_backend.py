@@ -81,7 +81,10 @@ def test_cuda_alone_can_be_asked_for(build: Build) -> None:
 @pytest.mark.parametrize(
     ("loaded", "cause"),
     [
-        (None, "the programs carry the CUDA runtime inside; link with -cudart shared"),
+        (
+            None,
+            "the programs contain the static CUDA runtime; link with -cudart shared",
+        ),
         (
             "/opt/cuda/lib/libcudart.so.13",
             "/opt/cuda/lib/libcudart.so.13 was loaded instead; an RPATH or LD_PRELOAD",

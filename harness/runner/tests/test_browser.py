@@ -15,7 +15,8 @@ from selenium.webdriver.common.keys import Keys
 
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
-from ipclab import matrix, pages, timeline, trials
+from ipclab import matrix, pages, results, timeline, trials
+from ipclab.report import page as report_page
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'
@@ -135,6 +136,7 @@ SETTINGS: list[dict[str, Any]] = [
     {},
     {"dark": True},
     {"width": PHONE},
+    {"width": 820},
     {"printed": True},
 ]
 
@@ -318,6 +320,22 @@ def test_a_failure_tells_its_story_unfolded(browser: Browser, build: Build) -> N
     assert "Source: the guide, LMEM-02" in page.text
     for text in ("580.0 to 580.9", "seen on two machines", "platform", "2999-12-31"):
         assert text in page.text
+
+
+def test_a_reason_tells_no_macro_and_many_problems_are_folded(
+    browser: Browser, build: Build
+) -> None:
+    macro = "Value of: ::ipclab::gives((f()), {})\n  Actual: false (f() gives X)"
+    reason = f"expected Y, saw X: {macro}\nExpected: true"
+    build.conformance(f"violates(reason={reason!r})", name="Suite.Gives", row="LMEM-02")
+    folder = build.run().folder
+    seen = results.read(folder)
+    seen.run["problems"] = [f"Gone.Test{number}" for number in range(3)]
+    (folder / "report.html").write_text(report_page(seen.run, seen.records, None))
+    page = browser.open(folder / "report.html")
+    assert "expected Y, saw X" in page.text and "gives" not in page.text
+    assert "3 problems of the suite itself" in page.text
+    assert "Gone.Test2" not in page.text and "Gone.Test2" in page.html
 
 
 # --- the filter -------------------------------------------------------------------

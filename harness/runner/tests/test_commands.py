@@ -142,7 +142,14 @@ def test_deviation_with_an_impossible_date(build: Build) -> None:
 
 def test_no_source_tree(build: Build) -> None:
     (build.folder / "CMakeCache.txt").unlink()
-    says(build, 3, "does not say where the source tree is", "run", "--build", "build")
+    says(
+        build,
+        3,
+        "does not contain the path of the source tree",
+        "run",
+        "--build",
+        "build",
+    )
 
 
 def test_bad_require_file(build: Build) -> None:
@@ -359,7 +366,7 @@ def test_doctor_of_a_machine_that_shares_nothing(build: Build) -> None:
     for advice in (
         "nothing can be shared",
         "the driver is older than the runtime",
-        "inside one GPU instance only",
+        "nvidia-smi -mig 0",
         "nvidia-smi -c DEFAULT",
         "a fault of one client",
     ):

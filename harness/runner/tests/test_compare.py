@@ -1,4 +1,4 @@
-"""What two runs say differently, and when a comparison is refused."""
+"""How two runs differ, and when a comparison is refused."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

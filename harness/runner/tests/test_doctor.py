@@ -149,7 +149,7 @@ def test_findings_come_worst_first() -> None:
         ("wsl2", "attempts", "Ask the attribute first"),
         ("imex_no_module", "imex", "load a driver with IMEX channels"),
         ("imex_no_channel", "imex", "mknod"),
-        ("imex_no_permission", "imex", "a channel of your own"),
+        ("imex_no_permission", "imex", "your own channel"),
         ("imex_not_ready", "imex", "nvidia-imex-ctl"),
         ("no_fabric", "imex", "by a descriptor"),
         ("exclusive", "compute_mode", "nvidia-smi -c DEFAULT"),
@@ -225,9 +225,9 @@ def test_what_it_prints(build: Build) -> None:
     [
         (None, "No such file"),
         ("no json", "no JSON"),
-        ("[]", "not what `ipclab doctor --json` writes"),
-        ('{"machine": {}}', "not what `ipclab doctor --json` writes: 'process'"),
-        ('{"machine": 7}', "not what `ipclab doctor --json` writes"),
+        ("[]", "not a file of `ipclab doctor --json`"),
+        ('{"machine": {}}', "not a file of `ipclab doctor --json`: 'process'"),
+        ('{"machine": 7}', "not a file of `ipclab doctor --json`"),
     ],
 )
 def test_a_bad_record_is_one_line(build: Build, text: str | None, told: str) -> None:

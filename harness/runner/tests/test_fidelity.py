@@ -146,7 +146,7 @@ def test_another_sentence_is_not_compared(build: Build) -> None:
     assert done.returncode == 0
     assert (change["what"], change["reason"]) == (
         "not recorded",
-        "its sentence was another then",
+        "its sentence was different then",
     )
 
 

@@ -119,14 +119,14 @@ def test_each_field_is_needed_and_has_a_type(field: str) -> None:
         (["duration_ms"], -1, "record.duration_ms"),
         (["notes", 0], 3, "record.notes[0]"),
         (["roles", 0, "pid"], "4711", "record.roles[0].pid"),
-        (["roles", 0, "more"], 1, "record.roles[0].more: is no field of it"),
+        (["roles", 0, "more"], 1, "record.roles[0].more: there is no such field"),
         (["failures", 0, "line"], "7", "record.failures[0].line"),
         (["timeline", 0, "kind"], "think", "record.timeline[0].kind"),
         (["timeline", 0, "t_us"], -1, "record.timeline[0].t_us"),
         (["deviation", "vendor"], "amd", "record.deviation.vendor"),
         (["deviation", "driver"], "580", "record.deviation.driver"),
         (["deviation", "expires"], "soon", "record.deviation.expires"),
-        (["more"], 1, "record.more: is no field of it"),
+        (["more"], 1, "record.more: there is no such field"),
     ],
 )
 def test_bad_values_are_named(path: list[Any], value: Any, says: str) -> None:
@@ -212,7 +212,7 @@ def test_a_run_keeps_to_its_schema(run: dict[str, Any]) -> None:
         (["manifest", "records"], {"count": 1}, "manifest.records.bytes"),
         (["manifest", "tests", "a"], 1, "manifest.tests.a"),
         (["manifest", "programs", "a"], [], "manifest.programs.a"),
-        (["manifest", "more"], 1, "manifest.more: is no field of it"),
+        (["manifest", "more"], 1, "manifest.more: there is no such field"),
     ],
 )
 def test_bad_values_of_a_run_are_named(

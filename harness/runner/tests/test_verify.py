@@ -636,7 +636,7 @@ DEEP = "[" * 100_000
         (lambda run: run["settings"].pop("repeat"), "run.json.settings.repeat"),
         (
             lambda run: run["manifest"]["data"].update({"../../etc/passwd": None}),
-            "run.json.manifest.data.../../etc/passwd: is no field of it",
+            "run.json.manifest.data.../../etc/passwd: there is no such field",
         ),
     ],
 )

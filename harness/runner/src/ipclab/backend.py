@@ -1,4 +1,4 @@
-"""Which CUDA the programs meet: the machine's own, or the reference model."""
+"""Which CUDA the programs use: the machine's own, or the reference model."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHOICES = ("auto", "cuda", "model")
 
 @dataclass(frozen=True)
 class Backend:
-    """What the probe said, and the variables that lead each program there."""
+    """What the probe said, and the variables that select this CUDA for a program."""
 
     probe: Probe
     environment: dict[str, str]
@@ -30,7 +30,7 @@ def choose(
 
     `wanted` is one of CHOICES; a `profile` (which machine the model plays) asks
     for the model. Raises UsageError if the model was asked for and is not
-    built, and HarnessError if the programs do not load it.
+    built, and HarnessError if the programs do not load the model.
     """
     asked_for_model = wanted == "model" or profile is not None
     if not asked_for_model:
@@ -56,7 +56,7 @@ def _require_model(folder: Path, document: Probe) -> None:
     if loaded and Path(loaded).resolve().parent == folder:
         return
     if "libcudart" not in Path(loaded).name:
-        cause = "the programs carry the CUDA runtime inside; link with -cudart shared"
+        cause = "the programs contain the static CUDA runtime; link with -cudart shared"
     else:
         cause = (
             f"{loaded} was loaded instead; an RPATH or LD_PRELOAD goes before "

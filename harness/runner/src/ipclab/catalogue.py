@@ -1,8 +1,8 @@
-"""`ipclab catalogue`: does a toolkit's documentation still say what the rows cite?
+"""`ipclab catalogue`: compares a toolkit's documentation with what the rows cite.
 
 conformance/sentences.json has an entry for each documented sentence of the
 functions that the suite is about: the rows that judge or observe it, or the reason
-why none does. This module holds that list to the headers of a toolkit.
+why no row does. This module compares that list with the headers of a toolkit.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -27,14 +27,14 @@ from ipclab.errors import HarnessError
 
 ALIKE = 0.6  # of two sentences: one is the other, changed
 
-# What covers a sentence, in the order in which it is told.
+# What covers a sentence, in the order in which it is printed.
 JUDGED, OBSERVED, OPEN = "judged", "observed", "open"
 ELSEWHERE, NO_CLAIM = "elsewhere", "no claim"
 COVERS = (JUDGED, OBSERVED, OPEN, ELSEWHERE, NO_CLAIM)
 MEANING = {
     JUDGED: "a row judges it",
-    OBSERVED: "a row writes down what happens, or teaches it",
-    OPEN: "it could be judged, and no row does",
+    OBSERVED: "a row records what happens, or teaches it",
+    OPEN: "a test could judge it, but no row does",
     ELSEWHERE: "it is about something other than sharing between processes",
     NO_CLAIM: "it claims nothing that a driver could break",
 }
@@ -61,7 +61,7 @@ class Entry:
 class Ledger:
     """conformance/sentences.json."""
 
-    read: list[str]  # the toolkits that somebody went through
+    read: list[str]  # the toolkits that a person has read
     concerned: re.Pattern[str]  # topics of which every sentence has an entry
     reasons: dict[str, dict[str, str]]
     entries: dict[str, list[Entry]]  # by topic
@@ -76,7 +76,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Finding:
-    """How a toolkit's documentation departs from an entry.
+    """How a toolkit's documentation differs from an entry.
 
     `what` is changed, moved, gone, new, or found (though the entry's since or
     until says that this toolkit does not have it).
@@ -85,12 +85,12 @@ class Finding:
     what: str
     topic: str
     rows: tuple[str, ...]
-    old: str  # what the entry knows, or all of it if the older headers are at hand
-    new: str  # what stands there now
+    old: str  # the entry's words, or the whole sentence if the older headers are given
+    new: str  # what the documentation says now
 
 
 def holds(since: str | None, until: str | None, toolkit: str) -> bool:
-    """Whether something holds for a version of CUDA such as 13.5."""
+    """Whether `since` and `until` include a version of CUDA such as 13.5."""
     this = _version(toolkit)
     return (since is None or _version(since) <= this) and (
         until is None or this <= _version(until)
@@ -98,7 +98,7 @@ def holds(since: str | None, until: str | None, toolkit: str) -> bool:
 
 
 def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
-    """The entries, held to their schema and to the catalogue's rows.
+    """Read the entries; check them against their schema and the catalogue's rows.
 
     Raises HarnessError with the place if something is wrong.
     """
@@ -146,7 +146,7 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
-    """Row -> the sentences that it rests on."""
+    """Row -> the sentences that it is based on."""
     found: dict[str, list[Entry]] = {}
     for entry in _all(ledger):
         for row in entry.rows:
@@ -157,9 +157,10 @@ def cited(ledger: Ledger) -> dict[str, list[Entry]]:
 def compare(
     ledger: Ledger, now: Documentation, before: Documentation | None = None
 ) -> list[Finding]:
-    """How the documentation `now` departs from the entries.
+    """How the documentation `now` differs from the entries.
 
-    `before` is that of an older toolkit, for the whole of an old sentence.
+    `before` is the documentation of an older toolkit; with it an old sentence
+    is shown as a whole.
     """
     topics = [*ledger.entries]
     topics += [x for x in now.topics if x not in ledger.entries]
@@ -214,7 +215,7 @@ def _of_topic(
 
 
 def _alike(entry: Entry, old: str, candidates: Sequence[Sentence]) -> Sentence | None:
-    """The sentence that an entry has become."""
+    """The sentence that is most like an entry, if one is."""
     short = old == entry.says
     best = max(
         candidates,
@@ -235,7 +236,7 @@ def coverage(
 ) -> dict[str, list[tuple[Entry, str]]]:
     """Topic -> its sentences in a toolkit's documentation, and what covers each.
 
-    Only topics that the suite is about: of others, rows cite single sentences.
+    Only topics that the suite is about. Rows cite single sentences of others.
     """
     return {
         topic: told
@@ -252,12 +253,12 @@ def coverage(
 
 
 def counts(found: Mapping[str, list[tuple[Entry, str]]]) -> Counter[str]:
-    """How many sentences have each of COVERS."""
+    """The number of sentences for each of COVERS."""
     return Counter(cover for told in found.values() for _, cover in told)
 
 
 def share(counted: Mapping[str, int]) -> float:
-    """The part of the judgeable sentences that rows judge or observe, from 0 to 1."""
+    """The share of judgeable sentences that rows judge or observe, from 0 to 1."""
     covered = counted[JUDGED] + counted[OBSERVED]
     return covered / (covered + counted[OPEN])
 
@@ -265,7 +266,7 @@ def share(counted: Mapping[str, int]) -> float:
 def run(
     out: Console, source: Path, headers: Path, old: Path | None, every: bool
 ) -> int:
-    """Print what a toolkit's documentation says anew; with `every` each sentence.
+    """Print how a toolkit's documentation differs; with `every` each sentence.
 
     Returns 1 if an entry is changed, moved, gone, new or found.
     """

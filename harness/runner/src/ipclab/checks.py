@@ -1,7 +1,7 @@
-"""The reasons why sharing fails, as far as a machine shows them: one check each.
+"""One check for each reason why sharing can fail that a machine shows.
 
-A check judges facts that `machine.gather` found, here or elsewhere, and touches
-nothing itself. `pains.json` says which complaint each of them answers.
+A check judges facts that `machine.gather` found on this or another machine. It does
+not look at the machine itself. `pains.json` says which complaint each check answers.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -29,17 +29,20 @@ STATES = ("blocks", "limits", "unknown", "fine")  # worst first
 FIRST = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"}
 
 PYTORCH = r"expandable_segments:\s*true|backend:\s*cudamallocasync"
-ALLOCATORS = {  # variables, and the values that lead away from cudaMalloc
+# Variables, and the values that select an allocator other than cudaMalloc.
+ALLOCATORS = {
     "PYTORCH_ALLOC_CONF": PYTORCH,
     "PYTORCH_CUDA_ALLOC_CONF": PYTORCH,
     "TF_GPU_ALLOCATOR": "cuda_malloc_async",
 }
 
-SMALL_SHM = 64 * 2**20  # what a container gets if nobody asks for more
+SMALL_SHM = 64 * 2**20  # the default of a container
 ROOM_IN_SHM = 16 * 2**20
 FEW_FILES = 4096
-ROOM_FOR_TASKS = 64  # a process that uses CUDA starts threads of the driver, too
-LITTLE_MEMORY = 2 * 2**30  # a context takes some hundred MiB, a run has several
+ROOM_FOR_TASKS = 64  # in a process that uses CUDA the driver starts threads, too
+LITTLE_MEMORY = (
+    2 * 2**30
+)  # a context takes some hundred MiB, and a run has several contexts
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,14 @@ class Verdict:
 
     state: str  # one of STATES
     found: str
-    transports: tuple[str, ...] = ()  # which it concerns
+    transports: tuple[str, ...] = ()  # the transports that it concerns
     meaning: str = ""
     next: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A name, and the function that judges; None where it does not apply."""
+    """A name, and the function that judges; it returns None if it does not apply."""
 
     id: str
     title: str
@@ -96,7 +99,7 @@ def fine(found: str) -> Verdict:
 
 
 def unknown(found: str, next: str) -> Verdict:
-    """It could not be found out here."""
+    """The answer could not be found here."""
     return Verdict("unknown", found, (), "", next)
 
 
@@ -118,7 +121,7 @@ def _gpu(m: Machine) -> Verdict:
     if gpus:
         return fine(", ".join(gpu["name"] for gpu in gpus))
     reason = next((x["reason"] for x in m.probe["capabilities"] if x["reason"]), "")
-    # Without any driver CUDA says that it is too old; that is another check.
+    # Without a driver CUDA says that the driver is too old; another check covers that.
     advice = _what_to_do(reason) if m.probe.get("driver_version") else ""
     return blocks(
         reason or "CUDA sees none",
@@ -156,8 +159,8 @@ def _driver(m: Machine) -> Verdict:
         return limits(
             found,
             TRANSPORTS,
-            "the driver is older than the runtime: what is newer than the driver "
-            "is refused",
+            "the driver is older than the runtime: calls that are newer than the "
+            "driver are refused",
             advice,
         )
     return blocks(
@@ -209,8 +212,8 @@ def _offered(m: Machine) -> Verdict | None:
     return blocks(
         f"no {', '.join(missing)}",
         missing,
-        "GPU or driver do not offer it: the attribute is 0",
-        "take another transport from the table above; ipclab explain 801",
+        "the GPU or the driver does not support it: the attribute is 0",
+        "use another transport from the table above; ipclab explain 801",
     )
 
 
@@ -223,20 +226,21 @@ def _attempts(m: Machine) -> Verdict | None:
         if not x["available"] and _promised(x["attribute"])
     }
     if not refused:
-        return fine("what the attributes promise works")
+        return fine("everything that the attributes promise works")
     reasons = "; ".join(refused.values())
     return blocks(
         reasons,
         refused,
-        "the attribute promises what the driver then refuses: believe the attempt",
+        "the attribute promises something that the driver then refuses: trust the "
+        "attempt",
         _what_to_do(reasons)
-        or "take another transport from the table above; do not decide by the "
-        "attribute alone",
+        or "use another transport from the table above; do not decide by the attribute "
+        "alone",
     )
 
 
 def _asked(m: Machine) -> list[Capability]:
-    """The transports, without fabric, which has a check of its own."""
+    """The transports without fabric, which has its own check."""
     names = [x for x in TRANSPORTS if x != "fabric"]
     return [x for x in m.probe["capabilities"] if x["name"] in names]
 
@@ -247,7 +251,7 @@ def _promised(attribute: str) -> bool:
 
 
 def _capability(document: Probe, name: str) -> Capability:
-    """What the probe says of it; empty if it says nothing."""
+    """What the probe says about a capability; empty if it says nothing."""
     return next((x for x in document["capabilities"] if x["name"] == name), {})
 
 
@@ -267,7 +271,7 @@ def _each_gpu(m: Machine) -> Verdict | None:
         "; ".join(gpus),
         sorted(some - every),
         "the GPUs differ in what they share",
-        "choose the GPU by what it can: hide the others with CUDA_VISIBLE_DEVICES",
+        "choose a GPU that can share, and hide the others with CUDA_VISIBLE_DEVICES",
     )
 
 
@@ -277,8 +281,8 @@ def _wsl(m: Machine) -> Verdict:
     return limits(
         "yes",
         TRANSPORTS,
-        "legacy IPC is not offered there, or attributes promise what calls refuse",
-        "believe the attempts of the table above; else use native Linux, or one "
+        "legacy IPC is not supported there, or attributes promise what calls refuse",
+        "trust the attempts in the table above; otherwise use native Linux, or one "
         "process with threads",
     )
 
@@ -295,7 +299,7 @@ def _tegra(m: Machine) -> Verdict | None:
     return blocks(
         "an integrated GPU",
         MEMORY,
-        "it shares events, not memory by handle",
+        "it shares events, but not memory by a handle",
         "share host memory, which this GPU reads without a copy, and order the "
         "work by an interprocess event",
     )
@@ -313,7 +317,7 @@ def _mig(m: Machine) -> Verdict | None:
     return limits(
         "on",
         MEMORY,
-        "memory is shared inside one GPU instance only, and instances are no peers",
+        "memory can be shared only inside one GPU instance; instances are not peers",
         "let both processes use compute instances of one GPU instance, or turn MIG "
         "off: nvidia-smi -mig 0",
     )
@@ -336,7 +340,7 @@ def _compute_mode(m: Machine) -> Verdict | None:
         return limits(
             found,
             TRANSPORTS,
-            "clients of MPS alone get a context",
+            "only clients of MPS get a context",
             f"start both processes under MPS, or {advice}",
         )
     meaning = "a second process gets no context"
@@ -351,8 +355,8 @@ def _mps(m: Machine) -> Verdict | None:
     return limits(
         "on",
         TRANSPORTS,
-        "a fault of one client ends its neighbours; nothing is documented of IPC "
-        "between them",
+        "a fault of one client ends the other clients, too; IPC between them is not "
+        "documented",
         "give both processes the same CUDA_MPS_PIPE_DIRECTORY; to study faults stop "
         "it: echo quit | nvidia-cuda-mps-control",
     )
@@ -370,15 +374,15 @@ def _peer_access(m: Machine) -> Verdict | None:
         return fine("every GPU reaches every other")
     hints = []
     if len({gpu["name"] for gpu in gpus}) > 1:
-        hints.append("the GPUs are of different kinds")
+        hints.append("the GPUs are different models")
     if m.driver.iommu:
         hints.append("an IOMMU is on")
     found = f"not {', '.join(apart)}" if apart else str(enable.get("reason"))
     return limits(
         "; ".join([found, *hints]),
         (*MEMORY, "legacy_events"),
-        "no memory is mapped from the one GPU to the other; a cudaIpcOpenMemHandle "
-        "there fails with 205 or 217",
+        "memory of one GPU cannot be mapped on the other; cudaIpcOpenMemHandle fails "
+        "there with 205 or 217",
         "let both processes use one GPU or a pair of peers (nvidia-smi topo -p2p r); "
         "ask the administrator about IOMMU and PCIe ACS",
     )
@@ -390,12 +394,12 @@ def _imex(m: Machine) -> Verdict | None:
         return fine("a channel is open to this user")
     attribute = str(fabric.get("attribute", ""))
     if "=" not in attribute:
-        return None  # nobody could ask
+        return None  # the probe could not ask
     if not _promised(attribute):
         return blocks(
             "not of this GPU",
             ["fabric"],
-            "GPU or driver know no fabric handles",
+            "the GPU or the driver does not support fabric handles",
             "share inside one machine, by a descriptor",
         )
     ways = "until then share inside one machine, by a descriptor"
@@ -403,7 +407,7 @@ def _imex(m: Machine) -> Verdict | None:
         return blocks(
             "the kernel module has no nvidia-caps-imex-channels",
             ["fabric"],
-            "the GPU could, but there is nothing to get the permission from",
+            "the GPU supports it, but there is no device that gives the permission",
             f"load a driver with IMEX channels; {ways}",
         )
     if not m.driver.channels:
@@ -420,12 +424,12 @@ def _imex(m: Machine) -> Verdict | None:
             f"{names}: no permission",
             ["fabric"],
             "the channel belongs to another user",
-            f"ask the administrator for a channel of your own; {ways}",
+            f"ask the administrator for your own channel; {ways}",
         )
     return blocks(
         f"{names}, and yet {fabric.get('attempt')}",
         ["fabric"],
-        "the channel is there, the fabric is not ready",
+        "the channel exists, but the fabric is not ready",
         f"nvidia-imex-ctl -N; nvidia-smi -q, section Fabric; {ways}",
     )
 
@@ -438,8 +442,8 @@ def _confidential(m: Machine) -> Verdict | None:
     return limits(
         "on",
         TRANSPORTS,
-        "one GPU a machine and few contexts; host memory is reached by a detour",
-        "believe the attempts of the table above; keep both processes on one GPU",
+        "one GPU in each machine and few contexts; host memory is reached indirectly",
+        "trust the attempts in the table above; keep both processes on one GPU",
     )
 
 
@@ -475,7 +479,7 @@ def _ipc_namespace(m: Machine) -> Verdict:
     return limits(
         f"{mine}, a private one" if m.other is None else f"{mine}, there {theirs}",
         LEGACY,
-        "CUDA does not mind, but handles that travel by shm_open or System V do not "
+        "CUDA works, but handles that are sent through shm_open or System V do not "
         "arrive",
         "start both containers with --ipc=host or --ipc=container:NAME, or send "
         "handles over a socket",
@@ -489,8 +493,8 @@ def _container(m: Machine) -> Verdict:
     return limits(
         ", ".join(hints),
         TRANSPORTS,
-        "processes of other containers share memory only with --ipc and --pid in "
-        "common, and see the same GPUs",
+        "processes of two containers share memory only if they share --ipc and --pid "
+        "and see the same GPUs",
         "docker run --gpus all --ipc=host --pid=host; Kubernetes: hostIPC and "
         "hostPID, or one Pod with shareProcessNamespace",
     )
@@ -588,8 +592,8 @@ def _address_space(m: Machine) -> Verdict:
     return limits(
         _mib(limit),
         ("vmm_fd", "pool_fd"),
-        "the stream-ordered allocator does not support such a limit; reserving "
-        "addresses runs into it",
+        "the stream-ordered allocator does not support such a limit, because it "
+        "reserves many addresses",
         "ulimit -v unlimited",
     )
 
@@ -624,7 +628,9 @@ def _memory_limit(m: Machine) -> Verdict:
 
 def _visible_devices(m: Machine) -> Verdict:
     mine = m.variables.get("CUDA_VISIBLE_DEVICES")
-    meaning = "ordinals are private to a process: the same number is another GPU"
+    meaning = (
+        "each process numbers its GPUs itself: the same number can mean another GPU"
+    )
     advice = (
         "send the UUID or the PCI address and look the ordinal up on the other side"
     )
@@ -652,14 +658,14 @@ def _allocator(m: Machine) -> Verdict:
         if re.search(pattern, variables.get(name, ""), re.IGNORECASE)
     ]
     if not hits:
-        return fine("nothing asks for another than cudaMalloc")
+        return fine("nothing selects an allocator other than cudaMalloc")
     return limits(
         "; ".join(hits),
         ["legacy_memory"],
-        "such memory is not of cudaMalloc: cudaIpcGetMemHandle answers "
+        "such memory does not come from cudaMalloc: cudaIpcGetMemHandle returns "
         "cudaErrorInvalidValue",
         "unset it in the exporter, or share by descriptor (lessons 30 and 50); "
-        "lesson 20 shows which memory goes by which transport",
+        "lesson 22 shows which transport shares which memory",
     )
 
 
@@ -671,9 +677,9 @@ def _leftovers(m: Machine) -> Verdict:
     return limits(
         "; ".join([*(f"process {x}" for x in processes), *stale]),
         MEMORY,
-        "a process that maps shared memory keeps it allocated, also after its "
-        "exporter has ended; a stale name is left of a process that was killed",
-        "end what is yours and no longer needed, and remove the stale names",
+        "a process that maps shared memory keeps it allocated, even after its exporter "
+        "has ended; a killed process leaves a stale name",
+        "end your processes that are no longer needed, and remove the stale names",
     )
 
 
@@ -686,7 +692,7 @@ def _other_process(m: Machine) -> Verdict | None:
         f"{m.other.pid} of user {m.other.uid}: pidfd_getfd: {m.other.pidfd_getfd}",
         DESCRIPTORS,
         "its descriptors cannot be fetched from here",
-        "let it send them with SCM_RIGHTS, or run both as one user",
+        "let that process send them with SCM_RIGHTS, or run both as one user",
     )
 
 

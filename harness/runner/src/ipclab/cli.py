@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(error, 3)
     except KeyboardInterrupt:
         return _say("interrupted", 3)
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the reader of our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 3
     finally:
@@ -218,7 +218,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _qualify(options: argparse.Namespace) -> int:
-    """A run with the fixed options that is verified at once."""
+    """A run with fixed options, which is verified at its end."""
     settings = Settings(
         build=options.build,
         results=options.results or results.default_folder(),
@@ -235,7 +235,7 @@ def _qualify(options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run it, show it and keep it; with `latest`, results/latest points to it."""
+    """Run, show and keep the results; with `latest`, results/latest points to them."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -243,7 +243,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
         terminal.first_line(out, run)
         code = _pytest(run, out)
     finally:
-        if run.state == "running":  # what ended it came before pytest's session
+        if run.state == "running":  # it ended before pytest's session began
             run.close("interrupted")
     try:
         if latest:
@@ -256,12 +256,12 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it; not 0 only for a failure that the run does not know."""
+    """Let pytest run it; non-zero only for a failure that the run does not know."""
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     arguments = [
-        f"-c{os.devnull}",  # no pytest.ini of the folder we happen to be in
+        f"-c{os.devnull}",  # ignore a pytest.ini in the current folder
         f"--rootdir={run.settings.build}",
         "--noconftest",
         f"--junitxml={run.results.folder / 'junit.xml'}",
@@ -277,7 +277,7 @@ def _pytest(run: Run, out: Console) -> int:
         run.error = run.error or f"{run.results.folder}: {error.strerror}"
         run.close("broken")
         return 3
-    if run.state == "running":  # pytest gave up before its session
+    if run.state == "running":  # pytest ended before its session
         run.close("broken")
         return 2 if code == pytest.ExitCode.USAGE_ERROR else 3
     return 2 if code == pytest.ExitCode.USAGE_ERROR else 0
@@ -344,7 +344,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_natural,
         default=1,
-        help="patterns and orders follow from it (default: 1)",
+        help="data patterns and orders are made from it (default: 1)",
     )
     run.add_argument(
         "--strict", action="store_true", help="deviations fail the run too"
@@ -354,7 +354,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         type=Path,
         default=None,
-        help="rows, one a line, that must be judged here: 'not applicable' fails",
+        help="rows, one on each line, that must be judged here: 'not applicable' fails",
     )
     run.add_argument(
         "--apart",
@@ -371,7 +371,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     whole = commands.add_parser(
         "qualify",
-        help="a run to hand in: the whole suite three times, then verified",
+        help="a run to submit: the whole suite three times, then verified",
         description="The whole suite, each test three times, with fixed options: "
         "what `ipclab verify` accepts. A test that the harness cannot judge, or "
         "that disagrees with itself, is not accepted.",
@@ -397,8 +397,8 @@ def _parser() -> argparse.ArgumentParser:
             metavar="FILE",
             type=Path,
             default=None,
-            help="what this machine must be able to do: what the probe denies fails "
-            "the run (`ipclab doctor --write-expect` writes one)",
+            help="what this machine must be able to do: if the probe denies it, the "
+            "run fails (`ipclab doctor --write-expect` writes such a file)",
         )
         command.add_argument(
             "--results",
@@ -414,14 +414,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs=2,
         metavar=("exporter|importer", "PATH"),
         default=None,
-        help="one role only; a second terminal starts the other at the same path, "
-        "which must be a free name for a socket; the exporter comes first",
+        help="one role only; PATH is a free name for a socket; start the exporter "
+        "first, and then the importer in a second terminal with the same path",
     )
     mend = commands.add_parser(
         "learn",
         help="exercises: mend broken IPC programs, with hints and a check",
-        description="Hands out the next exercise in a folder of yours, builds and "
-        "checks it at each save, and says what was expected and what was seen.",
+        description="Puts the next exercise into your folder, builds and checks it at "
+        "each save, and says what was expected and what was seen.",
         epilog="ACTION is one of: "
         + "; ".join(f"{name}: {what}" for name, what in learn.ACTIONS.items())
         + ". Exit code: 0; 1 if what was checked does not pass; 2 usage; 3 the "
@@ -455,7 +455,7 @@ def _parser() -> argparse.ArgumentParser:
         "--show", action="store_true", help="the solution before it passed"
     )
     mend.add_argument(
-        "--verify", action="store_true", help="run all that has passed anew"
+        "--verify", action="store_true", help="run again all exercises that have passed"
     )
     mend.add_argument(
         "--report",
@@ -468,8 +468,8 @@ def _parser() -> argparse.ArgumentParser:
         "--backend",
         choices=backend.CHOICES,
         default="auto",
-        help="a GPU or the reference model; auto: a GPU if there is one, and the "
-        "model for what that cannot run",
+        help="a GPU or the reference model; auto: a GPU if there is one, and the model "
+        "for exercises that the GPU cannot run",
     )
     look = commands.add_parser(
         "doctor",
@@ -483,34 +483,35 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID",
         type=_positive,
         default=None,
-        help="compare with this process, which memory is to be shared with",
+        help="compare with this process, with which you want to share memory",
     )
     look.add_argument(
         "--json",
         metavar="FILE",
         type=Path,
         default=None,
-        help="write facts and findings there, too; -: print them and nothing else",
+        help="also write facts and findings there; -: print only these",
     )
     look.add_argument(
         "--write-expect",
         metavar="FILE",
         type=Path,
         default=None,
-        help="write what this machine can, for `ipclab run --expect`; look it through",
+        help="write what this machine can do, for `ipclab run --expect`; read it "
+        "before you use it",
     )
     look.add_argument(
         "--machine",
         metavar="FILE",
         type=Path,
         default=None,
-        help="judge what --json wrote, perhaps on another machine",
+        help="judge facts that --json wrote, for example on another machine",
     )
     seen = commands.add_parser(
         "trace",
         help="what a program and its children do with CUDA IPC, and what is wrong",
-        description="Runs PROGRAM, writes down what it and its children do with CUDA "
-        "IPC, draws it and checks the rules. On a driver through CUPTI.",
+        description="Runs PROGRAM, records what it and its children do with CUDA IPC, "
+        "draws it and checks the rules. On a driver it uses CUPTI.",
         epilog="exit code: that of PROGRAM; with --check 1 if a rule is broken; 2 "
         "usage, 3 the trace could not be written",
     )
@@ -526,13 +527,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="run nothing: judge and draw this trace again",
+        help="run no program: judge and draw this trace again",
     )
     seen.add_argument(
         "--variables",
         action="store_true",
-        help="run nothing: print the variables that make a program, started by "
-        "something else, write its trace into --out; then --read",
+        help="run no program: print the variables with which a program that something "
+        "else starts writes its trace into --out; then use --read",
     )
     seen.add_argument(
         "--check", action="store_true", help="exit with 1 if something was found"
@@ -543,16 +544,16 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="findings that do not count: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
+        help="findings to ignore: lines of RULE[:PROGRAM[:TEXT]] with * and ?",
     )
     seen.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
     guest = commands.add_parser(
         "model",
         help="any program on the reference model, on a simulated machine of its own",
-        description="Becomes PROGRAM, which finds the reference model in the place "
-        "of the driver and the CUDA runtime; so do its children, also of a shell. It "
-        "must use the shared CUDA runtime and have PTX in it; where it does not, the "
-        "model says in one line what to do.",
+        description="Runs PROGRAM and its children with the reference model instead of "
+        "the driver and the CUDA runtime. PROGRAM may be a shell. A "
+        "program must use the shared CUDA runtime and contain PTX; if it "
+        "does not, the model says in one line what to do.",
         epilog="exit code: that of PROGRAM; 2 usage",
     )
     guest.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ARGS…")
@@ -576,15 +577,15 @@ def _parser() -> argparse.ArgumentParser:
             "--profile",
             metavar="NAME",
             default=None,
-            help="which machine the reference model plays, for example two-gpus",
+            help="which machine the reference model imitates, for example two-gpus",
         )
     kill = commands.add_parser(
         "mutants",
         help="break the driver on purpose: does the suite notice?",
         description="A library in front of the driver, the reference model's or "
         "NVIDIA's, breaks one behaviour at a time. All tests run once without a fault; "
-        "then each fault meets the tests that it concerns. What was found is kept "
-        "test by test: a command that was stopped continues with --resume.",
+        "then each fault runs with the tests that it concerns. Each result is kept at "
+        "once: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
         "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
         "the command was stopped before its end",
@@ -628,8 +629,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=(mutants.CENTRAL, mutants.EVERY),
         const=mutants.CENTRAL,
         default=None,
-        help="ask the lessons: does each notice by its own check what breaks its "
-        "central statement? all: which faults of all does each notice?",
+        help="run the lessons: does the check of each lesson notice the faults that "
+        "break its central statement? all: which of all faults does each notice?",
     )
     kill.add_argument(
         "-j",
@@ -644,7 +645,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         type=_positive,
         default=None,
-        help="stop after so long, and say what is left",
+        help="stop after this time, and say what is left",
     )
     kill.add_argument(
         "--results",
@@ -666,7 +667,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RESULTS",
         type=Path,
         default=None,
-        help="an earlier matrix: a fault meets first the tests that noticed it there",
+        help="an earlier matrix: a fault first runs with the tests that noticed it "
+        "there",
     )
     kill.add_argument(
         "--baseline",
@@ -699,11 +701,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     documents = commands.add_parser(
         "catalogue",
-        help="does a toolkit's documentation still say what the rows rest on?",
-        description="Holds conformance/sentences.json to the headers of a CUDA "
-        "toolkit: which sentences stand, are changed, moved, gone or new, and what "
-        "covers each.",
-        epilog="exit code: 0 every sentence stands, 1 something is different, 2 usage, "
+        help="does a toolkit's documentation still say what the rows are based on?",
+        description="Compares conformance/sentences.json with the headers of a CUDA "
+        "toolkit: which sentences are unchanged, changed, moved, gone or "
+        "new, and what covers each.",
+        epilog="exit code: 0 every sentence is unchanged, 1 something is different, 2 "
+        "usage, "
         "3 sentences.json cannot be read",
     )
     documents.add_argument(
@@ -717,7 +720,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="INCLUDE",
         type=Path,
         default=None,
-        help="that of an older toolkit: show the whole of a sentence that was there",
+        help="the include folder of an older toolkit: show the whole of each old "
+        "sentence",
     )
     documents.add_argument(
         "--coverage",
@@ -763,9 +767,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     check = commands.add_parser(
         "verify",
-        help="is a run that was handed in whole and unedited?",
-        description="Holds a run of `ipclab qualify` to its own digests. They show "
-        "accidents and edits; they are no signature.",
+        help="is a submitted run complete and unedited?",
+        description="Checks a run of `ipclab qualify` against its own digests. They "
+        "show accidents and edits; they are not a signature.",
         epilog="exit code: 0 verified, 1 not, 2 the results cannot be read",
     )
     check.add_argument("results", metavar="RESULTS", type=Path)
@@ -775,7 +779,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         type=Path,
         default=None,
-        help="hold programs, list of tests and catalogue to this build, too",
+        help="also compare programs, list of tests and catalogue with this build",
     )
     fleet_cli.add(commands, BUILD)
     again = commands.add_parser("report", help="write the page of a run again")

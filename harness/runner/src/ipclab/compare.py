@@ -1,7 +1,7 @@
-"""`ipclab compare OLD NEW`: what two runs say differently, test by test.
+"""`ipclab compare OLD NEW`: how the results of two runs differ, test by test.
 
-With `--fidelity` one of them is of the reference model: what does the model
-answer differently from the driver, and is it explained?
+With `--fidelity` one of them is a run on the reference model: where does the model
+answer differently from the driver, and is each difference explained?
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -42,12 +42,12 @@ MEANING = {  # in the order in which they are shown
     REGRESSED: "passed, fails now",
     DISAPPEARED: "was there, is not",
     FIXED: "failed, passes now",
-    CHANGED: "another verdict, on the same side",
-    ANSWERS: "same verdict, another answer where the documentation leaves a choice",
+    CHANGED: "another verdict, but it fails or passes as before",
+    ANSWERS: "same verdict, but another answer, and the documentation allows both",
     NEW: "was not there",
     EXPLAINED: "one of the two is a deviation that deviations.json knows",
     SLOWER: "same verdict, another duration",
-    UNEXPLAINED: "two answers, and nothing explains why",
+    UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
     RECENT: "not in the driver's run, or with another sentence",
 }
@@ -67,19 +67,19 @@ COLOURS = {
 }
 # Durations below this, in milliseconds, and ratios below that are noise.
 LONG, RATIO = 500.0, 2.0
-# Differ between any two processes and mean nothing to CUDA.
+# These differ between any two processes and mean nothing to CUDA.
 UNIMPORTANT = ("id", "namespaces")
-# Differs between any two runs in what is written down, and so does the name of
-# a file that a driver leaves behind.
+# These differ between any two runs: numbers that are noted, and the name of a
+# file that a driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
-MOST_SLOWER = 5  # that a terminal tells one by one
-MOST_ANSWERS = 3  # printed of one side of one test; the records have the rest
+MOST_SLOWER = 5  # that the terminal lists one by one
+MOST_ANSWERS = 3  # printed for one side of one test; the records have the rest
 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one test."""
+    """What has changed for one test."""
 
     test: str
     requirement: str | None
@@ -95,7 +95,7 @@ Judge = Callable[[str, Row | None, Row | None], Change | None]
 
 @dataclass(frozen=True)
 class Difference:
-    """What two runs say differently."""
+    """How two runs differ."""
 
     changes: list[Change]
     environment: dict[str, tuple[Any, Any]]  # fact of the fingerprint: old, new
@@ -121,9 +121,9 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
     """Compare two results folders; 1 if something regressed or disappeared.
 
     With `request.fidelity` 1 if the model differs and nothing explains it. UsageError
-    if a comparison would mislead: a run that has not finished, one of a part of
-    the suite, records that are not whole, rows whose sentence has changed
-    (unless `request.any_catalogue`).
+    if a comparison would mislead: a run has not finished, or is only a part of the
+    suite; its records are incomplete; or a row has another sentence now (unless
+    `request.any_catalogue`).
     """
     before, after = read(old), read(new)
     labels = ("old", "new")
@@ -131,7 +131,7 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
         labels = ("driver", "model")
         before, after = _driver_and_model(before, after)
         found = difference(before, after, _fidelity(before[0], after[0]))
-        found = replace(found, environment={})  # nothing is the same in the two
+        found = replace(found, environment={})  # the two have nothing in common
     else:
         if not request.any_catalogue:
             _same_catalogue(before[0], after[0])
@@ -180,9 +180,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:
-    """What the rows and the machines of two runs have in common, and what not.
+    """How the rows and the machines of two runs differ.
 
-    `judge` says of one test what became of it, or None if it is the same.
+    `judge` says what has changed for one test, or None if it is the same.
     """
     judge = judge or _change
     before = {row.ctest: row for row in old[1]}
@@ -247,7 +247,7 @@ def _verdict_change(before: str, after: str) -> str:
 
 
 def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
-    """The two runs in this order; UsageError unless they are these and meet."""
+    """The two runs in this order; UsageError unless they can be compared."""
     by_backend = {str(run[0].get("backend")): run for run in (one, other)}
     if by_backend.keys() != {"cuda", "model"}:
         raise UsageError(
@@ -265,9 +265,9 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
 
 
 def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
-    """What it means that a later run has no record of this test, and why.
+    """Why a later run has no record of this test, and what to call that.
 
-    A test may leave the suite if its row has others, or has left, too.
+    A test may leave the suite if its row has other tests or has left, too.
     """
     name = row.record["requirement"]
     tests: dict[str, str | None] = run["manifest"]["tests"]
@@ -281,10 +281,10 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
 
 
 def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
-    """What a driver and the model say of one test, and whether that is explained.
+    """What a driver and the model say about one test, and whether that is explained.
 
     An entry of deviations.json explains a difference, and so does a limit that
-    the driver has lifted: the model keeps to the documentation. Nothing
+    the driver has lifted, because the model follows the documentation. Nothing
     explains a verdict that fails a run.
     """
 
@@ -296,7 +296,7 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
             return _as_change(RECENT, there, here, "")
         row = there.record["requirement"]
         if _sentence(driver, row) != _sentence(model, row):
-            return _as_change(RECENT, there, here, "its sentence was another then")
+            return _as_change(RECENT, there, here, "its sentence was different then")
         if there.verdict == here.verdict:
             told = _answered(("driver", there), ("model", here))
             return _as_change(ANSWERS, there, here, told) if told else None
@@ -325,7 +325,7 @@ def _both(there: Row, here: Row) -> str:
 
 
 def _answered(*sides: tuple[str, Row]) -> str:
-    """What each side always wrote down and the other never did; "" if nothing."""
+    """What one side always noted and the other never did; "" if nothing."""
     attempts = [[_answers(x) for x in row.attempts] for _, row in sides]
     told = []
     for (who, _), own, others in zip(sides, attempts, attempts[::-1], strict=True):
@@ -338,7 +338,7 @@ def _answered(*sides: tuple[str, Row]) -> str:
 
 
 def _answers(record: records.Record) -> dict[str, str]:
-    """What was observed and tabulated, by itself without its numbers."""
+    """The notes and the table lines, without their numbers."""
     notes = [note for note in record["notes"] if LEFT_BEHIND not in note]
     return {
         **{NUMBER.sub("#", note): note for note in notes},
@@ -351,7 +351,7 @@ def _answers(record: records.Record) -> dict[str, str]:
 
 
 def _duration(row: Row) -> float:
-    """Milliseconds of the fastest attempt: the one that was disturbed least."""
+    """Milliseconds of the fastest attempt, which was disturbed least."""
     return min(float(attempt["duration_ms"]) for attempt in row.attempts)
 
 
@@ -380,7 +380,7 @@ def read(folder: Path) -> Read:
 
 
 def _sentence(run: dict[str, Any], name: str | None) -> tuple[str, str] | None:
-    """What a row demanded in a run; None if the run did not know it."""
+    """The sentence of a row in a run; None if the run did not know the row."""
     row = run["requirements"].get(name)
     return row and (row["statement"], row["kind"])
 

@@ -49,8 +49,8 @@ class Case:
 def read(build: Path) -> list[Case]:
     """All tests of the build folder, or of a packed suite.
 
-    Raises UsageError if there is no build or no ctest, and HarnessError, with
-    the test's name, if a test does not keep to the contract.
+    Raises UsageError if there is no build or no ctest. Raises HarnessError with
+    the test's name if a test does not follow the contract.
     """
     if (listed := packed.tests(build)) is not None:
         return [_case(build, test) for test in listed]
@@ -108,7 +108,7 @@ def without_filter(case: Case) -> tuple[str, ...]:
 def source_folder(build: Path) -> Path:
     """The source tree that the build folder was made from (CMakeCache.txt).
 
-    Of a packed suite: the files of it that the runner reads.
+    For a packed suite: the files that the runner reads.
     """
     if (kept := packed.source(build)) is not None:
         return kept
@@ -117,7 +117,7 @@ def source_folder(build: Path) -> Path:
         for line in cache.read_text(errors="replace").splitlines():
             if line.startswith("CMAKE_HOME_DIRECTORY:"):
                 return Path(line.partition("=")[2])
-    raise HarnessError(f"{cache}: does not say where the source tree is")
+    raise HarnessError(f"{cache}: does not contain the path of the source tree")
 
 
 def _case(build: Path, test: dict[str, Any]) -> Case:

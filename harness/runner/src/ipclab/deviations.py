@@ -1,4 +1,4 @@
-"""Where a named driver departs from the catalogue (conformance/deviations.json).
+"""Known differences of a driver from the catalogue (conformance/deviations.json).
 
 An entry excuses what was measured and nothing else: it names the test, each check
 that failed, what that check saw, and the drivers and GPUs on which it was measured.
@@ -22,7 +22,7 @@ from ipclab.errors import HarnessError
 
 Entry = dict[str, Any]
 UNJUDGED_KINDS = ("OBSERVE", "UNDEF", "ADVICE")
-DERIVED = "DERIVED"  # follows from documented sentences: judged like them
+DERIVED = "DERIVED"  # it follows from documented sentences and is judged like them
 VERSION = re.compile(r"\d+\.\d+")  # of CUDA
 VENDORS = {"cuda": "nvidia", "model": "model"}  # by backend
 
@@ -39,8 +39,8 @@ def read_requirements(path: Path) -> dict[str, Entry]:
         origins = row.get("follows_from", [])
         if (row["kind"] == DERIVED) != bool(origins):
             raise HarnessError(
-                f"{path}: {name}: a row of kind {DERIVED}, and no other, names in "
-                "'follows_from' the rows that it follows from"
+                f"{path}: {name}: a row of kind {DERIVED} needs 'follows_from', "
+                "the rows that it follows from; no other row may have it"
             )
         for field in ("since", "until"):
             if field in row and not VERSION.fullmatch(str(row[field])):
@@ -55,10 +55,10 @@ def read_requirements(path: Path) -> dict[str, Entry]:
 
 
 def does_not_hold(row: Entry, driver: str | None) -> str | None:
-    """Why a row says nothing of a driver of this version of CUDA, such as 13.0.
+    """Why a row does not apply to a driver of this version of CUDA, such as 13.0.
 
-    A row that came with a toolkit, or went with one, has `since` or `until`. A
-    driver that does not tell its version is held to all rows.
+    A row that is new in a toolkit has `since`; a row that a toolkit removed has
+    `until`. To a driver that does not report its version all rows apply.
     """
     if driver is None:
         return None
@@ -93,9 +93,9 @@ def read_deviations(path: Path) -> list[Entry]:
 
 
 def excuses(entry: Entry, line: dict[str, Any]) -> bool:
-    """Whether an entry knows every failure of a test's line.
+    """Whether an entry names every failure in the record of a test.
 
-    An entry of a record of version 1 is for its whole row.
+    An entry for records of version 1 excuses its whole row.
     """
     if "failures" not in entry:
         return True
@@ -103,7 +103,7 @@ def excuses(entry: Entry, line: dict[str, Any]) -> bool:
 
 
 def unknown_failure(entry: Entry, line: dict[str, Any]) -> failures.Signature | None:
-    """The first failure of a test's line that an entry does not know."""
+    """The first failure in the record of a test that an entry does not name."""
     for failure in line["failures"]:
         found = failures.signature(failure)
         if not any(
@@ -118,7 +118,7 @@ def unknown_failure(entry: Entry, line: dict[str, Any]) -> failures.Signature | 
 
 @dataclass(frozen=True)
 class Deviations:
-    """The entries as they stand today, on this machine."""
+    """The entries as they apply today, on this machine."""
 
     entries: list[Entry]
     backend: str
@@ -162,7 +162,7 @@ class Deviations:
         if row not in kinds:
             return f"{row} is no row of requirements.json"
         if kinds[row] in UNJUDGED_KINDS:
-            return f"{row} is of kind {kinds[row]}, which no driver can depart from"
+            return f"{row} is of kind {kinds[row]}, from which no driver can differ"
         if test not in rows:
             return f"{row}: CTest's list has no test {test}"
         if rows[test] != row:
@@ -190,7 +190,7 @@ def expired(entry: Entry, day: str) -> bool:
 
 
 def _unmeasured(entry: Entry) -> str | None:
-    """What an entry leaves open that only a measurement can say."""
+    """Which facts that only a measurement gives are missing in an entry."""
     if entry["vendor"] == "nvidia" and (entry["driver"] is None or not entry["gpus"]):
         return f"{entry['requirement']}: name the drivers and GPUs that were measured"
     if not entry["failures"]:

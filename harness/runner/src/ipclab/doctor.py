@@ -29,9 +29,11 @@ class Request:
     backend: str = "cuda"
     profile: str | None = None
     pid: int | None = None  # compare with this process
-    record: Path | None = None  # judge the machine that was written down here
-    expect: Path | None = None  # write there what the machine can
-    json: Path | None = None  # write it there; "-": print it instead of the tables
+    record: Path | None = None  # judge the machine whose facts are in this file
+    expect: Path | None = None  # write what the machine can do into this file
+    json: Path | None = (
+        None  # write the facts there; "-": print them instead of the tables
+    )
 
 
 def run(out: Console, request: Request) -> int:
@@ -71,7 +73,7 @@ def _recorded(request: Request) -> Machine:
     except ValueError:
         raise UsageError(f"{path}: no JSON") from None
     if not isinstance(document, dict) or "machine" not in document:
-        raise UsageError(f"{path}: not what `ipclab doctor --json` writes")
+        raise UsageError(f"{path}: this is not a file of `ipclab doctor --json`")
     return machine.from_json(document["machine"])
 
 
@@ -138,7 +140,7 @@ def _transports(document: probe.Probe) -> Table:
 
 
 def _findings(findings: list[Finding]) -> Table:
-    """Each as a small block, so that no line mixes two texts."""
+    """Each finding as a small block, so that no line mixes two texts."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,10 +1,10 @@
 """The documented sentences of CUDA's headers, found by function and words.
 
 A *topic* is what a comment of a header documents: a function, or a type with its
-enumerators and fields. Its sentences are the comment's, without markup and with
-single blanks, so that neither a moved line nor another break of lines changes one.
-A list of parameters or results is a sentence for each parameter, and one for all
-results.
+enumerators and fields. Its sentences are those of the comment, without markup and
+with single blanks, so a sentence stays the same if a line moves or breaks elsewhere.
+A list of parameters gives one sentence for each parameter; a list of results gives
+one sentence.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -20,7 +20,7 @@ from ipclab.errors import UsageError
 
 HEADERS = ("cuda.h", "cuda_runtime_api.h", "driver_types.h")
 LONGEST = 100_000  # characters of a declaration: the list of all error codes
-WORDS = 9  # of a sentence that a quotation has: enough to know it by
+WORDS = 9  # of a sentence in a quotation: enough to recognise it
 
 _COMMENT = re.compile(r"/\*\*(?!/)(?P<trailing><?)(?P<text>.*?)\*/", re.DOTALL)
 _FUNCTION = re.compile(r"\b(cu[A-Z]\w*|cuda[A-Z]\w*)\s*\(")
@@ -34,8 +34,8 @@ _TYPES = ("enum", "struct", "union", "typedef")
 _CONSTANT = re.compile(r"#define\s+(\w+)")
 _GROUP = re.compile(r"\\defgroup\s+(\w+).*")
 _ALIAS = re.compile(r"typedef\s+[^;{}]*?\b(\w+)\s*;")
-# Commands whose text is no sentence of this function: references and remarks that
-# many functions share.
+# The text after these commands is no sentence of this function: references, and
+# remarks that many functions share.
 _DROPPED = re.compile(
     r"^\\(sa|see|defgroup|addtogroup|ingroup|note_\w+|notefnerr|cond|endcond|name|par"
     r"|warning_\w+|if|endif|file|page|section|author|version|date|showlinks|hideinitializer)\b"
@@ -58,7 +58,7 @@ class Sentence:
 
     @property
     def says(self) -> str:
-        """A short quotation: the words that the sentence begins with."""
+        """A short quotation: the first words of the sentence."""
         words = self.text.split()
         return self.text if len(words) <= WORDS + 2 else " ".join(words[:WORDS]) + " …"
 
@@ -75,7 +75,7 @@ class Documentation:
 def read(include: Path) -> Documentation:
     """All topics of the headers in an include folder.
 
-    Raises UsageError if it is the include folder of no CUDA toolkit.
+    Raises UsageError if it is not the include folder of a CUDA toolkit.
     """
     topics: dict[str, list[Sentence]] = {}
     texts = {}
@@ -166,7 +166,7 @@ def _member(line: str) -> str | None:
 
 
 def _unversioned(name: str) -> str:
-    """A name without what the header adds to it."""
+    """A name without the version that the header adds to it."""
     return re.sub(r"(_v\d+|_st|_enum)+$", "", name)
 
 
@@ -179,7 +179,7 @@ def sentences(comment: str) -> list[str]:
 
 
 def _paragraphs(comment: str) -> Iterator[str]:
-    """Paragraphs: what empty lines, commands and items of lists part."""
+    """The paragraphs; empty lines, commands and items of lists separate them."""
     words: list[str] = []
     dropping = False
     verbatim = False
@@ -249,7 +249,7 @@ def _split(paragraph: str) -> Iterator[str]:
 
 
 def _unlinked(found: re.Match[str]) -> str:
-    """Doxygen's :: in front of a name goes; that of a member stays."""
+    """Removes Doxygen's :: in front of a name; the :: of a member stays."""
     before = found[1]
     return (
         f"{before}::"

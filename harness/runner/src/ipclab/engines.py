@@ -1,7 +1,7 @@
 """How a fleet starts one run on each node: by Slurm, MPI or Kubernetes.
 
 An engine says which nodes there are, starts `ipclab node FOLDER` on each and
-waits. Queues, limits and retries are its own; there is no daemon and no
+waits. Queues, limits and retries belong to the engine; there is no daemon and no
 scheduler here. Slurm and MPI write into one folder that all nodes see;
 Kubernetes sends results through the log of each pod.
 """
@@ -27,7 +27,7 @@ from ipclab import fleet
 from ipclab.errors import HarnessError, UsageError
 
 ASK_SECONDS = 60  # for a question to the engine
-GRACE_SECONDS = 60  # which the engine has to end by itself after its own limit
+GRACE_SECONDS = 60  # after its own limit the engine has this time to end
 SLURM_USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 BEGIN, END = "-----BEGIN IPCLAB NODE-----", "-----END IPCLAB NODE-----"
 
@@ -39,7 +39,7 @@ class Request:
     engine: str  # a key of ENGINES
     folder: Path
     build: Path
-    nodes: str | None  # in the engine's words; None: all of them
+    nodes: str | None  # as the engine names them; None: all of them
     limit: int  # seconds
     engine_options: tuple[str, ...] = ()  # such as --partition=gpu
     image: str | None = None  # Kubernetes: a container with the wheel
@@ -52,8 +52,8 @@ Say = Callable[[str], None]
 def run(request: Request, say: Say) -> None:
     """Start, wait, and leave FOLDER ready for `fleet.finish`.
 
-    Raises UsageError if the engine is not there or has no node, HarnessError if
-    it refuses. A node that fails is no error here: its results say it.
+    Raises UsageError if there is no such engine or it has no node, and HarnessError
+    if it refuses. A node that fails is no error here: its results show it.
     """
     expected, start = ENGINES[request.engine]
     nodes = expected(request)
@@ -71,7 +71,7 @@ def run(request: Request, say: Say) -> None:
 
 
 def slurm_nodes(request: Request) -> dict[str, str | None]:
-    """The nodes asked for; for one that is down or drained, Slurm's reason."""
+    """The requested nodes; if a node is down or drained, Slurm's reason."""
     which = [f"--nodes={request.nodes}"] if request.nodes else []
     partition = [x for x in request.engine_options if x.startswith("--partition")]
     form = "--Format=nodelist:.256,statelong:.64,reason:.256"
@@ -242,7 +242,7 @@ def start_kubernetes(request: Request, nodes: list[str], say: Say) -> bool:
             late = time.monotonic() - begin > request.limit + GRACE_SECONDS
             if ended or late:
                 break
-            # Returns when the Job ends, or after a while of its own.
+            # Returns when the Job ends, or after kubectl's own limit.
             wait = ["kubectl", "wait", "--for=condition=Complete", "--timeout=10s"]
             _ask([*wait, f"job/{name}"], must=False)
         pods = json.loads(_ask(["kubectl", "get", "pods", "--output=json", *select]))
@@ -267,7 +267,7 @@ def print_node(folder: Path) -> None:
 def unprint(folder: Path, name: str, log: str) -> None:
     """Put the results that a node printed into FOLDER/nodes.
 
-    What is cut off becomes NAME.part; nothing printed leaves nothing.
+    Results that are cut off become NAME.part; without output there is no file.
     """
     _, began, rest = log.rpartition(BEGIN)
     if not began or not name or Path(name).name != name:
@@ -301,7 +301,7 @@ def _node_command(request: Request) -> list[str]:
 
 
 def _wait(request: Request, command: Sequence[str], nodes: int, say: Say) -> bool:
-    """Run the engine's command, print its progress; True: its time was over."""
+    """Run the engine's command and print its progress; True if it ran out of time."""
     log = request.folder / "engine.log"
     with log.open("wb") as stream:
         try:
@@ -350,7 +350,7 @@ def _whole(folder: Path) -> int:
 
 def _ask(command: Sequence[str], text: str | None = None, must: bool = True) -> str:
     if shutil.which(command[0]) is None:
-        raise UsageError(f"{command[0]} is not in PATH: is this engine here?")
+        raise UsageError(f"{command[0]} is not in PATH: is this engine installed?")
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=ASK_SECONDS

@@ -3,7 +3,7 @@
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense; exit code 2."""
+    """The request makes no sense; exit code 2."""
 
 
 class HarnessError(Exception):

@@ -1,8 +1,8 @@
 """What a machine must be able to do (`--expect FILE`), so that no skip hides a fault.
 
-A test that says 'not applicable' because a capability is denied is silent about
-whether the denial is right. The file says what this machine can, and which
-disagreements of attribute and attempt are known, each with its reason.
+If a test says 'not applicable' because a capability is denied, it does not say
+whether the denial is right. The file says what this machine can do, and for which
+capabilities attribute and attempt are known to disagree, each with its reason.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -16,11 +16,11 @@ from ipclab import schema
 from ipclab.errors import HarnessError, UsageError
 from ipclab.probe import Probe
 
-Expected = dict[str, Any]  # held to SCHEMA
+Expected = dict[str, Any]  # checked against SCHEMA
 
 ABOUT = (
-    "What this machine must be able to do: `ipclab run --expect` holds the probe to "
-    "it. `known` are capabilities whose attribute and attempt disagree, and why."
+    "What this machine must be able to do: `ipclab run --expect` compares the probe "
+    "with it. `known` are capabilities whose attribute and attempt disagree, and why."
 )
 SCHEMA: schema.Schema = {
     "type": "object",
@@ -41,9 +41,9 @@ SCHEMA: schema.Schema = {
 
 
 def of_probe(probe: Probe) -> Expected:
-    """What a machine can, as its probe says now; a person looks it through.
+    """What a machine can do, as its probe says now; a person has to read it.
 
-    UsageError if it has no GPU: there is nothing to expect.
+    UsageError if it has no GPU: then nothing can be expected.
     """
     if not probe["gpus"]:
         raise UsageError("no GPU here: nothing can be expected of this machine")
@@ -58,7 +58,7 @@ def of_probe(probe: Probe) -> Expected:
 
 
 def read(path: Path) -> Expected:
-    """The file; UsageError if it is not good."""
+    """Read the file; UsageError if it is not valid."""
     try:
         document: Expected = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,7 +82,7 @@ def write(path: Path, probe: Probe) -> None:
 
 
 def findings(expected: Expected, probe: Probe) -> list[str]:
-    """Where the machine is not what was expected, one line each."""
+    """Where the machine differs from the file, one line each."""
     found = []
     if probe["backend"] != expected["backend"]:
         found.append(
@@ -116,7 +116,7 @@ def findings(expected: Expected, probe: Probe) -> list[str]:
 
 
 def disagreements(probe: Probe) -> dict[str, str]:
-    """Capabilities of which the attribute says one thing and the attempt another."""
+    """Capabilities whose attribute and attempt disagree."""
     return {
         x["name"]: f"{x['attribute']}, {x['attempt']}"
         for x in probe["capabilities"]

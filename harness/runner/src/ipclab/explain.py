@@ -1,4 +1,4 @@
-"""`ipclab explain`: what an error code means where processes share memory."""
+"""`ipclab explain`: what an error code means when processes share memory."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = Path(__file__).parent / "errors.json"
 PAINS = Path(__file__).parent / "pains.json"
 
 
-WIDE = 120  # columns, from which on there is room for the tables
+WIDE = 120  # with this many columns there is room for the tables
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def read() -> list[Entry]:
 
 
 def pains() -> list[dict[str, Any]]:
-    """What people complain of most, and where each complaint is answered."""
+    """The most frequent complaints, and where each is answered."""
     entries: list[dict[str, Any]] = json.loads(PAINS.read_text(encoding="utf-8"))[
         "pains"
     ]
@@ -74,7 +74,7 @@ def find(name: str) -> Entry:
 
 
 def run(out: Console, name: str | None) -> int:
-    """Print one entry, or all codes and what people complain of."""
+    """Print one entry, or all codes and the frequent complaints."""
     if name is None:
         _list(out)
     else:

@@ -1,4 +1,4 @@
-"""What failed in a test: the check and what it saw, without what changes each time."""
+"""What failed in a test: the check and what it saw, without values that always vary."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
 _FAILED = re.compile(r"Failed\n(.+)")
-SAME = "the same value"  # what a `!=` saw: which value is different each time
-FAILED = "failed"  # where a check has nothing to show but that it failed
+# What EXPECT_TRUE(gives(...)) of harness/scenario says besides code and expectation.
+_GIVES = re.compile(
+    r"(: )?Value of: ::ipclab::gives\(.*?"
+    r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
+    re.DOTALL,
+)
+SAME = "the same value"  # what a `!=` saw: the value is different each time
+FAILED = "failed"  # for a check that shows only that it failed
 
 
 @dataclass(frozen=True)
@@ -26,12 +32,12 @@ class Signature:
     step: str | None  # the role's step: often the input of a table
 
     def __str__(self) -> str:
-        """For one line of a report."""
+        """The text for one line of a report."""
         return f"{self.check}: {self.seen}{f' ({self.step})' if self.step else ''}"
 
 
 def signature(failure: dict[str, Any]) -> Signature:
-    """Of one entry of `failures` in a record."""
+    """The signature of one entry of `failures` in a record."""
     step = failure["step"]
     if failure["seen"] is not None:
         return Signature(failure["call"] or "", failure["seen"], step)
@@ -48,3 +54,16 @@ def signature(failure: dict[str, Any]) -> Signature:
     if found := _FAILED.match(message):
         return Signature(found[1], FAILED, step)
     return Signature(message.partition("\n")[0], FAILED, step)
+
+
+def readable(text: str) -> str:
+    """A reason or a message without what a macro of ours expands to.
+
+    >>> readable("saw X: Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
+    ...          "(f() gives X, expected Y)\\nExpected: true")
+    'saw X'
+    >>> readable("Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
+    ...          "(f() gives X, expected Y)\\nExpected: true")
+    'f() gives X, expected Y'
+    """
+    return _GIVES.sub(lambda found: "" if found[1] else found[2], text)

@@ -1,4 +1,4 @@
-"""Which faults there are, and what they must show (harness/faults, harness/model).
+"""Which faults there are, and who must notice them (harness/faults, harness/model).
 
 The library in front of the driver prints its own list; harness/faults/faults.json
 has what a person decided: rows, profiles, equivalents. The model's few choices are
@@ -89,16 +89,16 @@ _DECIDED: schema.Schema = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which a driver can be wrong, or (ok-…) differ and be right."""
+    """One way in which a driver can be wrong, or (ok-…) be different but right."""
 
     name: str
     kind: str  # NAMED, OPERATOR, or HOOK: inside the model
     function: str  # canonical: the runtime's name where both APIs have the call
     operator: str | None
     what: str
-    gpus: int = 1  # how many must be there
-    rows: tuple[str, ...] = ()  # each must notice; of an operator: none by hand
-    profile: str | None = None  # which machine the model plays for it
+    gpus: int = 1  # how many the machine must have
+    rows: tuple[str, ...] = ()  # each must notice it; an operator has none
+    profile: str | None = None  # which machine the model imitates for it
 
     @property
     def allowed(self) -> bool:
@@ -107,7 +107,7 @@ class Fault:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that chooses it."""
+        """The variable that selects it."""
         return {"IPCLAB_CHOICE" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
 
 
@@ -119,9 +119,11 @@ class Catalogue:
     faults: tuple[Fault, ...]  # by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
-    first: Mapping[str, tuple[str, ...]]  # operator: rows that notice it most likely
+    first: Mapping[
+        str, tuple[str, ...]
+    ]  # operator: rows that are most likely to notice it
     lessons: Mapping[str, tuple[str, ...]]  # folder: faults that it must notice
-    problems: tuple[str, ...]  # where the two lists do not agree
+    problems: tuple[str, ...]  # where the two lists disagree
 
 
 def read(build: Path) -> Catalogue:
@@ -187,7 +189,7 @@ def read(build: Path) -> Catalogue:
 
 
 def known(build: Path) -> tuple[Fault, ...]:
-    """The faults of a build; of one without the library the model's hooks alone."""
+    """The faults of a build; without the library only the model's hooks."""
     if (build / LIBRARY).is_file():
         return read(build).faults
     return tuple(hooks(ctest.source_folder(build)))
@@ -216,7 +218,7 @@ def hooks(source: Path) -> list[Fault]:
 
 
 def _listed(program: Path) -> list[dict[str, Any]]:
-    """What the library itself says it has."""
+    """The faults that the library itself lists."""
     try:
         done = subprocess.run(
             [program.resolve()], capture_output=True, text=True, timeout=60

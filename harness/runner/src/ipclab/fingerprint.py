@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PLANTED = ("IPCLAB_FAULT", "IPCLAB_CHOICE")  # a fault, on purpose
-VARIABLES = (  # those that change what CUDA does; no others are recorded
+VARIABLES = (  # the variables that change what CUDA does; only these are recorded
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "CUDA_MODULE_LOADING",
@@ -81,7 +81,7 @@ def kernel_module() -> str | None:
 
 
 def container_hints() -> list[str]:
-    """What says that this is a container; empty on a plain machine."""
+    """The signs that this is a container; empty on a plain machine."""
     hints = [x for x in ("/.dockerenv", "/run/.containerenv") if Path(x).exists()]
     groups = _text("/proc/1/cgroup") or ""
     hints += [x for x in ("docker", "kubepods", "lxc", "libpod") if x in groups]
@@ -105,7 +105,7 @@ def dev_shm_bytes() -> int | None:
 
 
 def namespaces(process: Path = Path("/proc/self")) -> dict[str, str]:
-    """The namespaces of a process; without those that may not be read."""
+    """The namespaces of a process that this one may read."""
     found: dict[str, str] = {}
     try:
         for link in sorted((process / "ns").iterdir()):

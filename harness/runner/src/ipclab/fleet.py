@@ -1,8 +1,8 @@
-"""`ipclab fleet`: one run of the suite on each node, gathered and merged to one page.
+"""`ipclab fleet`: one run of the suite on each node, collected and merged to one page.
 
 An engine that the site already has (engines.py) starts `ipclab node` on each
-node. That runs the suite and leaves a results folder, which gets its name only
-when it is whole:
+node. This command runs the suite and writes a results folder, which gets its final
+name when it is complete:
 
     FOLDER/fleet.json        what was asked for, which nodes, which suite
     FOLDER/nodes/NAME/       run.json, records.jsonl, … and node.json
@@ -12,7 +12,7 @@ when it is whole:
 Nodes with equal answers are one group. Each other group is described by its
 differences from the largest one, and by the facts of its machines that no
 machine of the largest one shares. A node without complete and valid results
-has a verdict of its own; it is never left out.
+has its own verdict; it is never left out.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -62,25 +62,25 @@ JUDGED, MISSING, LATE, CUT_OFF, REFUSED, BROKEN = (
     "refused",
     "broken",
 )
-MEANING = {  # of a node, in the order in which they are shown
+MEANING = {  # the states of a node, in the order in which they are shown
     REFUSED: "its results are not those of this suite, of this fleet, or were edited",
     BROKEN: "the harness could not judge there",
-    CUT_OFF: "its run began and did not end",
-    LATE: "its run had not ended when the time was over",
+    CUT_OFF: "its run began, but did not end",
+    LATE: "its run had not ended at the time limit",
     MISSING: "it never began",
     JUDGED: "it answered",
 }
 COLOURS = {JUDGED: "green", LATE: "yellow", MISSING: "yellow"}
-FEW = 16  # nodes, which one process reads
-CLOCK_SECONDS = 120  # by which the clock of a node may differ
-# Facts that differ from node to node and explain nothing.
+FEW = 16  # nodes that one process reads
+CLOCK_SECONDS = 120  # by which a node's clock may be wrong
+# Facts that differ on all nodes and explain nothing.
 PRIVATE = ("id", "namespaces", "gpus")
 NODE_NAMES = ("IPCLAB_NODE", "SLURMD_NODENAME")
 
 
 @dataclass(frozen=True)
 class Node:
-    """What became of one node."""
+    """The result of one node."""
 
     name: str
     state: str  # one of the words above
@@ -141,8 +141,8 @@ def node_name() -> str:
 def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
     """Run the suite here into FOLDER/nodes/NAME; 0 if there are results.
 
-    What an earlier try of the engine left unfinished is replaced. The results have
-    the verdicts, not the exit code: if a driver fails a row, the node has not failed.
+    Replaces unfinished results of an earlier try. The exit code does not show the
+    verdicts; the results do: if a driver fails a row, the node has not failed.
     """
     fleet = read_fleet(folder)
     name = node_name()
@@ -174,9 +174,9 @@ def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
 def begin(
     folder: Path, build: Path, engine: str, expected: dict[str, str | None]
 ) -> Document:
-    """Write FOLDER/fleet.json: nodes, and for those not asked the reason.
+    """Write FOLDER/fleet.json: the nodes, and why other nodes are left out.
 
-    Raises UsageError if the folder holds something or no node can be asked.
+    Raises UsageError if the folder is not empty, or if no node can run.
     """
     if not any(why is None for why in expected.values()):
         reasons = ", ".join(f"{x} {why}" for x, why in expected.items()) or "no nodes"
@@ -240,7 +240,7 @@ def read_fleet(folder: Path) -> Document:
 
 
 def gather(folder: Path) -> tuple[Document, list[Node]]:
-    """The fleet and what became of each of its nodes, in the order of names."""
+    """The fleet and the result of each node, in the order of names."""
     fleet = read_fleet(folder)
     names = set(fleet["expected"])
     if (folder / "nodes").is_dir():
@@ -249,7 +249,7 @@ def gather(folder: Path) -> tuple[Document, list[Node]]:
     read = functools.partial(_node, folder, fleet)
     if len(ordered) < FEW:
         nodes = [read(name) for name in ordered]
-    else:  # it takes a core 50 ms a node
+    else:  # one node takes 50 ms of a core
         with concurrent.futures.ProcessPoolExecutor() as pool:
             nodes = list(pool.map(read, ordered, chunksize=8))
     first: dict[str, str] = {}
@@ -293,7 +293,7 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
 def _read(
     folder: Path,
 ) -> tuple[Document, list[bytes], Document]:
-    """run.json, the lines of the records, their seal; UsageError if one is missing."""
+    """Read run.json, the records and their seal; UsageError if one is missing."""
     path = folder / "run.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -307,9 +307,9 @@ def _read(
 
 
 def _slim(line: bytes) -> records.Record:
-    """A record without what fills most of it; of a thousand nodes all stay.
+    """A record without its largest fields: records of a thousand nodes stay in memory.
 
-    Its digest was compared, so the schema does not have to be.
+    Its digest was compared, so the schema does not have to be checked.
     """
     record: records.Record = json.loads(line)
     for field in ("timeline", "roles", "failures"):
@@ -329,7 +329,7 @@ def _progress(part: Path) -> str:
 def _lie(
     fleet: Document, name: str, folder: Path, document: Document, seal: Document
 ) -> str | None:
-    """Why the results of a node cannot be believed; None if they can."""
+    """Why the results of a node cannot be trusted; None if they can."""
     try:
         node = json.loads((folder / "node.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -380,9 +380,9 @@ def merge(
 ) -> Merged:
     """One document for all nodes.
 
-    Without a baseline it fails (exit code 1) if a row fails somewhere or a node
-    did not answer; with one, a results folder of `ipclab run`, only what passed
-    there counts as failing.
+    Without a baseline the exit code is 1 if a row fails on any node, or if a node
+    did not answer. A baseline is a results folder of `ipclab run`: with it, only a
+    test that passed there can fail the fleet.
     """
     before = compare.read(baseline) if baseline is not None else None
     by_answers: dict[tuple[tuple[str, str], ...], list[Node]] = {}
@@ -441,7 +441,7 @@ def _differences(usual: Node, here: Node) -> Iterable[Difference]:
 
 
 def _machines(usual: list[Node], here: list[Node]) -> list[tuple[str, str, str]]:
-    """The facts that tell the machines of two groups apart, each with both values."""
+    """The facts that differ between the machines of two groups, with both values."""
     ours, theirs = (
         [facts_of(node.run["fingerprint"]) for node in x if node.run]
         for x in (here, usual)
@@ -457,7 +457,7 @@ def _machines(usual: list[Node], here: list[Node]) -> list[tuple[str, str, str]]
 
 
 def facts_of(machine: Document) -> dict[str, str]:
-    """A fingerprint as facts that two machines of one kind have in common."""
+    """The facts of a fingerprint that are equal on two machines of one kind."""
     gpus = machine.get("gpus", [])
     kinds = Counter(str(gpu.get("name")) for gpu in gpus)
     facts = {
@@ -481,7 +481,7 @@ def facts_of(machine: Document) -> dict[str, str]:
 
 
 def show(out: Console, merged: Merged) -> None:
-    """The merged answer as a table: one line a group, then nodes without answer."""
+    """The merged answer as a table: a line for each group, then the silent nodes."""
     total = sum(len(x) for x in merged.nodes.values())
     told = ", ".join(f"{len(x)} {state}" for state, x in merged.nodes.items())
     out.print(Text(f"{total} nodes: {told}"), soft_wrap=True)
@@ -590,5 +590,5 @@ def _time(text: str) -> datetime.datetime:
 
 
 def now() -> datetime.datetime:
-    """The time, with its zone."""
+    """The current time, with its time zone."""
     return datetime.datetime.now(datetime.UTC)

@@ -27,8 +27,8 @@ def add(commands: Any, build: Path) -> None:
         "[-- options of ipclab run]",
         description="Starts one run on each node under the installed engine, waits, "
         "and merges: nodes with equal answers are one line, the others are listed with "
-        "what differs between their machines, and a node without valid results has a "
-        "verdict of its own. Without an engine: merges FOLDER as it is. Slurm and MPI "
+        "the differences between their machines, and a node without valid results has "
+        "its own verdict. Without an engine: merges FOLDER as it is. Slurm and MPI "
         "need FOLDER and ipclab at the same place on all nodes.",
         epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
         "or a node did not answer, 2 usage, 3 the engine or the harness is broken",
@@ -81,8 +81,8 @@ def add(commands: Any, build: Path) -> None:
         metavar="RESULTS",
         type=Path,
         default=None,
-        help="fail on what passed in this run and fails now, and on nothing else "
-        "but nodes that do not answer",
+        help="fail only if a test that passed in this run fails now, or if a node does "
+        "not answer",
     )
     many.add_argument(
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
@@ -108,7 +108,7 @@ def add(commands: Any, build: Path) -> None:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a fleet or a node, and those after `--`, which are of the run."""
+    """The arguments of a fleet or a node, and those for the run (after `--`)."""
     words = list(words)
     if not words or words[0] not in COMMANDS or "--" not in words:
         return words, []

@@ -1,8 +1,8 @@
 """Hold the GPUs open during a run.
 
-CUDA starts slower in a process that opens a GPU which nobody has open: on one H200
-290 ms instead of 174 ms, a context included. The runner's own process never touches
-CUDA, so the probe holds the GPUs for it: `probe --hold` calls cuInit and no more.
+CUDA starts faster if another process already has the GPU open: on one H200 in 174 ms
+instead of 290 ms, with a context. The runner's own process never uses CUDA, so the
+probe holds the GPUs for it: `probe --hold` only calls cuInit.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -17,20 +17,20 @@ from collections.abc import Mapping
 
 from ipclab.ctest import Case
 
-READY = 60.0  # seconds until cuInit must have come back
+READY = 60.0  # seconds until cuInit must have returned
 GOODBYE = 10.0  # seconds until the process must have ended
 
 
 class Holder:
     """A process that has the GPUs open until `close`.
 
-    It ends by itself when this process ends, however that ends.
+    It ends by itself when this process ends in any way.
     """
 
     def __init__(self, probe: Case, environment: Mapping[str, str]) -> None:
-        """Starts it; where that does not work nothing is held, and nothing is lost.
+        """Start it; if that fails, nothing is held, and the run works without it.
 
-        `probe` is CTest's test of that name; `environment` goes on top of our own.
+        `probe` is CTest's test of that name; `environment` is added to our own.
         """
         self._probe = probe
         self._environment = {**os.environ, **environment}
@@ -51,7 +51,7 @@ class Holder:
         return self._process is not None
 
     def start_ms(self) -> float | None:
-        """What it costs now to start a process with a context; None: not known."""
+        """The time to start a process with a context now; None: not known."""
         if not self.holds:
             return None
         began = time.monotonic()
@@ -83,7 +83,7 @@ class Holder:
             process.wait(GOODBYE)
 
     def _start(self, how: str) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C ends the run first, then this.
+        # In its own session: Ctrl-C ends the run first, then this.
         return subprocess.Popen(
             [*self._probe.command, how],
             cwd=self._probe.folder,

@@ -1,4 +1,4 @@
-"""What `ipclab mutants` has found so far: one line for each test, on disk at once.
+"""The results of `ipclab mutants` so far: one line for each test, on disk at once.
 
 A command that was stopped, or killed, continues from here (`--resume`).
 """
@@ -103,7 +103,7 @@ class Journal:
 
     @classmethod
     def resume(cls, path: Path) -> Journal:
-        """Read what is there; a last line that was cut off is dropped.
+        """Read the existing file; an incomplete last line is dropped.
 
         UsageError if it is no such file.
         """
@@ -135,7 +135,7 @@ class Journal:
         return journal
 
     def add(self, entry: Baseline | Trial) -> None:
-        """Keep one result, on disk first."""
+        """Keep one result; it is on disk before anything else uses it."""
         line = asdict(entry)
         if isinstance(entry, Baseline):
             line["functions"] = sorted(entry.functions)

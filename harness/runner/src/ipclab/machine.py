@@ -1,7 +1,7 @@
-"""The facts that `ipclab doctor` judges, gathered once; they can be kept as JSON.
+"""The facts that `ipclab doctor` judges: collected once; they can be kept as JSON.
 
-Gathering decides nothing and never fails: what cannot be read is None, empty or
-named so. The facts of another machine are judged in the same way.
+This module decides nothing and never fails: a fact that cannot be read is None, empty
+or says so. The facts of another machine are judged in the same way.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -22,7 +22,7 @@ from ipclab import fingerprint, probe
 from ipclab.errors import UsageError
 from ipclab.probe import Probe
 
-VARIABLES = (  # on top of the fingerprint's: what allocators listen to
+VARIABLES = (  # in addition to the fingerprint's: variables of allocators
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "TF_GPU_ALLOCATOR",
@@ -61,10 +61,10 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's kernel module and what of it reaches this process."""
+    """NVIDIA's kernel module, and which parts of it this process can use."""
 
     loaded: bool
-    gpus: int  # that the kernel module knows
+    gpus: int  # GPUs of the kernel module
     nodes: dict[str, str]  # device node: "open", "no permission" or "missing"
     imex: bool  # the module registered IMEX channels
     channels: dict[str, bool]  # channel node: may this user open it?
@@ -82,12 +82,12 @@ class Smi:
 
 @dataclass(frozen=True)
 class Other:
-    """Another process that memory is to be shared with."""
+    """Another process, with which this one wants to share memory."""
 
     pid: int
     uid: int
     namespaces: dict[str, str]
-    variables: dict[str, str] | None  # None: not to be read
+    variables: dict[str, str] | None  # None: cannot be read
     pidfd_getfd: str
 
 
@@ -107,7 +107,7 @@ class Machine:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of this process, those that matter to CUDA or to an allocator."""
+        """The variables of this process that matter to CUDA or to an allocator."""
         return {**self.fingerprint["variables"], **self.process.variables}
 
 
@@ -136,12 +136,12 @@ def gather(
 
 
 def to_json(machine: Machine) -> dict[str, Any]:
-    """What `from_json` takes."""
+    """The text that `from_json` reads."""
     return asdict(machine)
 
 
 def from_json(data: Any) -> Machine:
-    """A machine that was written down; UsageError if this is none."""
+    """Read a machine from its facts; UsageError if the text is not valid."""
     try:
         machine = Machine(
             **{
@@ -155,7 +155,9 @@ def from_json(data: Any) -> Machine:
             }
         )
     except (TypeError, KeyError) as error:
-        raise UsageError(f"not what `ipclab doctor --json` writes: {error}") from None
+        raise UsageError(
+            f"this is not a file of `ipclab doctor --json`: {error}"
+        ) from None
     if wrong := probe.wrong(machine.probe):
         raise UsageError(f"its probe has no good '{wrong}'")
     return machine
@@ -173,15 +175,15 @@ def may_take_descriptors(pid: int) -> str:
     os.close(pidfd)
     if copy >= 0:
         os.close(copy)
-    # EBADF is said after the permission was found good.
+    # EBADF comes after the permission check has succeeded.
     if copy >= 0 or error_number == errno.EBADF:
         return "allowed"
     return errno.errorcode.get(error_number, "?")
 
 
 def _pidfd_getfd_between_strangers() -> str:
-    # A parent may look into its child where siblings may not, but a child has no
-    # such right over its parent: like an unrelated process.
+    # A parent may read its child when siblings may not. A child has no such right
+    # over its parent, so it is like an unrelated process.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,6 +1,6 @@
-"""What went into a run and what came out, as digests: `manifest` in run.json.
+"""What a run used and what it made, as digests: `manifest` in run.json.
 
-`ipclab verify` holds a results folder to it. All digests are SHA-256.
+`ipclab verify` compares a results folder with it. All digests are SHA-256.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -20,7 +20,7 @@ _known: dict[tuple[str, int, int, int, int], str] = {}
 
 
 def of_file(path: Path) -> str | None:
-    """The digest of a file; None if there is none that can be read.
+    """The digest of a file; None if it cannot be read.
 
     A file is read once, and again only if the system says that it was changed.
     """
@@ -41,8 +41,7 @@ def of_programs(
     """The digest of each program that the tests start, and of the model's libraries.
 
     A program is a word of a test's command that is a file in the build or the
-    source folder; interpreters and libraries of the system are told by the
-    fingerprint.
+    source folder. The fingerprint names interpreters and libraries of the system.
     """
     roots = [build.resolve(), ctest.source_folder(build).resolve()]
     found: dict[str, Path] = {}
@@ -70,7 +69,7 @@ def of_sources(source: Path) -> dict[str, str | None]:
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its own digest in the field `digest`."""
+    """The document with its own digest added in the field `digest`."""
     return {**document, "digest": of_document(document)}
 
 

@@ -1,4 +1,4 @@
-"""The kill matrix: what notices which fault, as a document, a table, a picture."""
+"""The kill matrix (which test notices which fault) as document, table and picture."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEMA: schema.Schema = json.loads(
     (Path(__file__).parent / "matrix.schema.json").read_text(encoding="utf-8")
 )
 
-Document = dict[str, Any]  # held to SCHEMA
+Document = dict[str, Any]  # checked against SCHEMA
 
 
 def read(folder: Path) -> Document | None:
@@ -81,18 +81,18 @@ def view(document: Document) -> dict[str, Any]:
 
 
 def counts(document: Document) -> dict[str, int]:
-    """How many faults have each result that occurs, in the order of MEANING."""
+    """The number of faults for each result that occurs, in the order of MEANING."""
     found = Counter(x["result"] for x in document["faults"])
     return {result: found[result] for result in MEANING if found[result]}
 
 
 def left(document: Document) -> int:
-    """How many faults have still to be run; not those that this machine cannot."""
+    """How many faults are still to be run, without those that cannot run here."""
     return sum(x["result"] == NOT_RUN and not x["note"] for x in document["faults"])
 
 
 def failed(document: Document) -> bool:
-    """Whether something fails the command: a fault, a row, a test, a list."""
+    """Whether a fault, a row, a test or a list fails the command."""
     return bool(
         document["problems"]
         or document["unsound"]
@@ -102,7 +102,7 @@ def failed(document: Document) -> bool:
 
 
 def told(document: Document) -> list[tuple[str, str]]:
-    """The matrix in few lines, each with its style: counts, then names."""
+    """The matrix in a few lines, each with its style: counts, then names."""
     found = counts(document)
     number = len(document["faults"])
     lines = [
@@ -160,7 +160,7 @@ def _bracketed(text: str | None) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """One chapter: its rows across, the faults that concern them downwards."""
+    """One chapter: its rows are columns, and the faults that concern them are lines."""
 
     title: str
     rows: list[dict[str, Any]]
@@ -173,13 +173,13 @@ class Block:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have each result that occurs."""
+        """The number of cells for each result that occurs."""
         found = Counter(x for _, cells in self.lines for x in cells.values())
         return {result: found[result] for result in MEANING if found[result]}
 
 
 class Grid:
-    """The operators: each way to be wrong across, each function downwards."""
+    """The operators: each way to be wrong is a column, each function a line."""
 
     def __init__(self, document: Document) -> None:
         some = [x for x in document["faults"] if x["kind"] == OPERATOR]
@@ -197,10 +197,10 @@ class Grid:
 
 
 def blocks(document: Document) -> list[Block]:
-    """The named faults by chapter, so that each picture is narrow and hardly empty.
+    """The named faults by chapter, so that each picture is narrow and almost full.
 
-    A fault of two chapters is in both, each time with that chapter's rows.
-    Sorted by its first row the picture is a staircase: what is missing is seen.
+    A fault of two chapters is in both, each time with that chapter's rows. Faults
+    are sorted by their first row, so gaps in the diagonal are easy to see.
     """
     some = [x for x in document["faults"] if x["kind"] != OPERATOR]
     named = {cell["row"] for fault in some for cell in fault["cells"]}
@@ -228,7 +228,7 @@ def _block(title: str, rows: list[dict[str, Any]], some: list[dict[str, Any]]) -
 CELL, LINE, TOP = 14, 15, 66  # pixels
 CHARACTER = 6.7  # width of one in the font of the labels
 
-# Shapes about the middle of a cell: no result is told by its colour alone.
+# Shapes in the middle of a cell: each result has its own shape, not only a colour.
 _CIRCLE = "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"
 _SQUARE = "M-5 -5h10v10h-10z"
 _CROSS = "M-3 -3l6 6M3 -3l-6 6"

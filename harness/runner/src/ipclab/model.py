@@ -33,10 +33,10 @@ def folder(build: Path) -> Path:
 
 
 def environment(folder: Path, profile: str | None) -> dict[str, str]:
-    """The variables that lead a program and its children to the model.
+    """The variables with which a program and its children use the model.
 
-    They meet on a simulated machine of their own, unless this process is on one
-    already. It is made of the memory of its processes and ends with them.
+    They share a new simulated machine, unless this process is already on one. The
+    machine is made of the memory of its processes and ends with them.
     """
     variables = {
         "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
@@ -98,8 +98,8 @@ def _in_front(variable: str, path: Path) -> str:
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
     """Does the program itself load the model?
 
-    Not where an RPATH leads elsewhere, nor where CUDA comes with a library that
-    is loaded later, as in a script.
+    It does not if an RPATH leads to another library, or if a library that is
+    loaded later brings CUDA, as in a script.
     """
     try:
         listed = subprocess.run(

@@ -1,8 +1,8 @@
 """`ipclab mutants`: does the suite notice a driver that is wrong in one place?
 
-One library in front of the driver, NVIDIA's or the model, breaks one behaviour at
-a time (harness/faults). A named fault must be noticed by each of its rows, an
-operator by any test that reaches its function, another legal answer (ok-…) by none.
+A library in front of the driver (NVIDIA's or the model) breaks one behaviour at a
+time (harness/faults). Each row of a named fault must notice it. For an operator one
+test that reaches its function is enough. No test may flag another legal answer (ok-…).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -44,11 +44,10 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
-# A lesson is tried with the faults that faults.json lists for it, or all it reaches.
+# A lesson runs with the faults that faults.json lists for it, or with all it reaches.
 CENTRAL, EVERY = "central", "all"
-# A row that no fault of its own has killed is tried with so many more operators.
+# If none of its own faults has killed a row, it runs with so many more operators.
 PROOFS = 60
-TRIES = 3  # of a lesson, until it notices a fault
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
 UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
@@ -70,12 +69,14 @@ class Request:
     lessons: str | None = None  # ask the samples, not the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after so long
     baseline: Path | None = None  # a run without the library, to compare with
-    like: Path | None = None  # an earlier matrix: what noticed a fault there is first
+    like: Path | None = (
+        None  # an earlier matrix: tests that noticed a fault there run first
+    )
 
 
 @dataclass(frozen=True)
 class Job:
-    """One test under one fault, or (None) under none."""
+    """One test under one fault, or (None) without a fault."""
 
     fault: Fault | None
     profile: str | None
@@ -85,8 +86,8 @@ class Job:
 def run(out: Console, request: Request) -> int:
     """Run the faults, keep and show the matrix.
 
-    0 if each was noticed, 1 if not, 3 if it was stopped before its end: then `--resume`
-    continues. UsageError and HarnessError.
+    Returns 0 if each was noticed, 1 if not, 3 if it was stopped before its end; then
+    `--resume` continues. Raises UsageError and HarnessError.
     """
     began = time.monotonic()
     campaign = Campaign(out, request)
@@ -119,7 +120,7 @@ def run(out: Console, request: Request) -> int:
 def choose(
     catalogue: faults.Catalogue, backend: str, request: Request
 ) -> tuple[list[Fault], str | None]:
-    """The faults that were asked for, and why the others were left out.
+    """The requested faults, and why the others were left out.
 
     UsageError on an unknown name or function, or if nothing is left.
     """
@@ -234,7 +235,7 @@ class Campaign:
             self._note(by_name[trial.fault], trial)
 
     def _same(self, now: dict[str, str]) -> None:
-        """UsageError unless the work that was begun can continue here."""
+        """Raise UsageError unless the work that was begun can continue here."""
         head = self._journal.head
         if head["digest"] != now["digest"]:
             raise UsageError(
@@ -248,7 +249,7 @@ class Campaign:
             )
 
     def close(self) -> None:
-        """Leave nothing of it but its results."""
+        """Remove everything except the results."""
         for each in self._runs.values():
             each.close("finished")
         shutil.rmtree(self._temporary, ignore_errors=True)
@@ -256,7 +257,7 @@ class Campaign:
     # --- what is to be done --------------------------------------------------
 
     def machine(self, profile: str | None, backend: str | None = None) -> Run:
-        """The sound driver, as the profile has it."""
+        """The sound driver of a profile."""
         if profile not in self._runs:
             self._runs[profile] = Run(
                 Settings(
@@ -269,22 +270,22 @@ class Campaign:
         return self._runs[profile]
 
     def profile(self, fault: Fault) -> str | None:
-        """Which machine the model plays for a fault; a driver has one only."""
+        """Which machine the model imitates for a fault; a driver has only one."""
         if self.backend != "model":
             return None
         return fault.profile or ("two-gpus" if fault.gpus > 1 else None)
 
     def missing(self, fault: Fault) -> str:
-        """What this machine lacks for a fault; "" if nothing."""
+        """What this machine lacks for a fault; "" if it lacks nothing."""
         there = len(self.machine(self.profile(fault)).probe["gpus"])
         return f"needs {fault.gpus} GPUs" if there < fault.gpus else ""
 
     def cases(self, profile: str | None) -> list[Case]:
-        """The tests of the suite that is asked."""
+        """The tests of the chosen suite."""
         return [x for x in self.machine(profile).cases if x.suite == self.suite]
 
     def concerned(self) -> list[Job]:
-        """The tests that may have to meet a chosen fault, each once a profile."""
+        """The tests that may run with a chosen fault, once for each profile."""
         wanted: dict[tuple[str | None, str], Job] = {}
         for fault in self.chosen:
             if self.missing(fault):
@@ -302,7 +303,7 @@ class Campaign:
         return sorted(wanted.values(), key=lambda job: job.case.alone)
 
     def planned(self, fault: Fault) -> list[Case]:
-        """The tests that a fault has to meet, in this order, as far as is known."""
+        """The tests that a fault has to run with, in this order, as far as is known."""
         key = fault.name, len(self._journal.baseline)
         if key not in self._plans:
             self._plans[key] = self._plan(fault)
@@ -342,7 +343,7 @@ class Campaign:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
 
     def _jobs(self, each: int) -> list[Job]:
-        """The next tests of all faults that need more: `each` of every row.
+        """The next tests of all faults that need more: `each` tests of every row.
 
         An operator has no rows: `each` of all its tests.
         """
@@ -367,7 +368,7 @@ class Campaign:
         return [entry[3] for entry in ranked]
 
     def _proofs(self) -> list[Job]:
-        """Operators for the rows that nothing has proved able to fail yet."""
+        """Operators for the rows that no fault has made fail yet."""
         reached = Counter(
             function
             for known in self._sound[None].values()
@@ -398,7 +399,7 @@ class Campaign:
         return [job for _, job in jobs]
 
     def unproved(self) -> list[str]:
-        """Judged rows with a test that works here and has never been seen to fail."""
+        """Judged rows whose tests work here and have never failed under a fault."""
         subjects = {
             case.name: case.requirement
             for profile in self._sound
@@ -448,11 +449,13 @@ class Campaign:
             self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
             if not self._run(jobs, self._wanted, deadline):
                 return False
-            each *= 2  # what was learnt by then orders the rest
+            each *= 2  # the results so far decide the order of the rest
         whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
         if not whole or not (proofs := self._proofs()):
             return True
-        self._say(f"{len(self.unproved())} rows were never seen to fail: further tries")
+        self._say(
+            f"{len(self.unproved())} rows have failed under no fault yet: further tries"
+        )
 
         unproved = set(self.unproved())
 
@@ -466,12 +469,12 @@ class Campaign:
         return self._run(proofs, still_unproved, deadline, proved)
 
     def _without_baseline(self) -> list[Job]:
-        """The tests whose result without a fault is not known yet."""
+        """The tests that have no result without a fault yet."""
         known = {(x.profile, x.ctest) for x in self._journal.baseline}
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 
     def _wanted(self, job: Job) -> bool:
-        """Whether what the job could show is still open."""
+        """Whether the question that the job answers is still open."""
         return (
             job.fault is None
             or self.suite == LESSONS
@@ -479,7 +482,7 @@ class Campaign:
         )
 
     def _note(self, fault: Fault, trial: Trial) -> None:
-        """Learn from a trial."""
+        """Remember what a trial has shown."""
         if trial.effect in trials.NOTICED:
             self._noticed |= {
                 (trial.fault, None),
@@ -496,7 +499,7 @@ class Campaign:
     ) -> bool:
         if not jobs:
             return True
-        apart = self.backend == "model"  # each test has a machine of its own
+        apart = self.backend == "model"  # each test has its own machine
         gpus = self.machine(None).probe["gpus"]
         uuids = [] if apart else [str(gpu["uuid"]) for gpu in gpus]
         at_once = self._request.jobs
@@ -535,22 +538,10 @@ class Campaign:
     def _execute(
         self, job: Job, visible: str | None, exclusive: bool
     ) -> Baseline | Trial:
-        """One test; called in a thread of its own.
-
-        A lesson that lacks an order sees wrong values unless the race happens to end
-        well: it is asked up to TRIES times.
-        """
-        done = self._once(job, visible, exclusive)
-        for _ in range(TRIES - 1 if self.suite == LESSONS else 0):
-            if isinstance(done, Baseline) or done.verdict != "conforms":
-                break
-            done = self._once(job, visible, exclusive)
-        return done
-
-    def _once(self, job: Job, visible: str | None, exclusive: bool) -> Baseline | Trial:
+        """Run one test; called in its own thread."""
         folder = Path(tempfile.mkdtemp(dir=self._temporary))
         log, state = folder / "log", folder / "state"
-        # A role may give up its user: what it does under a fault counts, too.
+        # A role may change its user; its effects under a fault are logged, too.
         log.touch()
         state.mkdir()
         folder.chmod(EVERYBODY_PASSES)
@@ -571,7 +562,8 @@ class Campaign:
         else:
             environment |= {"IPCLAB_FAULT_LOG": str(log), **job.fault.environment}
             sound = self._sound[job.profile][job.case.name]
-            planted = Planted(environment, trials.limit(job.case, sound.seconds))
+            limit = trials.limit(job.fault, job.case, sound.seconds)
+            planted = Planted(environment, limit)
         record = machine.execute(job.case, 1, visible, exclusive, planted)
         seconds = round(time.monotonic() - began, 3)
         lines = _lines(log)
@@ -579,8 +571,8 @@ class Campaign:
         if any(UNKNOWN in role["output"] for role in record["roles"]):
             name = job.fault.name if job.fault else "none"
             raise HarnessError(
-                f"{self.catalogue.library}: does not know {name}, which its own list "
-                "has: build both again"
+                f"{self.catalogue.library}: does not know {name}, although its own "
+                f"list has it: build both again"
             )
         verdict, reason = str(record["verdict"]), str(record["reason"])
         reason = reason.partition("\n")[0]
@@ -602,7 +594,7 @@ class Campaign:
             seconds=seconds,
         )
 
-    # --- what came of it -----------------------------------------------------
+    # --- the results ---------------------------------------------------------
 
     def document(self) -> matrix.Document:
         """What mutants.json, or lessons.json, holds (matrix.schema.json)."""
@@ -648,9 +640,9 @@ class Campaign:
         }
 
     def _of_fault(self, fault: Fault, unknown: Container[str | None]) -> dict[str, Any]:
-        """One fault; on a machine that is `unknown` still, its tests are, too."""
+        """The result of one fault; if its machine is `unknown`, so are its tests."""
         planned = self.planned(fault)
-        # Proofs are further tests of an operator: they count, too.
+        # Proofs are additional tests of an operator, and they count.
         extra = [
             case
             for case in self.cases(self.profile(fault))
@@ -692,7 +684,7 @@ class Campaign:
         }
 
     def _rows_without(self, fault: Fault) -> dict[str, str]:
-        """Who has to notice a fault, and has no test that works here."""
+        """The rows that have to notice a fault and have no test that works here."""
         profile = self.profile(fault)
         tested: dict[str, list[str]] = defaultdict(list)
         for case in self.cases(profile):
@@ -710,7 +702,7 @@ class Campaign:
         }
 
     def _unsound(self) -> list[dict[str, Any]]:
-        """The tests that fail without any fault: they were left out."""
+        """The tests that fail without a fault and so were left out."""
         return [
             {
                 "ctest": x.ctest,
@@ -723,7 +715,7 @@ class Campaign:
         ]
 
     def _differs(self) -> list[str]:
-        """Where a run without the library said something else."""
+        """Where a run without the library had another verdict."""
         if (folder := self._request.baseline) is None:
             return []
         there = results.read(folder)
@@ -742,10 +734,10 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """The digest of all that decides what a test says under a fault.
+        """The digest of all that decides a test's result under a fault.
 
-        It has the sources, because a machine that continues may have built them again.
-        A packed suite has no sources: there it has the programs.
+        It is made from the sources, because the machine that continues may have built
+        them again; for a packed suite, which has no sources, from the programs.
         """
         build = self._request.build
         source = ctest.source_folder(build)
@@ -797,7 +789,7 @@ def _tests_of(folder: Path | None) -> dict[str, set[str]]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """The words of each whole line of a log that several processes wrote."""
+    """The words of each complete line of a log that several processes wrote."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
@@ -807,7 +799,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _show(out: Console, document: matrix.Document) -> None:
-    """Counts, then by name whatever fails the command."""
+    """Print the counts, then the name of everything that fails the command."""
     for line, style in matrix.told(document):
         out.print(Text(line, style=style), soft_wrap=True)
 

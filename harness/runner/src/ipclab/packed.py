@@ -2,13 +2,16 @@
 
     bin/         the programs of lessons, tests and probe
     model/       the reference model
+    faults/      the library of faults, and what lists them
+    trace/       the recorder
+    exercises/   what an exercise is linked with, and how
     source/      the files of the source tree that the runner reads
     site/        the pages, where they were built
     tests.json   CTest's list, with commands relative to this folder
 
-The wheel has one in `ipclab/suite`; a packed suite stands wherever a build folder
-can (`--build`), and needs neither CTest nor the source tree. `ci/package` makes
-it: `python3 -m ipclab.packed BUILD SUITE` writes the list.
+The wheel has one in `ipclab/suite`. Every command that takes a build folder
+(`--build`) also takes a packed suite, which needs no CTest and no source tree.
+`ci/package` makes it: `python3 -m ipclab.packed BUILD SUITE` writes the list.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -36,7 +39,7 @@ def default_build() -> Path:
 
 
 def tests(build: Path) -> list[dict[str, Any]] | None:
-    """The tests of a packed suite as CTest would show them; None if it is none.
+    """The tests of a packed suite as CTest would list them; None for another folder.
 
     Raises HarnessError if the list or a program is missing or damaged.
     """
@@ -56,18 +59,18 @@ def tests(build: Path) -> list[dict[str, Any]] | None:
 
 
 def source(build: Path) -> Path | None:
-    """Where a packed suite has the files of the source tree; None if it is none."""
+    """Where a packed suite has the source tree's files; None for another folder."""
     return build / "source" if (build / LIST).is_file() else None
 
 
 def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
-    """The list of those tests whose programs are packed into `suite`/bin.
+    """The list of the tests whose programs are packed into `suite`/bin.
 
     Raises HarnessError for a test whose program is not there.
     """
     found = []
     for case in cases:
-        # What mpiexec starts needs the machine's own MPI.
+        # Programs that mpiexec starts need the machine's own MPI.
         if case.suite not in PACKED or case.name.endswith(".mpi"):
             continue
         program = Path("bin", Path(case.command[0]).name)
@@ -90,9 +93,42 @@ def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
     return found
 
 
+def exercises(build: Path, suite: Path) -> None:
+    """How to build an exercise where the suite and CUDA may lie anywhere.
+
+    `ipclab learn` puts the folders for {suite} and {cuda}.
+    """
+    path = Path("exercises/build.json")
+    if not (build / path).is_file():
+        return
+    commands = json.loads((build / path).read_text(encoding="utf-8"))
+    words = commands["compile"]
+    plain = words[1 : words.index("-x")]
+    folders = [f"{{cuda}}/{name}" for name in ("lib", "lib64")]
+    made = {
+        "compile": [
+            "c++",
+            *(word for word in plain if not word.startswith("-fmacro-prefix-map")),
+            "-fmacro-prefix-map={suite}/source/=",
+            *("-x", "c++", "-I{suite}/source/samples/exercises/common"),
+            *("-isystem", "{cuda}/include"),
+        ],
+        "link": [
+            *("-x", "none", "-L{suite}/exercises", "-lexercise"),
+            *(f"-L{folder}" for folder in folders),
+            "-l:libcudart.so.13",
+            *(f"-Wl,-rpath,{folder}" for folder in folders),
+        ],
+    }
+    (suite / path).parent.mkdir(parents=True, exist_ok=True)
+    (suite / path).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
 def main(build: Path, suite: Path) -> None:
-    """Write the list of a packed suite from that of the build it comes from."""
+    """Write what only a packed suite has, from the build it comes from."""
     from ipclab import ctest
+
+    exercises(build, suite)
 
     lines = [json.dumps(test) for test in listed(ctest.read(build), suite)]
     if not lines:

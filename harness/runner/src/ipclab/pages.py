@@ -1,4 +1,4 @@
-"""What all pages share: their templates, their look, the chapters."""
+"""What all pages share: templates, style, chapters."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jinja2
+
+from ipclab.failures import readable
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def chapter(lesson: str | None) -> str:
-    """The chapter of a lesson's folder as a reader knows it."""
+    """The title of the chapter that a lesson's folder belongs to."""
     number = (lesson or "?")[0]
     return f"Chapter {number}: {CHAPTERS.get(number, 'without a name')}"
 
@@ -54,5 +56,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["readable"] = lambda text: readable(str(text))
     environment.filters["slug"] = lambda text: str(text).replace(" ", "-")
     return environment

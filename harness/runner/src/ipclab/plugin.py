@@ -36,10 +36,10 @@ class Attempt:
 
 
 class View(Protocol):
-    """Who watches the run."""
+    """What observes the run."""
 
     def begin(self, total: int) -> None:
-        """So many attempts will be made."""
+        """`total` attempts will be made."""
 
     def started(self, name: str) -> None:
         """A test, or several in one program, have started."""
@@ -48,7 +48,7 @@ class View(Protocol):
         """What `started` named has ended, and was judged."""
 
     def end(self) -> None:
-        """Nothing runs any more."""
+        """The run is over."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -129,13 +129,13 @@ class Plugin:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        # Attempt by attempt: a repeated test meets other neighbours each time.
+        # Attempt by attempt, so a repeated test runs beside other tests each time.
         jobs = [
             Attempt(cases, attempt)
             for attempt in range(1, run.settings.repeat + 1)
             for cases in _starts([x.case for x in items], run.settings.apart)
         ]
-        # First those that wait until nothing runs: later that may never be. Then
+        # First those that run alone: later other tests may always be running. Then
         # the long ones, so that none is left over at the end.
         jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
@@ -155,7 +155,7 @@ class Plugin:
         except HarnessError as error:
             run.error = str(error)
             pytest.exit(str(error), returncode=3)
-        except BrokenPipeError:  # nobody watches any more
+        except BrokenPipeError:  # nobody reads the output any more
             complete = False
         finally:
             if view:
@@ -179,7 +179,7 @@ class Plugin:
         session.exitstatus = self.run.exit_code
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """What fails the run in addition to its tests."""
+        """Print what fails the run in addition to its tests."""
         for problem in self.run.problems:
             terminalreporter.write_line(f"ipclab: {problem}", red=True)
 

@@ -17,10 +17,10 @@ Probe = dict[str, Any]
 
 
 def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> Probe:
-    """The probe's document; HarnessError, in one line, if it gives none.
+    """Return the probe's document; raise HarnessError, in one line, if there is none.
 
-    `environment` goes on top of our own. A planted fault never reaches the probe:
-    what the machine can share is asked of the sound one.
+    `environment` is added to our own. The probe always runs without a planted fault,
+    because it has to describe the sound machine.
     """
     probes = [case for case in cases if case.suite == "probe"]
     if len(probes) != 1:
@@ -37,7 +37,9 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
             },
         )
     except (OSError, IndexError):
-        raise HarnessError("probe: cannot be started; is the build complete?") from None
+        raise HarnessError(
+            "probe: cannot be started; ci/conformance builds all"
+        ) from None
     if ended.code != 0:
         raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")
     try:
@@ -77,13 +79,13 @@ def first_line(probe: Probe) -> str:
 
 
 def cuda(probe: Probe) -> str | None:
-    """The version of CUDA that the driver is of, such as 13.0; None: unknown."""
+    """The driver's version of CUDA, such as 13.0; None: unknown."""
     version = int(probe.get("driver_version") or 0)
     return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
 
 def wrong(document: Any) -> str | None:
-    """The first field of a probe's document that is not as it has to be."""
+    """The first field of a probe's document that is wrong."""
     if not isinstance(document, dict):
         return "object"
     if document.get("backend") not in ("cuda", "model", "none"):

@@ -1,4 +1,4 @@
-"""From what one test left to its verdict and record (DESIGN: words for results)."""
+"""Makes verdict and record from what one test left."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def fails(verdict: str, strict: bool) -> bool:
 def of_test(
     case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
 ) -> Record:
-    """The line of one test: the program's own, or one made up for it.
+    """The line of one test: the one that the program wrote, or one made for it.
 
-    A conformance program that leaves no good line is broken, whatever it
-    printed. A sample never writes one; its exit code speaks for it. `limit` is the
-    time that it had if that was less than CTest's: then running out of it is `hung`.
+    A conformance program that writes no valid line is broken, even if it printed
+    something. A sample never writes a line; its exit code decides. `limit` is the
+    time that the test had if that was less than CTest's limit: a test that runs out
+    of it is `hung`.
     """
     if ended.timed_out and limit is not None and not ended.stuck:
         reason = f"still running after {limit:g} s"
@@ -56,7 +57,7 @@ def of_test(
     if line is not None and not wrong:
         return line
     made = _line(case, ended, seed, "broken", wrong)
-    if line is not None:  # what it said still helps to find out why
+    if line is not None:  # its output still helps to find the reason
         for field in ("failures", "roles", "timeline", "notes", "outcomes"):
             if field in line:
                 made[field] = line[field]
@@ -89,7 +90,7 @@ def of_tests(
 
 
 def not_started(case: Case, why: str, seed: int) -> Record:
-    """The line of a program that the system would not start."""
+    """The line of a program that the system could not start."""
     ended = Ended(0, 127, False, "", (), 0.0)
     reason = f"the program cannot be started; is it built? ({why})"
     line = _line(case, ended, seed, "broken", reason)
@@ -98,7 +99,7 @@ def not_started(case: Case, why: str, seed: int) -> Record:
 
 
 def not_judged(case: Case, why: str, seed: int) -> Record:
-    """The line of a test that was not started, because its row does not hold here."""
+    """The line of a test that was not started because its row does not apply here."""
     ended = Ended(0, 0, False, "", (), 0.0)
     line = _line(case, ended, seed, "not applicable", why)
     line["roles"] = []
@@ -160,10 +161,10 @@ def counts(table: Iterable[Row]) -> dict[str, int]:
 
 
 def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
-    """The good records of a records.jsonl, and what is wrong with it, if anything.
+    """The valid records of a records.jsonl, and what is wrong with it, if anything.
 
-    Each line has its newline; a last one without was cut off: it is no result.
-    Nothing is read after the first wrong line.
+    Each line ends with a newline; a last line without one was cut off and is no
+    result. Reading ends at the first wrong line.
     """
     records: list[Record] = []
     for number, text in enumerate(lines, 1):

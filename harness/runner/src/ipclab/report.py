@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from ipclab import matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
-# Stands in the page where the packed pictures are going to stand.
+# Marks the place in the page for the packed pictures.
 PACKED = "IPCLAB-PACKED-PICTURES"
 ABBREVIATIONS = {
     "E, I": "the exporter, the importer",
@@ -27,14 +27,14 @@ ABBREVIATIONS = {
     "2P1G": "two processes and one GPU",
 }
 MEANING = {
-    "conforms": "what the sentence says was seen",
+    "conforms": "the test saw what the sentence says",
     "violates": "it was not",
-    "deviates": "it was not, and deviations.json knows this driver for it",
+    "deviates": "the test saw something else; deviations.json knows this driver for it",
     "lifted": "a documented limitation is no longer there",
-    "observed": "undocumented or undefined: written down, never judged",
+    "observed": "undocumented or undefined behaviour: recorded, never judged",
     "not applicable": "the machine lacks what the row needs",
-    "crashed": "a role died where that is not the documented outcome",
-    "hung": "a role ran out of time where that is not the documented outcome",
+    "crashed": "a role died, and that is not the documented outcome",
+    "hung": "a role ran out of time, and that is not the documented outcome",
     "flaky": "repeated runs disagree",
     "broken": "the harness could not judge",
 }
@@ -68,6 +68,7 @@ def page(
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
+        problems=[str(problem) for problem in run["problems"]],
         counts=_counts(table),
         state=_state,
         headline=summary.headline(table, state),
@@ -99,7 +100,7 @@ class Chapter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of its rows have each verdict that occurs."""
+        """The number of its rows for each verdict that occurs."""
         return records.counts(row for rows in self.lessons.values() for row in rows)
 
 
@@ -112,7 +113,7 @@ def _chapters(table: list[Row]) -> list[Chapter]:
 
 
 def _deviations(table: list[Row]) -> list[tuple[dict[str, Any], list[Row]]]:
-    """Each deviation that was looked up, with the rows that it is about."""
+    """Each deviation that applied, with its rows."""
     entries = {
         (entry["requirement"], entry.get("test")): entry
         for row in table
@@ -145,8 +146,8 @@ def _anchors(table: list[Row]) -> dict[str, str]:
 def tables(record: Record) -> dict[str, dict[str, Any]]:
     """The record's tables by name: counts by outcome, lines.
 
-    A run of lines with the same outcome and code is one line that names the first
-    and the last input.
+    Successive lines with the same outcome and code become one line, which names the
+    first and the last input.
     """
     by_name: dict[str, list[dict[str, str]]] = {}
     for line in record.get("outcomes", []):
@@ -193,19 +194,19 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
         said.append(f"Part of the suite only: {' '.join(x for x in limits if x)}.")
     if wrong:
         said.append(wrong)
-    return said + [str(problem) for problem in run["problems"]]
+    return said
 
 
 class _Pictures:
-    """The timelines: those of failing tests are shown at once, the others are packed
-    together, and report.js unpacks one when somebody opens its test."""
+    """The timelines. Those of failing tests are shown at once. The others are packed
+    together; report.js unpacks one when somebody opens its test."""
 
     def __init__(self, at_once: Iterable[str]) -> None:
         self._at_once = set(at_once)
         self._kept: list[str] = []
 
     def picture(self, record: Record) -> Markup:
-        """The picture, or the place where it is going to be."""
+        """The picture, or the place for it."""
         if not record["timeline"]:
             return Markup("")
         at_once = record["ctest"] in self._at_once
@@ -218,39 +219,39 @@ class _Pictures:
         return Markup('<div data-picture="{}"></div>').format(len(self._kept) - 1)
 
     def packed(self) -> str:
-        """All that were kept: JSON, gzip, base64."""
+        """All packed pictures: JSON, gzip, base64."""
         data = gzip.compress(json.dumps(self._kept).encode(), mtime=0)
         return base64.b64encode(data).decode()
 
 
 def _state(row: Row) -> str:
-    """What the filter calls a row: a lesson judges nothing, so it counts apart."""
+    """The filter's word for a row: a lesson judges nothing, so it has its own word."""
     if row.record["suite"] != "sample":
         return row.verdict
     return f"lesson: {'works' if row.verdict == 'conforms' else row.verdict}"
 
 
 def _counts(table: list[Row]) -> dict[str, int]:
-    """How many rows the filter knows of each kind, the tests first."""
+    """The number of rows for each word of the filter, the tests first."""
     found = Counter(map(_state, table))
     order = [*records.ORDER, "lesson: works", *(f"lesson: {x}" for x in records.ORDER)]
     return {name: found[name] for name in order if found[name]}
 
 
 def _quiet(rows: list[Row]) -> bool:
-    """Is there nothing in these rows that a reader must know of?"""
+    """Do these rows contain nothing that a reader must know?"""
     return all(
         row.verdict in ("conforms", "observed", "not applicable") for row in rows
     )
 
 
 def _plain(text: str) -> Markup:
-    """Text of the catalogue: what stands in backticks is code."""
+    """Text of the catalogue; words in backticks are code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _made_by(run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Which suite made the run, and what its files must add up to."""
+    """Which suite made the run, and the digests of its files."""
     manifest = run.get("manifest") or {}
     kept = manifest.get("records") or {}
     facts = [

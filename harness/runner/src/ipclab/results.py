@@ -1,7 +1,6 @@
 """The results folder: whole files by rename, records line by line.
 
-A reader, or the next run after a power cut, never takes half of something for
-all of it.
+So a reader never finds half a file, not even after a power cut.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -59,17 +58,17 @@ class Results:
         write(self.folder / name, text)
 
     def append(self, record: records.Record) -> None:
-        """Add one record; what could be written of a failed one is cut off again."""
+        """Add one record; if that fails, the part that was written is removed again."""
         data = append(self.lines, record)
         self._seal.add(data)
 
     @property
     def seal(self) -> dict[str, Any]:
-        """What records.jsonl must be: of what was appended, not of what is there."""
+        """The seal of the appended records, not of the file as it is now."""
         return self._seal.document
 
     def link_latest(self) -> None:
-        """Let results/latest lead to this folder."""
+        """Let results/latest point to this folder."""
         draft = self.folder.with_name(f".latest.{os.getpid()}")
         try:
             draft.symlink_to(self.folder.name)
@@ -83,7 +82,7 @@ class Results:
 def append(path: Path, line: dict[str, Any]) -> bytes:
     """Add one JSON line to a file and return its bytes.
 
-    What could be written of a failed one is cut off again. HarnessError.
+    If that fails, removes the part that was written and raises HarnessError.
     """
     data = (json.dumps(line, ensure_ascii=False) + "\n").encode()
     try:
@@ -91,7 +90,7 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
             end = stream.tell()
             try:
                 rest = memoryview(data)
-                while rest:  # after a short write the next one says why
+                while rest:  # a short write is followed by one that fails
                     rest = rest[stream.write(rest) :]
                 os.fsync(stream.fileno())
             except OSError:
@@ -107,7 +106,7 @@ def write(path: Path, text: str) -> None:
     """Write a whole file: a temporary one, fsync, rename. HarnessError if it fails."""
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.unlink(missing_ok=True)  # "x" follows no link that somebody left
+        draft.unlink(missing_ok=True)  # "x" does not follow an existing link
         with draft.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
@@ -125,15 +124,15 @@ class Contents:
     """What a results folder holds."""
 
     run: dict[str, Any]  # run.json
-    records: list[records.Record]  # the good ones
+    records: list[records.Record]  # the valid records
     wrong: str | None  # what is wrong with the records, if anything
-    seal: dict[str, Any]  # what records.jsonl is, as `Results.seal`
+    seal: dict[str, Any]  # of records.jsonl, as in `Results.seal`
 
 
 def read(folder: Path) -> Contents:
     """A results folder, also one from elsewhere.
 
-    Raises UsageError if this is no results folder, or none of this version.
+    Raises UsageError if this is not a results folder of this version.
     """
     if wrong := schema.error(_run(folder), schema.RUN, "run.json"):
         raise UsageError(
@@ -143,7 +142,7 @@ def read(folder: Path) -> Contents:
 
 
 def read_unchecked(folder: Path) -> Contents:
-    """The same for somebody who checks run.json and says what is wrong."""
+    """The same, for a caller that checks run.json itself."""
     run = _run(folder)
     with _opened(folder) as stream:
         found, wrong = records.parse_lines(stream.lines())
@@ -170,7 +169,7 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
-    """The lines of records.jsonl and their seal; nothing in them is looked at.
+    """The lines of records.jsonl and their seal; their content is not checked.
 
     Raises UsageError if there are none, or more than any run writes.
     """
@@ -180,7 +179,7 @@ def read_lines(folder: Path) -> tuple[list[bytes], dict[str, Any]]:
 
 
 class Seal:
-    """The digest of lines, as they come."""
+    """A digest of lines that are added one by one."""
 
     def __init__(self) -> None:
         self._digest, self.bytes, self._count = hashlib.sha256(), 0, 0
@@ -193,7 +192,7 @@ class Seal:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What run.json has as `manifest.records`."""
+        """The value of `manifest.records` in run.json."""
         return {
             "count": self._count,
             "bytes": self.bytes,
@@ -235,7 +234,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[_Stream]:
-    """records.jsonl, or records.jsonl.gz as it was before gzip.
+    """Open records.jsonl, or records.jsonl.gz as unpacked bytes.
 
     Raises UsageError if there is neither, or both.
     """
@@ -257,9 +256,9 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 
 
 def _keep_names(folder: Path) -> None:
-    """After a power cut the folder must not have the old file again.
+    """Make sure that a power cut does not bring back the old file.
 
-    Where a file system cannot promise that, the old file is a good one, too.
+    Some file systems cannot promise that; there the old file is also valid.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""One run of the suite: what it needs, what it found, whether it failed."""
+"""One run of the suite: its settings, its results, its exit code."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Planted:
-    """What is loaded in front of the driver for a test: a fault, or the census."""
+    """The library in front of the driver for a test: for a fault or the census."""
 
     environment: Mapping[str, str]
-    seconds: float | None = None  # it may run so long; None: CTest's time limit
+    seconds: float | None = None  # time limit in seconds; None: CTest's
 
 
 class Run:
@@ -69,8 +69,8 @@ class Run:
     ) -> None:
         """Reads the list, asks the probe, opens the results.
 
-        `everything` is the list if somebody has read it already. Raises UsageError
-        and HarnessError.
+        `everything` is CTest's list if the caller has already read it. Raises
+        UsageError and HarnessError.
         """
         self.settings = settings
         everything = everything or ctest.read(settings.build)
@@ -112,7 +112,7 @@ class Run:
         self.records: list[Record] = []
         self.selected = len(self.cases)
         self.error: str | None = None  # why the harness could not continue
-        self._exchanged: list[str] = []  # files that are others than at the start
+        self._exchanged: list[str] = []  # files that have changed since the start
         self._programs = [*self.cases, *probes]
         self._began_with = self._inputs() if settings.results else {}
         self._started = _now()
@@ -282,7 +282,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What fails the run in addition to the verdicts of its tests."""
+        """What fails the run besides the verdicts of its tests."""
         kinds = {name: row["kind"] for name, row in self.catalogue.items()}
         found = [
             *self.findings,
@@ -324,7 +324,7 @@ class Run:
         return 1 if failed or self.problems else 0
 
     def close(self, state: str) -> None:
-        """The run is over, as `finished`, `interrupted` or `broken`."""
+        """End the run as `finished`, `interrupted` or `broken`."""
         self.state = "broken" if self.error else state
         self._release()
         try:

@@ -13,7 +13,7 @@ from ipclab import backend, ctest, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
-# What two terminals share on the model: the simulated machine of that name.
+# The name of the simulated machine that two terminals share on the model.
 BY_HAND = "by hand"
 
 
@@ -24,11 +24,11 @@ def run(
     profile: str | None,
     role: tuple[str, str] | None = None,
 ) -> int:
-    """Tell what the lesson is, run it, say what its exit code means; return it.
+    """Print what the lesson is, run it, say what its exit code means; return the code.
 
-    `choice` and `profile` are those of backend.choose(). With `role`, a role and
-    the path of a socket, this process becomes that role: somebody starts the
-    other one in a second terminal, so there is nothing to supervise.
+    `choice` and `profile` are those of backend.choose(). `role` is a role and the
+    path of a socket: then this process becomes that role. The other role is started
+    in a second terminal, so there is nothing to supervise.
     """
     cases = ctest.read(build)
     case = find(cases, wanted)
@@ -50,7 +50,7 @@ def run(
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; build it ({error})"
+            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
         ) from None
     print(f"\n{meaning(case, ended)}", flush=True)
     if ended.timed_out or ended.survivors:
@@ -68,7 +68,7 @@ def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> No
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; build it ({error})"
+            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
         ) from None
 
 
@@ -102,7 +102,7 @@ def first_comment(source: Path) -> str:
 
 
 def meaning(case: Case, ended: supervise.Ended) -> str:
-    """What the end of a lesson says, in words."""
+    """What the end of a lesson means, in words."""
     if ended.timed_out:
         return f"It was still running after {case.timeout:g} s and was ended: it hung."
     if ended.survivors:
@@ -113,7 +113,8 @@ def meaning(case: Case, ended: supervise.Ended) -> str:
         return "Exit code 0: it did what the lesson says, and the data proves it."
     if ended.code == case.skip_code:
         return (
-            f"Exit code {ended.code}: this machine cannot; the line SKIP says why. "
+            f"Exit code {ended.code}: this machine cannot run it; the line SKIP says "
+            f"why. "
             "`ipclab doctor` says what to do."
         )
     return (

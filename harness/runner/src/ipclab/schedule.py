@@ -17,7 +17,7 @@ from ipclab.ctest import Case
 
 
 class Job(Protocol):
-    """One start of one test. It can be hashed, and equals itself alone."""
+    """One start of one test. It can be hashed, and is equal only to itself."""
 
     @property
     def case(self) -> Case:
@@ -29,19 +29,19 @@ R = TypeVar("R")
 
 
 class Allocator:
-    """Which GPU is used by how many tests.
+    """Counts how many tests use each GPU.
 
-    With no more jobs than GPUs each test has its GPUs to itself and waits for
-    them; with more jobs it gets those with the least load, and only a test
-    that wants to be alone waits. Where each test has a simulated machine of its
-    own (`apart`) it is alone there.
+    If there are at most as many jobs as GPUs, no GPU is shared, and a test waits for
+    free GPUs. With more jobs a test gets the GPUs with the least load, and only a
+    test that wants to be alone waits. If each test has its own simulated machine
+    (`apart`), it is alone there.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
         self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
         self._running = 0
-        self._held = False  # by a test that wants to be alone
+        self._held = False  # used by a test that wants to be alone
         self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
@@ -63,12 +63,12 @@ class Allocator:
     def give_back(self, uuids: list[str]) -> None:
         """The test has ended."""
         self._running -= 1
-        self._held = False  # one that is alone is the only one that can end
+        self._held = False  # if a test is alone, only that one can end
         for uuid in uuids:
             self._load[uuid] -= 1
 
     def visible(self, uuids: list[str]) -> str | None:
-        """CUDA_VISIBLE_DEVICES of a test; None where nothing has to be set."""
+        """CUDA_VISIBLE_DEVICES of a test; None if it is not set."""
         if self._single or not uuids:
             return None
         return ",".join(uuid for uuid in self._load if uuid in uuids)
@@ -86,12 +86,12 @@ def run(
 ) -> bool:
     """Run the jobs in their order, at most `parallel` at once.
 
-    False if a signal, or time.monotonic() at `deadline`, ended that: what runs
-    then is ended, and `finished` is not called for it. `execute` gets the job, its
-    CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called in a
-    thread of its own; the others are called here, in the caller's thread. A job
-    that is not `wanted` any more when its turn comes is left out. If anything
-    raises, what runs is ended and the exception is passed on.
+    Returns False if a signal, or time.monotonic() at `deadline`, ended that. Then the
+    running jobs are ended, and `finished` is not called for them. `execute` gets the
+    job, its CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called
+    in its own thread; the other functions are called in the caller's thread. A job is
+    left out if it is not `wanted` any more when its turn comes. If a function raises,
+    the running jobs are ended, and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)
@@ -106,7 +106,7 @@ def run(
             done.put((job, None, error))
 
     def start_what_fits() -> None:
-        kept: list[J] = []  # those that do not fit now
+        kept: list[J] = []  # jobs that have to wait
         index = 0
         while index < len(waiting) and len(running) < parallel:
             job = waiting[index]
@@ -153,9 +153,9 @@ def run(
 
 @contextmanager
 def _signals_into(done: queue.SimpleQueue[Any]) -> Iterator[None]:
-    """While in here, SIGINT and SIGTERM are entries of the queue.
+    """Inside this context SIGINT and SIGTERM become entries of the queue.
 
-    An exception raised by a handler could strike in the middle of a write.
+    An exception from a signal handler could interrupt a write.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:

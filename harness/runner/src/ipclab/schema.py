@@ -1,6 +1,6 @@
-"""Hold a value to our schemas with the standard library alone.
+"""Check a value against our schemas, with the standard library alone.
 
-It knows the words of JSON Schema that the files use, and no others. The tests
+This module knows only those words of JSON Schema that our files use. The tests
 compare its answers with those of the package jsonschema.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@ def _read(name: str) -> Schema:
 
 
 RECORD, RUN, SENTENCES = _read("record"), _read("run"), _read("sentences")
-ADDED = (  # by the runner; a program writes all other fields
+ADDED = (  # written by the runner; a program writes all other fields
     "version",
     "ctest",
     "suite",
@@ -53,7 +53,7 @@ _TYPES: dict[str, Any] = {
 
 
 def error(value: Any, schema: Schema, where: str = "record") -> str | None:
-    """The first thing wrong with `value`, naming the field; None if it is right."""
+    """The first error in `value`, with the field's name; None if it is right."""
     if "$ref" in schema:
         schema = RECORD["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in schema:
@@ -101,7 +101,7 @@ def _wrong_part(value: Any, schema: Schema, where: str) -> str | None:
         for name, part in value.items():
             of_part = properties.get(name, others)
             if of_part is False:
-                return f"{where}.{name}: is no field of it"
+                return f"{where}.{name}: there is no such field"
             if of_part is True:
                 continue
             assert isinstance(of_part, dict)

@@ -1,4 +1,4 @@
-"""How a run stands, in one sentence and in counts: the same for terminal and page."""
+"""The result of a run in one sentence and in counts, for terminal and page."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipclab import pages, records
 from ipclab.records import Row
 
-# What happened, after the number one and after another.
+# The words for a count, after the number one and after other numbers.
 WORDS = {
     "conforms": ("conforms", "conform"),
     "violates": ("violates its rule", "violate their rules"),
@@ -43,12 +43,12 @@ def tests(table: Iterable[Row]) -> list[Row]:
 
 
 def lessons(table: Iterable[Row]) -> list[Row]:
-    """The rows that are lessons: they work or do not, and judge nothing."""
+    """The rows that are lessons: they work or fail, and judge no rule."""
     return [row for row in table if row.record["suite"] == "sample"]
 
 
 def headline(table: Sequence[Row], run: State) -> str:
-    """The sentence that says how a run stands, and why."""
+    """The sentence that says the result of a run, and why."""
     counted = told(table)
     where = " On the reference model: this says nothing about a driver."
     end = (where if run.on_model else "") + (
@@ -67,7 +67,7 @@ def headline(table: Sequence[Row], run: State) -> str:
 
 
 def told(table: Sequence[Row]) -> str:
-    """Counted apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
+    """Tests and lessons apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
     parts = {
         "test": (tests(table), WORDS),
         "lesson": (lessons(table), {**WORDS, "conforms": WORKS}),
@@ -88,7 +88,7 @@ def chapters(table: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def next_step(row: Row) -> str:
-    """What to type to learn more of a row that did not pass."""
+    """What to type to learn more about a row that did not pass."""
     test = row.record["test"]
     again = f"ci/ipclab run -v -k {test.partition('.')[2] or test}"
     rule = row.record["requirement"]

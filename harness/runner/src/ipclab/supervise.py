@@ -1,7 +1,7 @@
-"""Run one program so that nothing of it outlives the call.
+"""Run one program and make sure that none of its processes outlives the call.
 
-The program leads a session of its own. This process is a subreaper: whatever
-the program leaves behind becomes its child, is found, named and ended.
+The program leads its own session. This process is a subreaper: every process that
+the program leaves becomes its child; it is found, named and ended.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -21,11 +21,11 @@ from pathlib import Path
 
 import psutil
 
-MARK = "IPCLAB_SUPERVISED"  # inherited even by those who leave the session
-HEAD = TAIL = 64 * 1024  # bytes of output kept at either end
+MARK = "IPCLAB_SUPERVISED"  # inherited even by processes that leave the session
+HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-LINGER = 0.3  # seconds in which a last child may still end by itself
-STUCK = 10.0  # seconds after SIGKILL from which on a process counts as stuck
+LINGER = 0.3  # seconds for a last child to end by itself
+STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
 LOOK = 0.05  # seconds between two looks at /dev/shm; a CUDA process lives longer
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,11 +44,11 @@ class Ended:
     output: str
     survivors: tuple[str, ...]  # "name (pid)" of each process left behind
     seconds: float
-    stuck: str = ""  # not even SIGKILL ended it: its state, for a person
+    stuck: str = ""  # its state, if not even SIGKILL ended it
 
     @property
     def signal(self) -> str | None:
-        """The signal's name if one ended the program."""
+        """The name of the signal that ended the program, if one did."""
         if self.code >= 0:
             return None
         try:
@@ -67,7 +67,7 @@ class Ended:
 
 
 class Capture:
-    """Output with a cap: the first HEAD bytes and the last TAIL bytes."""
+    """Output up to a limit: the first HEAD bytes and the last TAIL bytes."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -84,7 +84,7 @@ class Capture:
             del self._tail[:-TAIL]
 
     def text(self) -> str:
-        """What was kept; bytes that are no UTF-8 are replaced."""
+        """The output that was kept; bytes that are not UTF-8 are replaced."""
         cut = f"\n[… {self._dropped} bytes left out …]\n" if self._dropped else ""
         kept = self._head + cut.encode() + self._tail
         return kept.decode(errors="replace").replace("\0", "�")
@@ -107,8 +107,8 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if it cannot be started. `live` gets the output as it comes.
-    Returns even if the program does not end by SIGKILL, as one that waits inside a
-    hung driver does not: then `stuck` says so.
+    Returns even if not even SIGKILL ends the program, for example because it waits
+    inside a hung driver: then `stuck` says so.
     """
     global _marks
     adopt_orphans()
@@ -117,7 +117,7 @@ def run(
         mark = f"{os.getpid()}.{_marks}"
     start = time.monotonic()
     capture = Capture()
-    with _lock:  # or another thread could reap it before it is known
+    with _lock:  # else another thread could reap it before it is known
         program = subprocess.Popen(
             command,
             cwd=folder,
@@ -134,7 +134,7 @@ def run(
     end = _End(program.pid)
     timed_out = False
     stuck = ""
-    alone = False  # whether nothing of the program lives any more
+    alone = False  # whether all its processes have ended
     survivors: list[psutil.Process] = []
     try:
         if _wait_and_look(end, timeout, names_of_driver):
@@ -147,8 +147,8 @@ def run(
         names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
     finally:
         names_of_driver.look()
-        # Also the way out of a KeyboardInterrupt: end all, reap all. The leader is
-        # reaped last: until then nobody else can have its number or its group's.
+        # A KeyboardInterrupt also comes here: end all, reap all. The leader is reaped
+        # last: until then no other process can get its number or its group's.
         if not alone:
             _signal_group(program.pid, signal.SIGKILL)
             for process in _family(program.pid, mark):
@@ -156,7 +156,7 @@ def run(
                     process.kill()
         if not end.wait(STUCK):
             stuck = _state(program.pid)
-            program.returncode = -signal.SIGKILL  # nobody waits for it any more
+            program.returncode = -signal.SIGKILL  # no thread waits for it any more
         if not alone:
             _wait_for(program.pid, mark, GRACE)
         end.close()
@@ -181,7 +181,7 @@ def stop_all() -> None:
     with _lock:
         leaders = list(_leaders)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with _lock:  # nobody reaps one of them meanwhile
+        with _lock:  # none of them is reaped meanwhile
             for pid in _leaders.intersection(leaders):
                 _signal_group(pid, number)
         deadline = time.monotonic() + GRACE
@@ -211,7 +211,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _family(leader: int, mark: str) -> list[psutil.Process]:
-    """The leader's living descendants, whatever their parent is now."""
+    """The leader's living descendants, even if they have another parent now."""
     family = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
@@ -223,7 +223,7 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
 
 
 def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
-    """The family, once it is empty or `seconds` have passed."""
+    """The family when it is empty, or when `seconds` have passed."""
     deadline = time.monotonic() + seconds
     while (family := _family(leader, mark)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -243,7 +243,7 @@ class _End:
         self._poll.register(self._descriptor, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended; waits for that at most so long."""
+        """Whether it has ended; waits at most `seconds`."""
         return bool(self._poll.poll(max(seconds, 0) * 1000))
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class _End:
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
-    """Wait for the end and look at the names meanwhile; False: out of time."""
+    """Wait for the end and record the names meanwhile; False: out of time."""
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         if end.wait(min(LOOK, left)):
@@ -262,7 +262,7 @@ def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Why a process may not have ended, as the kernel tells it."""
+    """What the kernel says about a process that has not ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
         state = status.partition("State:")[2].partition("\n")[0].strip()
@@ -273,12 +273,12 @@ def _state(pid: int) -> str:
 
 
 class _DriverNames:
-    """What NVIDIA's driver leaves in /dev/shm of the processes of one program.
+    """The names in /dev/shm that NVIDIA's driver leaves for a program's processes.
 
-    It makes a name for interprocess events, with the process's id, and never
-    unlinks it. Only names that were seen while their process lived and belonged
-    to the program are removed: an id that no process has here any more may be
-    alive in a container that shares /dev/shm.
+    The driver makes a name for interprocess events, with the process's id, and never
+    unlinks it. A name is removed only if it was seen while its process lived and
+    belonged to the program: an id that no process has here may belong to a process
+    in a container that shares /dev/shm.
     """
 
     def __init__(self, leader: int, mark: str) -> None:
@@ -307,7 +307,7 @@ class _DriverNames:
 
 def _reap(pid: int) -> None:
     with _lock, contextlib.suppress(ChildProcessError):
-        if pid not in _leaders:  # a leader's own thread waits for it
+        if pid not in _leaders:  # the thread of its own `run` waits for a leader
             os.waitpid(pid, os.WNOHANG)
 
 

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import expect, probe, records, summary
+from ipclab import expect, failures, probe, records, summary
 from ipclab.deviations import DERIVED, UNJUDGED_KINDS
 from ipclab.records import Record, Row
 from ipclab.run import Run
@@ -36,15 +36,15 @@ COLOURS = {
 }
 
 
-MANY = 20  # tests, from which on a line for each chapter says more than one line
-MOST_TOLD = 5  # failing tests that are told in full: one screen
+MANY = 20  # with this many tests, each chapter gets its own line
+MOST_TOLD = 5  # failing tests that are printed in full: one screen
 
 
 class Output(Console):
-    """A console that lets `cli.main` decide what a closed pipe means."""
+    """A console that leaves a closed pipe to `cli.main`."""
 
     def on_broken_pipe(self) -> None:
-        """Without this, rich ends the process with exit code 1."""
+        """Raise it again; rich would end the process with exit code 1."""
         raise BrokenPipeError
 
 
@@ -112,7 +112,7 @@ class Live:
 
 
 class Counted:
-    """Progress of many small things: a bar on a terminal, now and then a line."""
+    """Progress of many small jobs: a bar on a terminal, sometimes a line elsewhere."""
 
     EVERY = 15.0  # seconds
 
@@ -150,13 +150,13 @@ class Counted:
             self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
 
     def dropped(self) -> None:
-        """One does not have to be done any more."""
+        """One job does not have to be done any more."""
         self._dropped += 1
         self._bar.update(self._task, advance=1)
 
 
 def first_line(out: Console, run: Run) -> None:
-    """Which backend it is, and where the machine is not what was expected."""
+    """Which backend it is, and where the machine differs from what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
@@ -167,7 +167,7 @@ def first_line(out: Console, run: Run) -> None:
 
 
 def final(out: Console, run: Run, verbose: bool = False) -> None:
-    """One screen: a line a chapter, what a reader must know of, how it stands.
+    """One screen: a line for each chapter, what a reader must know, the result.
 
     `verbose` shows all rows first, as a table.
     """
@@ -201,7 +201,7 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
 
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:
-    """How many processes met CUDA, and what it costs here to start one."""
+    """How many processes used CUDA, and how long one takes to start here."""
     roles = [role for record in made for role in record["roles"]]
     started = sum(not role.get("shared") for role in roles)
     lessons = sum(record["suite"] == "sample" for record in made)
@@ -211,7 +211,7 @@ def _processes(out: Console, made: list[Record], start_ms: float) -> None:
 
 
 def _by_chapter(out: Console, order: list[Row]) -> None:
-    """A line a chapter with its counts; what there is none of is left out."""
+    """A line for each chapter with its counts; zero counts are left out."""
     used = records.counts(order)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
@@ -227,7 +227,7 @@ def _by_chapter(out: Console, order: list[Row]) -> None:
 
 
 def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
-    """What fails, and what is known to deviate; the first in full."""
+    """What fails and what deviates; the first failures in full."""
     failing = [row for row in order if records.fails(row.verdict, strict)]
     deviating = [row for row in order if row.verdict == "deviates" and not strict]
     if failing or deviating:
@@ -269,7 +269,7 @@ def _every_row(out: Console, order: list[Row]) -> None:
 
 
 def _row_name(record: Record) -> str:
-    """The row, and its kind where that is not simply a documented sentence."""
+    """The row, and its kind if it is not simply a documented sentence."""
     if record["kind"] in (DERIVED, *UNJUDGED_KINDS):
         return f"{record['requirement']} {record['kind']}"
     return str(record["requirement"] or record["suite"])
@@ -285,5 +285,5 @@ def _slowest(out: Console, attempts: list[Record]) -> None:
 
 
 def _short(reason: str) -> str:
-    line = reason.splitlines()[0] if reason else ""
+    line = failures.readable(reason).partition("\n")[0]
     return line if len(line) <= 200 else line[:197] + "..."

@@ -8,7 +8,7 @@ from typing import Any
 
 LANE, LEFT, ROW, TOP = 300, 180, 34, 62  # pixels
 MOST = 200  # entries that are drawn
-CHARACTERS, HEAD = 38, 18  # that fit into a lane, and into the box above it
+CHARACTERS, HEAD = 38, 18  # characters that fit into a lane, and into the box above it
 
 Entry = dict[str, Any]
 
@@ -19,7 +19,7 @@ def svg(entries: list[Entry], title: str) -> str:
     Colours are classes, so that the page can be light or dark.
     """
     shown = sorted(entries, key=lambda e: int(e["t_us"]))
-    # A 'receive' is the whole arrow; its 'send' would say the same again.
+    # A 'receive' draws the whole arrow; its 'send' would draw it again.
     received = {(e.get("from"), e["text"]) for e in shown if e["kind"] == "receive"}
     shown = [
         e

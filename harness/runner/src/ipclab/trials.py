@@ -1,4 +1,4 @@
-"""Makes each fault's result of what tests did under it: no I/O here."""
+"""Makes the result of each fault from what tests did under it; no I/O here."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
     "flagged",
     "not run",
 )
-# Of one row under a named fault only.
+# Results only of one row under a named fault.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # by a lesson, which teaches and does not have to judge
+UNNOTICED = "not noticed"  # by a lesson, which does not have to notice it
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
-    DENIED: "noticed, too: a test that the sound driver passes said 'not applicable'",
-    PASSED: "another legal answer (ok-…), which no test flagged, as it must be",
+    DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",
+    PASSED: "another legal answer (ok-…), and rightly no test flagged it",
     EQUIVALENT: "no documented row forbids it; faults.json says why",
-    SURVIVED: "it took effect, and nothing failed",
-    UNFIRED: "no test made it take effect: that is no evidence",
+    SURVIVED: "it took effect, but no test failed",
+    UNFIRED: "it took effect in no test: that is no evidence",
     UNJUDGED: "the harness could not judge: that is no kill",
     FLAGGED: "another legal answer failed a test",
     NOT_EQUIVALENT: "faults.json calls it equivalent, and a test noticed it",
     OPEN: "the row has no test",
-    SEEN: "the row is only written down: nothing could fail",
+    SEEN: "the row is only observed: nothing could fail",
     ELSEWHERE: "this machine cannot run the row's tests",
-    UNNOTICED: "it took effect in the lesson, which looks at something else",
+    UNNOTICED: "it took effect in the lesson, but the lesson checks something else",
     NOT_RUN: "left out, or not finished: says nothing",
 }
 WRONG = (SURVIVED, UNFIRED, UNJUDGED, FLAGGED, NOT_EQUIVALENT)
@@ -53,8 +53,8 @@ NOTICED = (KILLED, DENIED)
 # Kinds of rows that a driver can violate. A LIMIT conforms or is lifted.
 JUDGED_KINDS = ("MUST", "ERROR", "DERIVED")
 
-SOUND = ("conforms", "lifted", "observed", "deviates")  # of use as a baseline
-# A test under a fault may take so long: a hang is a kill, and soon known.
+SOUND = ("conforms", "lifted", "observed", "deviates")  # usable as a baseline
+# The time limit of a test under a fault; it is short, because a hang is a kill.
 SLOWER, MORE_SECONDS = 10, 10.0
 
 
@@ -67,7 +67,7 @@ class Baseline:
     verdict: str
     reason: str
     seconds: float
-    functions: frozenset[str]  # that it reached, by their canonical names
+    functions: frozenset[str]  # functions that it reached, by their canonical names
 
     @property
     def usable(self) -> bool:
@@ -84,14 +84,14 @@ class Trial:
     ctest: str
     verdict: str
     reason: str  # one line
-    fired: bool | None  # None: a hook of the model does not tell
+    fired: bool | None  # None: a hook of the model does not report it
     where: str | None  # the function at which it took effect first
     deviation: str | None  # row whose entry of deviations.json covers what failed
     seconds: float
 
     @property
     def effect(self) -> str:
-        """What this says: KILLED, DENIED, UNJUDGED, SURVIVED or UNFIRED."""
+        """The result of this trial: KILLED, DENIED, UNJUDGED, SURVIVED or UNFIRED."""
         if self.verdict == "broken":
             return UNJUDGED
         fired = self.fired is not False
@@ -102,13 +102,18 @@ class Trial:
         return SURVIVED if fired else UNFIRED
 
 
-def limit(case: Case, seconds: float) -> float:
-    """How long a test may take under a fault if the sound one took `seconds`."""
+def limit(fault: Fault, case: Case, seconds: float) -> float:
+    """How long a test may take under a fault if the sound one took `seconds`.
+
+    Another legal answer may be a slow one: it gets the whole time of the test.
+    """
+    if fault.allowed:
+        return case.timeout
     return min(case.timeout, SLOWER * seconds + MORE_SECONDS)
 
 
 def subject(case: Case) -> str:
-    """What a test stands for: its row, or its lesson if it is a sample."""
+    """The row of a test, or the lesson of a sample."""
     return str(case.requirement or case.lesson)
 
 
@@ -122,7 +127,7 @@ def speaks_of(row: Mapping[str, Any], function: str) -> bool:
 
 @functools.cache
 def _name(function: str) -> re.Pattern[str]:
-    """A function's name in either API, or as prose has it, without a prefix."""
+    """A function's name without the prefix of its API."""
     topic = re.sub("^cu(da)?", "", function)
     return re.compile(rf"\b(cu|cuda)?{topic}\b")
 
@@ -142,14 +147,14 @@ def candidates(
 
 
 class Experience:
-    """Which tests have noticed which faults: what a fault should meet next."""
+    """Which tests have noticed which faults: decides what a fault runs with next."""
 
     def __init__(
         self,
         before: Mapping[str, Container[str]],
         first: Mapping[str, Container[str]],
     ) -> None:
-        """`before`, of an earlier matrix: fault: tests. `first`: operator: rows."""
+        """`before`, of an earlier matrix: fault: tests; `first`: operator: rows."""
         self._before = before
         self._first = first
         self._alike: Counter[tuple[str, str]] = Counter()
@@ -169,10 +174,10 @@ class Experience:
     ) -> list[Case]:
         """The tests, the most promising first.
 
-        Those that noticed the fault before; those that faults.json puts first; those
-        that noticed others of the same function or operator; those of rows that are
-        judged and speak of the function. Then from cheap to expensive; tests that want
-        to be alone come last.
+        First the tests that noticed the fault before; then those that faults.json puts
+        first; those that noticed other faults of the same function or operator; those
+        of judged rows that name the function. After that from cheap to expensive; tests
+        that want to be alone come last.
         """
         return sorted(
             cases,
@@ -193,10 +198,10 @@ class Experience:
 
 
 def settled(fault: Fault, noticed: Container[tuple[str, str | None]], row: str) -> bool:
-    """Whether a fault need not meet further tests of a row.
+    """Whether a fault needs no more tests of a row.
 
     `noticed` has the pairs of fault and row, and of fault and None. An operator has
-    to be noticed once, a named fault by each of its rows; a legal answer meets all.
+    to be noticed once, a named fault by each of its rows; a legal answer runs with all.
     """
     if fault.allowed:
         return False
@@ -213,10 +218,10 @@ def outcome(
 ) -> dict[str, Any]:
     """The result of one fault, as mutants.json has it.
 
-    `planned` are the tests to try it with, `trials` those that were tried, by
+    `planned` are the tests that it should run with, `trials` those that have run, by
     name. `rows` are the cells of rows without a usable test: OPEN or ELSEWHERE.
-    `written_down` are the rows that are never judged. With `every_row` a fault is
-    tried with all tests and all are listed; else of an operator only the rows that
+    `written_down` are the rows that are never judged. With `every_row` a fault runs
+    with all tests, and all are listed; otherwise an operator lists only the rows that
     noticed it.
     """
     met = [(case, trials[case.name]) for case in planned if case.name in trials]
@@ -260,7 +265,7 @@ def _cells(
     written_down: Container[str],
     every_row: bool,
 ) -> list[dict[str, Any]]:
-    """What each row says of it."""
+    """The result of each row."""
     by_row: dict[str, list[tuple[Case, Trial]]] = {}
     for case, trial in met:
         by_row.setdefault(subject(case), []).append((case, trial))
@@ -298,7 +303,7 @@ def _kill(effects: Sequence[str]) -> str:
 
 
 def _worst(effects: Sequence[str]) -> str:
-    """Of tests that did not notice."""
+    """The worst result of tests that did not notice."""
     for effect in (UNJUDGED, SURVIVED):
         if effect in effects:
             return effect
@@ -306,7 +311,7 @@ def _worst(effects: Sequence[str]) -> str:
 
 
 def _of_rows(results: Sequence[str]) -> str:
-    """Each row has to notice by itself."""
+    """The result if each row has to notice by itself."""
     if not results or set(results) == {UNFIRED}:
         return UNFIRED
     if UNJUDGED in results:
@@ -343,9 +348,10 @@ def _note(
 def decided(
     fault: Fault, found: dict[str, Any], catalogue: Catalogue, backend: str
 ) -> dict[str, Any]:
-    """The outcome in the light of faults.json: equivalents, legal answers, unfired."""
+    """The outcome after applying faults.json: equivalents, legal answers, unfired."""
     result, note = found["result"], found["note"]
     why = ""
+    unexpected = False
     if result != NOT_RUN and fault.allowed:
         if result in NOTICED or any(x["result"] in NOTICED for x in found["cells"]):
             result = FLAGGED
@@ -365,8 +371,8 @@ def decided(
     if result == UNFIRED:
         why = catalogue.unfired.get((fault.name, backend), "")
     elif result != NOT_RUN and (fault.name, backend) in catalogue.unfired:
-        note = "faults.json expects that it never fires here; it did"
-    unexpected = result != UNFIRED and note.startswith("faults.json expects")
+        note = "faults.json says that it never fires here, but it did"
+        unexpected = True
     wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
     return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
 
@@ -374,9 +380,9 @@ def decided(
 def of_lessons(
     fault: Fault, found: dict[str, Any], central: Container[str]
 ) -> dict[str, Any]:
-    """The outcome where lessons are asked: only `central` ones have to notice.
+    """The outcome for lessons: only `central` ones have to notice.
 
-    A lesson notices by its own check: exit 1, a signal, a hang. To skip is no check.
+    A lesson notices by its own check: exit 1, a signal, a hang. A skip is no check.
     """
     cells = [
         {

@@ -1,15 +1,13 @@
 """`ipclab verify RESULTS`: is a submitted run complete, fixed and unedited?
 
-What the digests can show: a record or a setting that was edited, lost or added
-after the run, a file that was damaged on its way, and, with a build, a program
-or a catalogue other than the one that ran. What they cannot show: who made the
-run. There is no signature: if somebody edits records and computes all digests
-again, or submits the records of another day, nothing shows it. Digests show
-accidents and careless edits, not a forger.
+The digests show if a record or a setting was edited, lost or added after the run, or
+if a file was damaged. With a build they also show if another program or catalogue
+ran. They do not show who made the run. There is no signature: nothing shows it if
+somebody edits records and computes all digests again, or submits the records of
+another day. So digests show accidents and careless edits, but no forger.
 
-A verified run may well have failed: that a driver violates a row is a result.
-That the harness could not judge (broken), or that attempts disagree (flaky), is
-none.
+A verified run may have failed: it is a result that a driver violates a row. It is no
+result if the harness could not judge (broken) or if attempts disagree (flaky).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -51,9 +49,9 @@ Document = dict[str, Any]
 
 
 def run(out: Console, folder: Path, build: Path | None) -> int:
-    """Print each problem in one line, or that there is none; 1 or 0.
+    """Print each problem in one line, or that there is none; return 1 or 0.
 
-    With a build folder, hold the programs and the catalogue to it, too. Raises
+    With a build folder, also compare the programs and the catalogue with it. Raises
     UsageError if the results cannot be read at all.
     """
     contents = results.read_unchecked(folder)
@@ -76,8 +74,8 @@ def problems(
 ) -> list[str]:
     """What is wrong with run.json and the records, one line each.
 
-    `seal` is what records.jsonl is, `found` are the good records in it. For a
-    prefix, or a run.json that cannot be trusted, this is the only line.
+    `seal` is the seal of records.jsonl, `found` are its valid records. If only a prefix
+    is there, or if run.json cannot be trusted, that is the only line.
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
@@ -211,7 +209,7 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
 
 
 def _kill_matrix(document: Document, kills: matrix.Document | None) -> Iterator[str]:
-    """It is shown beside the verdicts, so it has to be of the same machine."""
+    """Check that the kill matrix, shown beside the verdicts, is of the same machine."""
     if kills is None:
         return
     for name in ("backend", "machine"):

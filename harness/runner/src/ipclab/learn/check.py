@@ -13,7 +13,7 @@ from ipclab.learn.toolbox import Ran, Toolbox
 from ipclab.trace.files import Call
 from ipclab.trace.story import Story
 
-MOST_LINES = 24  # of what a program or a compiler says
+MOST_LINES = 24  # of the output of a program or a compiler
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Complaint:
 
     @property
     def text(self) -> str:
-        """All of it, for a person and for the tests."""
+        """The whole complaint, for a person and for the tests."""
         told = f"expected: {self.expected}\nseen:     {self.seen}"
         return f"{told}\n{self.advice}" if self.advice else told
 
@@ -55,10 +55,10 @@ class Verdict:
 
 
 def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Verdict:
-    """Build `source`, run it, and hold it to the exercise's check.
+    """Build `source`, run it, and apply the exercise's check.
 
-    `work` is a folder for the program. The first complaint ends the judgement: a
-    later one would often follow from it.
+    `work` is a folder for the program. The check ends at the first complaint,
+    because a later one would often follow from it.
     """
     work.mkdir(parents=True, exist_ok=True)
     program = work / exercise.name
@@ -83,7 +83,7 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
     last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
     if ended.timed_out:
         return Complaint(
-            "hang", "an end", "it still ran at the time limit, and was ended"
+            "hang", "an end", "it was still running at the time limit and was ended"
         )
     if ended.survivors and ended.code == 0:
         return Complaint(
@@ -117,7 +117,7 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
 
 
 def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
-    """Of several roles: which one failed first, and how; or empty."""
+    """Which of several roles failed first, and how; or empty."""
     failed = [x for x in story.trace.processes if x.died or x.exit_code]
     first = min(failed, key=lambda x: x.ended, default=None)
     if first is None or len(story.trace.processes) == 1:
@@ -132,7 +132,7 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
 
 
 def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
-    """Is what the exercise is about still in it?"""
+    """Does the program still make the calls that the exercise is about?"""
     if story is None:
         return None
     done = [x.name for x in story.trace.entries if isinstance(x, Call) and x.ok]
@@ -171,7 +171,7 @@ def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint | None:
-    """Does it notice a driver that is wrong, and bear one that is only different?"""
+    """Does it notice a wrong driver, and accept one that is only different?"""
     for name in (*exercise.check.faults, *exercise.check.legal):
         fault = toolbox.fault(name)
         ran = toolbox.run_with(fault, program, exercise.check.profile)
@@ -185,7 +185,8 @@ def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint
         elif not ran.fired:
             return Complaint(
                 f"fault:{name}",
-                f"your program calls {fault.function}, or it cannot notice that "
+                f"your program calls {fault.function}; without it the program cannot "
+                f"notice that  "
                 f"{fault.what}",
                 "it does not",
             )

@@ -1,4 +1,4 @@
-"""`ipclab learn`: hands out an exercise, watches it, says what is wrong with it."""
+"""`ipclab learn`: hands out an exercise, watches its file, says what is wrong."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Request:
     action: str
     exercise: str | None
     backend: str
-    once: bool  # do not watch
-    show: bool  # the solution before it passed
+    once: bool  # check once and do not watch
+    show: bool  # show the solution even before it has passed
     verify: bool
     report: Path | None
     path: str | None  # of paths.toml: which exercises, in which order
@@ -91,7 +91,7 @@ def run(out: Console, request: Request) -> int:
     if exercise is None:
         out.print(
             f"{way.title}: all {on_way} exercises are done. `{AS} --verify` runs them "
-            "anew"
+            "all again"
             + (f"; `{AS} --path {ALONE}` goes on." if way.name != ALONE else "."),
             markup=False,
         )
@@ -158,10 +158,11 @@ def _check(
     exercise: Exercise,
     watching: bool = False,
 ) -> Verdict:
-    """Check it, write it down, and say it."""
+    """Check it, save the result and print it."""
     source = folder.source(exercise)
     began = time.monotonic()
-    digest = progress.digest(source)  # of what was built, not of a later save
+    # Of the source that was built, not of a later save.
+    digest = progress.digest(source)
     verdict = judge(bench, exercise, source, folder.work)
     with folder.change(exercise) as state:
         state.last = verdict.complaint.kind if verdict.complaint else None
@@ -241,7 +242,7 @@ def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> i
             raise UsageError(
                 f"{exercise.name} has not passed yet: try `{AS} hint "
                 f"{exercise.number}`; `{AS} solution {exercise.number} --show` shows "
-                "it all the same"
+                "it nevertheless"
             )
         state.shown = state.shown or state.passed is None
     for solution in exercise.solutions:
@@ -271,16 +272,15 @@ def _open(out: Console, build: Path, exercise: Exercise) -> int:
 
 
 def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) -> int:
-    """All exercises in the order of the path; those outside of it come last."""
+    """The exercises of the path in its order, then others that were begun."""
     states = folder.read()
+    rows = [x for i, x in enumerate(known) if i < on_way or x.name in states]
     table = Table(box=None, pad_edge=False)
     for head in ("", "exercise", "lesson", "what to do", "level"):
         table.add_column(head)
     for head in ("minutes", "runs", "hints"):
         table.add_column(head, justify="right")
-    for place, exercise in enumerate(known):
-        if place == on_way:
-            table.add_section()
+    for exercise in rows:
         state = states.get(exercise.name)
         mark, runs, hints = " ", "", ""
         if state is not None:
@@ -298,6 +298,8 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
             hints,
         )
     out.print(table)
+    if len(rows) < len(known):
+        out.print(f"{len(known) - len(rows)} more exercises are not on this path")
     done = sum(1 for x in known if (s := states.get(x.name)) and s.passed)
     left = sum(
         x.minutes
@@ -318,7 +320,7 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
 def _verify(
     out: Console, request: Request, folder: Folder, known: Sequence[Exercise]
 ) -> int:
-    """Check everything anew that counts as passed."""
+    """Check again everything that counts as passed."""
     bench = Toolbox(request.build, request.backend)
     states = folder.read()
     passed = [x for x in known if (s := states.get(x.name)) and s.passed]
@@ -333,7 +335,7 @@ def _verify(
             verdict = judge(bench, exercise, source, folder.work)
             answer = verdict.complaint.kind if verdict.complaint else ""
             if not answer and progress.digest(source) != states[exercise.name].digest:
-                answer = ""  # another source than then, and it passes, too
+                answer = ""  # the source has changed since then, and it also passes
         failed += bool(answer)
         told = f"does not pass: {answer}" if answer else "passes"
         shown = ", solution shown" if states[exercise.name].shown else ""
@@ -344,7 +346,7 @@ def _verify(
             highlight=False,
         )
     out.print(
-        f"{len(passed) - failed} of {len(passed)} solutions pass anew, "
+        f"{len(passed) - failed} of {len(passed)} solutions pass again, "
         f"of {len(known)} exercises; on {bench.where()}",
         style="bold",
         markup=False,
@@ -415,12 +417,14 @@ def _watch_one(
             place = known.index(exercise)
             later = _next(folder, known[place + 1 :]) or _next(folder, known[:place])
             if later is not None:
+                if known.index(exercise) < on_way <= known.index(later):
+                    out.print("Your path is done. What follows is not on it.")
                 return later
             out.print("There is no other exercise to do.")
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes with a save; None while an editor replaces the file."""
+    """A value that changes with a save; None while an editor replaces the file."""
     try:
         status = path.stat()
     except OSError:
@@ -430,7 +434,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key for so many seconds; empty if there is none."""
+    """A function that waits some seconds for a key; it returns "" if there is none."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 

@@ -1,4 +1,4 @@
-"""The exercises of samples/exercises: what is handed out, and what is known of it.
+"""The exercises of samples/exercises: the handed-out files and their descriptions.
 
 A folder NN_topic has `exercise.cu`, which is handed out and begins with its task,
 and `exercise.toml`: hints, check, solutions and wrong solutions. The last two are
@@ -100,22 +100,22 @@ _FACTS: schema.Schema = {
 
 @dataclass(frozen=True)
 class Check:
-    """What the behaviour of a solution is held to, besides exit code 0."""
+    """What a solution has to do besides exit with 0."""
 
-    calls: dict[str, int]  # driver calls that must succeed at least so often
-    at_most: dict[str, int]  # and at most so often
-    faults: tuple[str, ...]  # of harness/faults: the program must notice each
+    calls: dict[str, int]  # driver calls, and how often each must succeed at least
+    at_most: dict[str, int]  # and how often each may succeed at most
+    faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
     legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
-    ignore: tuple[str, ...]  # rules of the trace that do not count here
+    ignore: tuple[str, ...]  # rules of the trace that are not checked here
     profile: str | None  # the machine it is about: always on the reference model
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A solution, or a wrong one: changes of the file that is handed out."""
+    """A solution or a wrong solution: changes of the file that is handed out."""
 
     what: str  # in a sentence
-    says: str  # pattern of what a wrong one is answered
+    says: str  # pattern of the answer to a wrong solution
     changes: tuple[tuple[str, str], ...]
 
 
@@ -130,11 +130,11 @@ class Exercise:
     kind: str  # of KINDS
     minutes: int
     level: int  # of LEVELS
-    seen: str  # where this bug was met, in a sentence; may be empty
+    seen: str  # where this bug was seen, in a sentence; may be empty
     hints: tuple[str, ...]
     check: Check
-    fails: str  # pattern of the kind of complaint about what is handed out
-    says: str  # and a pattern of its text
+    fails: str  # pattern of the kind of complaint about the handed-out file
+    says: str  # pattern of the text of that complaint
     solutions: tuple[Variant, ...]
     wrong: tuple[Variant, ...]
 
@@ -153,7 +153,7 @@ class Exercise:
 
     @property
     def task(self) -> str:
-        """The comment that it begins with, without slashes and licence."""
+        """The comment at its beginning, without slashes and licence."""
         lines = []
         for line in self.source.splitlines():
             if not line.startswith("//"):
@@ -165,7 +165,7 @@ class Exercise:
     def changed(self, variant: Variant) -> str:
         """The source of a variant.
 
-        Raises HarnessError if what is to be replaced does not stand there once.
+        Raises HarnessError unless the text to replace occurs exactly once.
         """
         text = self.source
         for old, new in variant.changes:
@@ -188,7 +188,7 @@ class Exercise:
 def read(source: Path) -> list[Exercise]:
     """All exercises of a source tree, in order.
 
-    Raises HarnessError if there are none or one is not as it has to be.
+    Raises HarnessError if there are none, or if one is malformed.
     """
     folder = source / "samples/exercises"
     found = [

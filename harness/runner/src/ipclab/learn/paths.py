@@ -1,4 +1,4 @@
-"""The ways through the exercises (samples/exercises/paths.toml)."""
+"""The paths through the exercises (samples/exercises/paths.toml)."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _FILE: schema.Schema = {
 
 @dataclass(frozen=True)
 class Block:
-    """One subject, as a teacher tells it."""
+    """One subject, as a teacher presents it."""
 
     name: str
     title: str
-    lesson: str | None  # whose code and picture are shown
+    lesson: str | None  # the lesson whose code and picture are shown
     show: tuple[str, ...]
     do: str
     stumble: str
@@ -83,7 +83,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Step:
-    """A block in a path: how long, with which exercises."""
+    """A block in a path: its minutes and its exercises."""
 
     block: Block
     minutes: int
@@ -92,7 +92,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Way:
-    """A way through the blocks."""
+    """A path through the blocks."""
 
     name: str
     title: str
@@ -104,8 +104,8 @@ class Way:
 def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
     """All paths of a source tree.
 
-    Raises HarnessError if the file is not as it has to be: also if the minutes of
-    the steps are not those of the path, or the exercises do not fit into a step.
+    Raises HarnessError if the file is malformed, if the minutes of the steps do not add
+    up to those of the path, or if the exercises of a step take longer than the step.
     """
     path = source / FILE
     try:

@@ -29,7 +29,7 @@ def lines(story: Story) -> list[str]:
 
 
 def _without_probe(steps: list[Step]) -> list[Step]:
-    """Without the allocation with which require_legacy_ipc() tries a machine."""
+    """Without the allocation by which require_legacy_ipc() tests a machine."""
     probe = ["cuMemAlloc", "cuIpcGetMemHandle", "cuMemFree"]
     first = steps[:3]
     if [x.text for x in first] == probe and len({x.handle for x in first}) == 1:

@@ -1,12 +1,12 @@
-"""A student's folder: the own copies of the exercises, and what has been done.
+"""A student's folder: copies of the exercises, and the progress.
 
     01_first_handle/exercise.cu   the copy that the student changes
     progress.json                 what passed, when, with how many runs and hints
     compile_flags.txt             for an editor that uses clangd
     .work/                        programs; may be deleted at any time
 
-Nothing outside the folder is written, so that several people on one host, each with
-a folder, do not meet.
+Nothing outside the folder is written. So several people on one host, each with their
+own folder, do not disturb each other.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -61,7 +61,7 @@ _FILE: schema.Schema = {
 
 
 def now() -> str:
-    """The time as it is written down: UTC, whole seconds."""
+    """The current time as text: UTC, whole seconds."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -72,23 +72,22 @@ class State:
     begun: str = field(default_factory=now)
     passed: str | None = None  # when it first passed
     runs: int = 0  # until it passed
-    hints: int = 0  # that were shown
+    hints: int = 0  # hints that were shown
     shown: bool = False  # whether a solution was shown before it passed
-    digest: str | None = None  # of the source that passed last
+    digest: str | None = None  # digest of the source that passed last
     last: str | None = None  # the kind of the last complaint
     handed: str | None = None  # digest of what was handed out
 
 
 class Folder:
-    """A student's folder; makes it where it does not exist."""
+    """A student's folder; created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError if it cannot be used."""
         self.path = path.expanduser().resolve()
         if any((x / "conformance/requirements.json").is_file() for x in _up(self.path)):
             raise UsageError(
-                f"{self.path} lies in the repository: name a folder of your own with "
-                "--folder"
+                f"{self.path} lies in the repository: name another folder with --folder"
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -97,7 +96,7 @@ class Folder:
 
     @property
     def work(self) -> Path:
-        """For programs."""
+        """The folder for programs."""
         return self.path / ".work"
 
     def source(self, exercise: Exercise) -> Path:
@@ -128,11 +127,11 @@ class Folder:
         )
 
     def has(self, exercise: Exercise) -> bool:
-        """Whether it was handed out."""
+        """Whether the exercise was handed out."""
         return (self.path / exercise.name / SOURCE).is_file()
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Hand it out again; where the old copy was kept, if it had changes."""
+        """Hand it out again; returns where the old copy is kept, if it had changes."""
         path = self.path / exercise.name / SOURCE
         kept = None
         if path.is_file() and path.read_text(encoding="utf-8") != exercise.source:
@@ -222,7 +221,7 @@ def _document(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise HarnessError(f"{path}: is no JSON; move it away to begin anew") from None
+        raise HarnessError(f"{path}: is no JSON; move it away to begin again") from None
     if wrong := schema.error(document, _FILE, FILE):
         raise HarnessError(f"{path}: {wrong}")
     found: dict[str, Any] = document
@@ -230,7 +229,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def digest(path: Path) -> str:
-    """Of a source, to see whether it is what passed."""
+    """The digest of a source, to recognise the one that passed."""
     return _digest(path.read_bytes())
 
 
@@ -243,7 +242,7 @@ def _up(path: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing: what is on disk survives a crash and a full disk."""
+    """Replace the file as a whole: a crash or a full disk does not damage it."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

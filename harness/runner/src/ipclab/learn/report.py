@@ -16,14 +16,14 @@ from ipclab.learn import progress
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import State
 
-MANY = 5  # runs without passing, from which on somebody may be stuck
+MANY = 5  # after so many runs without passing somebody may be stuck
 
 
 def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
-    """Tell of all progress files below `folder`: by person, and by exercise.
+    """Print the progress of all files below `folder`, by person and by exercise.
 
-    A person is called as the folder of the file below `folder`. Raises UsageError if
-    there is no file; one that is damaged is named, and the others are told.
+    The name of a person is the path of the file's folder below `folder`. Raises
+    UsageError if there is no file. A damaged file is named; the others are still read.
     """
     class_: dict[str, dict[str, State]] = {}
     damaged = []
@@ -45,7 +45,7 @@ def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
 
 
 def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each person: how far, and where now."""
+    """A line for each person: how far, and which exercise now."""
     table = Table(box=None, pad_edge=False)
     for head in ("who", "passed", "hints", "shown", "now at", "runs there", "last"):
         table.add_column(head)
@@ -67,7 +67,7 @@ def people(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Ta
 
 
 def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) -> Table:
-    """A line for each exercise that somebody has begun: where a class stumbles."""
+    """A line for each exercise that somebody has begun: which are hard for a class."""
     table = Table(box=None, pad_edge=False)
     for head in ("exercise", "begun", "passed", "runs each", "hints each"):
         table.add_column(head)
@@ -92,7 +92,7 @@ def _plain(text: str) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All progress files below; other files and deep trees cost no time."""
+    """All progress files below `folder`; skips other files and deep trees."""
     found = []
     for top, folders, names in os.walk(folder):
         if progress.FILE in names:

@@ -1,17 +1,19 @@
-"""Builds and runs an exercise with what the build folder has for it.
+"""Builds and runs an exercise with the tools in the build folder.
 
 An exercise is plain C++ that uses a precompiled header and a small library
-(samples/exercises/CMakeLists.txt), so that it is built in a third of a second. It
-runs on a GPU if there is one, and else on the reference model, on a simulated
-machine of its own.
+(samples/exercises/CMakeLists.txt), so it is built in a third of a second. It runs
+on a GPU if there is one, otherwise on the reference model, on its own simulated
+machine.
 """
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,7 @@ from ipclab.trace import files, recording
 from ipclab.trace.story import Story, replay
 
 BUILD_SECONDS = 60  # for a compiler on a loaded machine
-RUN_SECONDS = 30  # a role gives up a wait after 10
+RUN_SECONDS = 30  # a role stops waiting after 10
 SKIPPED = 77
 
 
@@ -44,7 +46,7 @@ class Ran:
 
 
 class Toolbox:
-    """The part of a build folder that exercises need; many may use one."""
+    """The part of a build folder that exercises need; several students may share it."""
 
     def __init__(self, build: Path, backend: str = "auto") -> None:
         """Raises UsageError if something is missing, with what to type."""
@@ -70,8 +72,8 @@ class Toolbox:
                     "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        self._compile: list[str] = commands["compile"]
-        self._link: list[str] = commands["link"]
+        self._compile = placed(commands["compile"], self._build)
+        self._link = placed(commands["link"], self._build)
         self._faults: dict[str, Fault] | None = None
 
     def where(self, profile: str | None = None) -> str:
@@ -82,11 +84,11 @@ class Toolbox:
 
     @property
     def options(self) -> list[str]:
-        """Of the compiler, for an editor."""
+        """The compiler's options, for an editor."""
         return self._compile[1:]
 
     def fault(self, name: str) -> Fault:
-        """What is known of a fault. Raises HarnessError if it does not exist."""
+        """The description of a fault. Raises HarnessError if it does not exist."""
         if self._faults is None:
             self._faults = {x.name: x for x in faults.known(self._build)}
         if name not in self._faults:
@@ -94,9 +96,9 @@ class Toolbox:
         return self._faults[name]
 
     def build(self, source: Path, program: Path) -> str:
-        """Compile `source`; what the compiler says if it cannot, or empty.
+        """Compile `source`; returns the compiler's errors, or empty.
 
-        Raises HarnessError if there is no compiler or it does not end.
+        Raises HarnessError if there is no compiler, no room, or it does not end.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:
@@ -115,14 +117,17 @@ class Toolbox:
                 f"{source}: the compiler has not ended after {BUILD_SECONDS} s"
             ) from None
         if done.returncode:
-            return (done.stderr or done.stdout).strip() or "the compiler failed"
+            said = (done.stderr or done.stdout).strip() or "the compiler failed"
+            if os.strerror(errno.ENOSPC) in said:  # not the student's fault
+                raise HarnessError(f"{program.parent}: {os.strerror(errno.ENOSPC)}")
+            return said
         part.replace(program)
         return ""
 
     def run(self, program: Path, profile: str | None, trace: bool) -> Ran:
-        """Run it, and write down what it does if `trace` says so.
+        """Run it; with `trace`, record what it does.
 
-        Where the GPU cannot and nobody insists on it, the model takes its place.
+        If the GPU cannot run it and was not requested explicitly, the model runs it.
         """
         on_model = self._on_model or profile is not None
         ran = self._traced(program, profile, trace, on_model)
@@ -143,7 +148,6 @@ class Toolbox:
                 **fault.environment,
                 "IPCLAB_FAULT_LOG": str(log),
                 "IPCLAB_FAULT_STATE": str(state),
-                "IPCLAB_CHOICE_LOG": str(log),
             }
             if fault.kind != faults.HOOK:
                 environment["LD_PRELOAD"] = str(library)
@@ -181,3 +185,30 @@ class Toolbox:
             )
         except OSError as error:
             raise HarnessError(f"{program}: {error.strerror}") from None
+
+
+def placed(
+    words: list[str],
+    suite: Path,
+    toolkits: Sequence[str | None] = (os.environ.get("CUDA_HOME"), "/usr/local/cuda"),
+) -> list[str]:
+    """The words of a compiler, with folders for the {suite} and {cuda} of a packed one.
+
+    CUDA is in the wheels beside the suite or in one of the toolkits. Raises UsageError
+    if its headers are in none of them.
+    """
+    if not any("{cuda}" in word for word in words):
+        return words
+    wheels = suite.parents[1] / "nvidia/cu13"
+    for folder in (wheels, *(Path(x) for x in toolkits if x)):
+        headers = ("cuda_runtime.h", "crt/host_defines.h")
+        if all((folder / "include" / x).is_file() for x in headers):
+            return [
+                word.replace("{suite}", str(suite)).replace("{cuda}", str(folder))
+                for word in words
+            ]
+    raise UsageError(
+        "the headers of CUDA 13 are missing, with which an exercise is compiled; "
+        "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
+        "'nvidia-cuda-crt==13.0.*'"
+    )

@@ -1,8 +1,8 @@
 """`ipclab trace`: what a program does with CUDA IPC, and what is wrong with it.
 
-The way of a trace: `recording` starts the program and keeps the files that its
-processes write (harness/trace); `files` reads them; `story` replays them and knows
-what belonged to whom; `findings` holds the story to the rules; `pictures`, `page`
-and `perfetto` show it.
+`recording` starts the program and keeps the files that its processes write
+(harness/trace). `files` reads them. `story` replays them, knows what belongs to
+which process, and checks the rules of `findings`. `pictures`, `page` and `perfetto`
+show the result.
 """
 # SPDX-License-Identifier: Apache-2.0

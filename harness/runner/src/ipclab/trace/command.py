@@ -32,10 +32,10 @@ class Request:
 
 
 def run(out: Console, request: Request) -> int:
-    """Record, judge and draw; the exit code of `ipclab trace`.
+    """Record, judge and draw; returns the exit code of `ipclab trace`.
 
-    That of the program; with --check 1 if something was found. Raises UsageError
-    or HarnessError if there is no trace.
+    This is the exit code of the program; with --check it is 1 if something was found.
+    Raises UsageError or HarnessError if there is no trace.
     """
     silenced = [x for path in request.suppressions for x in findings.suppressions(path)]
     folder = request.folder or Path("traces") / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -58,7 +58,7 @@ def print_variables(request: Request) -> int:
     UsageError without a folder.
     """
     if request.folder is None:
-        raise UsageError("where to? name a folder with --out")
+        raise UsageError("name a folder for the trace with --out")
     recording.make_folder(request.folder)
     on_model, environment = _backend(request)
     libraries = recording.libraries(request.build)
@@ -89,7 +89,7 @@ def _record(out: Console, request: Request, folder: Path) -> int:
 
 
 def _backend(request: Request) -> tuple[bool, dict[str, str]]:
-    """Whether the program meets the model, and the variables for it."""
+    """Whether the program uses the model, and the variables for that."""
     wanted = request.backend
     if wanted == "auto":
         there = request.profile is None and Path("/dev/nvidiactl").exists()

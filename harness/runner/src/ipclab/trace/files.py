@@ -18,7 +18,7 @@ from ipclab.errors import UsageError
 
 FORMAT = 1
 ROLE = "--importer"  # how samples/common/roles.h starts the second role
-TRACER = "tracer.jsonl"  # beside the files: what `ipclab trace` saw itself
+TRACER = "tracer.jsonl"  # the ends of processes that `ipclab trace` saw
 
 
 @dataclass(eq=False)
@@ -34,19 +34,19 @@ class Process:
     command: list[str]
     forked: bool  # a child of fork that has not called exec
     path: Path
-    name: str = ""  # for people: unique in its trace
+    name: str = ""  # name for people, unique in its trace
     recorder: str = ""  # "cupti" or "calls"; empty without CUDA
     problem: str = ""  # why its calls are not recorded
-    torn: int = 0  # lines that were being written when it was killed
+    torn: int = 0  # incomplete lines, because it was killed
     exit_code: int | None = None  # of its own exit
-    signal: int = 0  # that ended it, if its parent or we saw it
-    ended: int = 0  # when; the last sign of life where nobody saw the end
+    signal: int = 0  # signal that ended it, if its parent or we saw it
+    ended: int = 0  # time of its end; if nobody saw that, of its last entry
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
 
     @property
     def died(self) -> bool:
-        """Whether a signal ended it, or nobody knows what did."""
+        """Whether a signal ended it, or its end is unknown."""
         return bool(self.signal) or self.exit_code is None
 
     @property
@@ -91,7 +91,7 @@ class Call:
 
 @dataclass(eq=False)
 class Event:
-    """What is no call: a message, a closed descriptor, the end of a process."""
+    """An entry that is no call: a message, a closed descriptor, an end of a process."""
 
     process: Process
     what: str  # send, receive, takes, close, exit, ended, waits
@@ -104,17 +104,17 @@ Entry = Call | Event
 
 @dataclass
 class Trace:
-    """All processes of a trace, and what they did in the order of time."""
+    """All processes of a trace, and their entries in the order of time."""
 
     processes: list[Process]
     entries: list[Entry]
 
 
 def when(entry: Entry) -> int:
-    """The time at which an entry counts as done.
+    """The time at which an entry takes effect.
 
-    What takes something away counts from its begin: others may see the effect
-    from then on.
+    A call that takes something away takes effect at its begin, because others may
+    see the effect from then on.
     """
     if isinstance(entry, Event):
         return entry.at
@@ -137,7 +137,7 @@ TAKES_AWAY = frozenset(
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Millions of entries that all stay: looking for cycles would take minutes."""
+    """Switch the collector off: with millions of entries it would take minutes."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -150,7 +150,7 @@ def without_collector() -> Iterator[None]:
 def read(folder: Path) -> Trace:
     """Read a folder of files that `ipclab trace` wrote, perhaps packed by gzip.
 
-    Raises UsageError where there is no trace or one of another format.
+    Raises UsageError if there is no trace, or one of another format.
     """
     paths = sorted([*folder.glob("*.trace"), *folder.glob("*.trace.gz")])
     if not paths:
@@ -213,12 +213,12 @@ def _file(path: Path) -> tuple[Process | None, list[Entry]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The whole lines; what was being written when the process died has a zero
-    byte in front."""
+    """The complete lines. A line that was being written when the process died
+    begins with a zero byte."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # zeros that nothing was written into
+                return  # zeros: prepared, but never written
             yield line[line.rfind(b"\0") + 1 :] if b"\0" in line else line
 
 
@@ -252,7 +252,7 @@ def _call(process: Process, declared: dict[int, list[str]], line: list[Any]) -> 
 
 
 def _tracer(folder: Path) -> list[dict[str, Any]]:
-    """What we saw ourselves of the ends of processes."""
+    """The ends of processes that we saw ourselves."""
     path = folder / TRACER
     if not path.exists():
         return []
@@ -262,8 +262,8 @@ def _tracer(folder: Path) -> list[dict[str, Any]]:
 def _ends(
     processes: list[Process], entries: list[Entry], seen: list[dict[str, Any]]
 ) -> None:
-    """How each process ended: by its own word, by its parent's or by ours."""
-    # A number is used again: the last program of that number before the end.
+    """How each process ended, as it said itself, or as its parent or we saw it."""
+    # Process ids are used again: take the last program of that id before the end.
     by_number: dict[int, list[Process]] = {}
     for process in processes:
         by_number.setdefault(process.number, []).append(process)
@@ -302,12 +302,12 @@ IMPORTS = frozenset(
 
 
 def _names(processes: list[Process], entries: list[Entry]) -> None:
-    """A name for each: its program, with a number where there are several.
+    """A name for each process: its program, with a number if there are several.
 
-    The two roles of our own programs are called as their sources call them. Of a
-    program and its second starts the first one is the exporter, unless it is the
-    only one that imports. Who exports says nothing: a program tries that when it
-    asks what the machine can do.
+    The two roles of our own programs get the names of the sources. Among a program
+    and its second starts, the first one is the exporter, unless it is the only one
+    that imports. Who exports says nothing: a program tries that when it asks what
+    the machine can do.
     """
     bases = {process: _program(process) for process in processes}
     calls = [x for x in entries if isinstance(x, Call)]

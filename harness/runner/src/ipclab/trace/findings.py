@@ -12,7 +12,7 @@ from ipclab.errors import UsageError
 from ipclab.trace.files import Entry, Process
 
 # Each rule: the row of conformance/requirements.json that it follows from, and
-# what to do. Where a rule holds for several kinds of memory a finding may name
+# what to do. If a rule holds for several kinds of memory, a finding may name
 # another row.
 RULES: dict[str, tuple[str, str]] = {
     "freed-while-open": (
@@ -103,11 +103,13 @@ class Finding:
 
     rule: str
     process: Process
-    entry: Entry | None  # None: the end of the process
+    entry: Entry | None  # None: at the end of the process
     at: int  # nanoseconds of CLOCK_MONOTONIC
     text: str
     row: str = ""
-    other: Entry | None = field(default=None, compare=False)  # what it clashes with
+    other: Entry | None = field(
+        default=None, compare=False
+    )  # the other entry of a conflict
 
     @property
     def requirement(self) -> str:
@@ -164,7 +166,7 @@ def suppressions(path: Path) -> list[Suppression]:
 def split(
     found: Iterable[Finding], silenced: list[Suppression]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings that count, and those that a suppression covers."""
+    """The findings that no suppression covers, and those that one covers."""
     counted: list[Finding] = []
     covered: list[Finding] = []
     for finding in found:

@@ -1,4 +1,4 @@
-"""The page of a trace, its pictures as files, and all of it as JSON."""
+"""The page of a trace, its pictures as files, and the trace as JSON."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipclab.trace.sequence import Step, steps
 from ipclab.trace.story import Story
 
 STYLE = Path(pages.__file__).parent / "templates" / "trace.css"
-MOST = 3000  # steps of a page: more make it slow, and nobody reads them
+MOST = 3000  # steps of a page: with more it would be slow
 
 
 def write(folder: Path, story: Story, found: Sequence[Finding]) -> None:
@@ -74,7 +74,7 @@ def html(
 def document(
     story: Story, drawn: list[Step], found: Sequence[Finding]
 ) -> dict[str, Any]:
-    """The trace for programs: processes, memory, handles, steps, findings."""
+    """The trace as JSON for programs: processes, memory, handles, steps, findings."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     number = {process: i for i, process in enumerate(story.trace.processes)}
     by_name = {process.name: i for process, i in number.items()}

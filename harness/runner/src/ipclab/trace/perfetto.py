@@ -13,7 +13,7 @@ from ipclab.trace.findings import Finding
 from ipclab.trace.sequence import result_name
 from ipclab.trace.story import Story
 
-MOST = 200_000  # calls: of more, those that have to do with IPC
+MOST = 200_000  # calls; if there are more, only those that have to do with IPC
 
 
 def write(path: Path, story: Story, found: Iterable[Finding]) -> None:
@@ -23,7 +23,7 @@ def write(path: Path, story: Story, found: Iterable[Finding]) -> None:
 
 
 def document(story: Story, found: Iterable[Finding]) -> dict[str, Any]:
-    """What `write` writes."""
+    """The document that `write` writes."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     calls = [entry for entry in story.trace.entries if isinstance(entry, Call)]
     if len(calls) > MOST:

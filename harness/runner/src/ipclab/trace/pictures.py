@@ -13,7 +13,11 @@ from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
 from ipclab.trace.things import Memory
 
-WIDE_LANE, LANE, HEAD = 300, 250, 190  # pixels; many lanes are not so wide
+WIDE_LANE, LANE, HEAD = (
+    300,
+    250,
+    190,
+)  # pixels; if there are many lanes, each is narrower
 ROW, SECOND, TOP = 32, 16, 58
 MOST_STEPS = 400
 BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
@@ -29,8 +33,8 @@ def sequence(
 ) -> str:
     """The sequence: a lane for each of these processes, time downwards.
 
-    Colours are classes of the page's style; what is refused is also dashed and
-    marked, a death is also a cross. `links` leads the name of a call somewhere.
+    Colours are classes of the page's style; a refused call is also dashed and marked,
+    a death is also a cross. `links` has addresses for the names of calls.
     """
     left_out = len(drawn) - most
     drawn = drawn[:most]
@@ -73,7 +77,7 @@ def _height(step: Step) -> int:
 
 
 def _second(step: Step) -> str:
-    """What stands in a second line: why a call was refused."""
+    """The text of a second line: why a call was refused."""
     return step.detail if step.kind in ("refused", "failure") else ""
 
 
@@ -122,16 +126,16 @@ class _Bar:
     begin: int
     end: int
     died: bool
-    told: str = ""  # from which call to which
+    told: str = ""  # the first and the last call
 
 
 def memory(story: Story, title: str, since: int = 0) -> str:
-    """The memory: for each block that was shared a group of bars, one for the
-    process that owns it and one for each that has it open, with addresses, from
-    where it came to where it went; the number of references stands below.
+    """The memory: a group of bars for each block that was shared. One bar is for the
+    process that owns it, and one for each process that has it open; each goes from
+    the begin to the end and has the address. The number of references is below.
 
-    What was gone `since` nanoseconds after the trace began is left out. The
-    attribute data-moments says which moment stands where: `nanoseconds,x` each.
+    Memory that was gone `since` nanoseconds after the trace began is left out. The
+    attribute data-moments has a pair `nanoseconds,x` for each moment.
     """
     began = story.trace.processes[0].began if story.trace.processes else 0
     blocks = [
@@ -225,7 +229,7 @@ def _call_name(entry: Entry | None) -> str:
 
 
 def _references(bars: list[_Bar]) -> list[tuple[int, int]]:
-    """How many bars there are, after each moment at which that changes."""
+    """The number of bars after each moment at which it changes."""
     changes: dict[int, int] = {}
     for bar in bars:
         changes[bar.begin] = changes.get(bar.begin, 0) + 1

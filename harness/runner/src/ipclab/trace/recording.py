@@ -21,10 +21,10 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Request:
-    """What to start, where to write, with which libraries."""
+    """The program, the folder for the trace, and the libraries."""
 
     command: Sequence[str]
-    folder: Path  # must be empty or not there
+    folder: Path  # must be empty or must not exist
     libraries: Path  # the build's folder trace/
     environment: dict[str, str]
     on_model: bool
@@ -45,7 +45,7 @@ def libraries(build: Path) -> Path:
 
 
 def variables(request: Request) -> dict[str, str]:
-    """The variables that make a program, and what it starts, write a trace."""
+    """The variables with which a program and its children write a trace."""
     name = "libipclab_trace_model.so" if request.on_model else "libipclab_trace.so"
     library = str(request.libraries / name)
     made = {
@@ -64,7 +64,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
     """Run the program until it and all its children have ended; its exit code.
 
     128 + N if signal N ended it, as in a shell. `tell` gets a line of progress
-    now and then. Raises UsageError if the folder cannot be used or the program
+    every two seconds. Raises UsageError if the folder cannot be used or the program
     cannot be started.
     """
     make_folder(request.folder)
@@ -96,7 +96,7 @@ def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
                 over.set()
                 return own
             except KeyboardInterrupt:
-                continue  # the program got it, too; what it wrote is kept
+                continue  # the program also got the signal; its trace is kept
             if process == main:
                 own = status
             line = {"process": process, "status": status, "at": time.monotonic_ns()}
@@ -123,7 +123,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Cut the room that was prepared and not used: zeros at the end of files."""
+    """Cut off the unused space that was prepared: zeros at the end of files."""
     for path in folder.glob("*.trace"):
         try:
             with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""The sequence of a trace: who did what with IPC, causes before effects."""
+"""The sequence of a trace: which process did what with IPC, causes before effects."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_YET = "not ready"  # what a query of work answers that is not done
 class Step:
     """One row of the picture."""
 
-    who: str  # the process's name; empty: a remark on all
+    who: str  # the process's name; empty: a remark on all processes
     kind: str  # call, refused, never, message, kernel, copy, end, death, more
     text: str
     at: int = 0  # nanoseconds since the trace began
@@ -46,12 +46,12 @@ class Step:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What is the same in each round of a loop."""
+        """The part of a step that is the same in each round of a loop."""
         return (self.who, self.kind, self.text, self.detail, self.to, self.finding)
 
 
 def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
-    """All that concerns IPC, causes before effects; the rest is left out."""
+    """All steps that concern IPC, causes before effects; the rest is left out."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     broken = {id(x.entry): x.rule for x in found if x.entry is not None}
     at_end = {x.process: x.rule for x in found if x.entry is None or _is_exit(x.entry)}
@@ -88,7 +88,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         made.append(Step(process.name, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
-    return _without_rounds(_level(made, begins))
+    return without_rounds(_level(made, begins))
 
 
 def _is_exit(entry: Call | Event) -> bool:
@@ -96,8 +96,8 @@ def _is_exit(entry: Call | Event) -> bool:
 
 
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
-    """Draw a message before what its sender did next, where its receiver did
-    nothing in between: an arrow is level, though its ends lie apart in time."""
+    """Draw a message before the next step of its sender if the receiver did nothing in
+    between: then the arrow is level, although its ends are at different times."""
     by_process: dict[str, list[int]] = {}
     for step in made:
         by_process.setdefault(step.who, []).append(step.at)
@@ -124,7 +124,7 @@ def _drawn(story: Story, made: list[Step]) -> list[Process]:
 
 
 def _unfinished(story: Story, began: int) -> list[Step]:
-    """Waits that never came back: what a process hung in when it was ended."""
+    """Waits that never returned: where a process hung when it was ended."""
     last: dict[tuple[Process, int], tuple[int, Any]] = {}
     for entry in story.trace.entries:
         if isinstance(entry, Event) and entry.what == "waits":
@@ -170,7 +170,7 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
     elif call.name.startswith(("cuMemcpy", "cuMemset")):
         kind = "copy"
     detail = memory.name if memory is not None else ""
-    if call.result == NOT_READY:  # an answer, no refusal
+    if call.result == NOT_READY:  # this is an answer and not a refusal
         detail = NOT_YET
     elif not call.ok:
         kind, detail = "refused", result_name(call.result)
@@ -194,7 +194,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
 
 
 def _label(data: bytes) -> str:
-    """The word that a message begins with, if it does."""
+    """The word at the beginning of a message, if there is one."""
     match = re.match(rb"[ -~]{2,40}(?=\0|$)", data)
     return match[0].decode() if match else ""
 
@@ -210,8 +210,8 @@ def _event(event: Event, at: int, rule: str) -> Step:
     return Step(event.process.name, "call", text, at, finding=rule)
 
 
-def _without_rounds(made: list[Step]) -> list[Step]:
-    """Rounds of a loop that come three times or more, shown once."""
+def without_rounds(made: list[Step]) -> list[Step]:
+    """The steps, with a loop of three or more equal rounds shown once."""
     shapes = [step.shape for step in made]
     kept: list[Step] = []
     place = 0
@@ -238,7 +238,7 @@ def _without_rounds(made: list[Step]) -> list[Step]:
 
 
 def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
-    """The shortest round that begins there, and how often it comes."""
+    """The shortest round that begins there, and how often it is repeated."""
     for length in range(1, LONGEST_ROUND + 1):
         first = shapes[place : place + length]
         times, at = 1, place + length

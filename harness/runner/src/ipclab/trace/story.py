@@ -1,5 +1,5 @@
-"""Replays a trace: what belonged to whom, which import came from which export,
-and which rules were broken on the way."""
+"""Replays a trace: what belonged to which process, which import came from which
+export, and which rules were broken."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK = 2 << 20  # what cudaMalloc takes small allocations from
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
-MOST_USES = 500  # of memory by a process, told at its begin and at its end
+MOST_USES = 500  # of memory by a process, noted at its begin and at its end
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
@@ -55,7 +55,9 @@ class Story:
     messages: list[Message]
     findings: list[Finding]
     concerns: set[int]  # id() of each entry that has to do with IPC
-    more: dict[int, int]  # id() of the last use told: how many are not told before
+    more: dict[
+        int, int
+    ]  # id() of the last use that is noted: how many before it are not
     unmatched: list[Call]  # imports whose export is not in the trace
 
 
@@ -117,7 +119,7 @@ class _Replay:
         return ((at, what, value) for at, _, what, value in items)
 
     def _tell_uses(self, block: Memory) -> None:
-        """Of very many launches and copies of a process the first and the last."""
+        """If a process has very many launches and copies, note only the outer ones."""
         by_process: dict[Process, list[Call]] = {}
         for call in block.uses:
             by_process.setdefault(call.process, []).append(call)
@@ -140,7 +142,7 @@ class _Replay:
         other: Entry | None = None,
         once: tuple[Any, ...] = (),
     ) -> None:
-        """Add a finding; with `once`, one alone for these things."""
+        """Add a finding; with `once`, only one for these objects."""
         if once:
             if (rule, *once) in self.said:
                 return
@@ -175,7 +177,7 @@ class _Replay:
         self.spaces[process] = space
 
     def _on_refused(self, space: Space, event: Event) -> None:
-        """What the runtime refused before it called the driver."""
+        """A call that the runtime refused before it called the driver."""
         if space.process.forked and space.calls == 0:
             self._first_after_fork(event, event.facts["name"])
 
@@ -189,7 +191,7 @@ class _Replay:
 
     def _end(self, process: Process, at: int) -> None:
         space = self.spaces[process]
-        # A context that has met a fault refuses to give anything back.
+        # After a fault the context refuses every release.
         if not process.died and not space.faulted:
             self._left_open(space)
         for memory in self.story.memories:
@@ -213,7 +215,7 @@ class _Replay:
                 event.destroyed = Event(process, "gone", at, {})
 
     def _left_open(self, space: Space) -> None:
-        """What a process that ended by itself had not given back."""
+        """What a process had not released when it ended by itself."""
         process = space.process
         for opening in space.openings:
             if not opening.open:
@@ -326,8 +328,8 @@ class _Replay:
     def _handle_behind(self, space: Space, descriptor: Any) -> Handle | None:
         """The export that a descriptor came from.
 
-        Known where we saw it travel; otherwise by its file, which on NVIDIA's driver
-        is one device for all exports: then the latest.
+        Known if we saw the message with the descriptor. Otherwise its file tells it;
+        with NVIDIA's driver all exports have one file: then it is the latest export.
         """
         if not descriptor:
             return None
@@ -423,7 +425,7 @@ class _Replay:
     def _closed(self, space: Space, opening: Opening, entry: Entry) -> None:
         opening.closes.append(entry)
         self.concerns(entry)
-        # A pool's pointer has no count: the first free unmaps it.
+        # A pool's pointer has no reference count: the first free unmaps it.
         if opening.kind == "pointer":
             missing = len(opening.opens) - len(opening.closes)
             opening.closes += [entry] * missing
@@ -700,7 +702,7 @@ class _Replay:
         return event
 
     def wait_event(self, space: Space, call: Call) -> None:
-        """Whatever the event covers is in order for who waits on it."""
+        """All work before the event's record is ordered before the waiter's work."""
         event = self._event(space, call)
         if not call.ok or event is None:
             return
@@ -712,7 +714,7 @@ class _Replay:
     # Order.
 
     def synchronise(self, space: Space, call: Call) -> None:
-        if call.result != NOT_READY:  # after a fault nothing is under way any more
+        if call.result != NOT_READY:  # after a fault no work is running any more
             stream = call.arguments.get("hStream", 0)
             self._synchronised(space, call, None if stream in LEGACY else stream)
 
@@ -737,7 +739,7 @@ class _Replay:
         to_host = space.addresses.holding(to) is None
         self._access(space, call, source, stream, "r")
         if call.ok and "Async" not in call.name and to_host:
-            self._synchronised(space, call)  # it waited for the stream, and for itself
+            self._synchronised(space, call)  # it has waited for the stream
         self._access(space, call, to, stream, "w")
 
     def fill(self, space: Space, call: Call) -> None:
@@ -745,7 +747,7 @@ class _Replay:
         self._access(space, call, a["dstDevice"], a.get("hStream", 0), "w")
 
     def stream_value(self, space: Space, call: Call) -> None:
-        """A stream waits for, or writes, a number in memory: order of its own."""
+        """A stream waits for a number in memory or writes it: this also orders work."""
         item = space.addresses.holding(call.arguments["addr"])
         memory = _memory(item)
         if memory is None or not call.ok:
@@ -803,7 +805,7 @@ class _Replay:
             )
 
     def _strange(self, space: Space, call: Call, address: int) -> None:
-        """An address that this process has nothing at."""
+        """An address at which this process has nothing."""
         gone = space.gone.holding(address)
         if isinstance(gone, Opening):
             self.found(
@@ -1075,7 +1077,7 @@ def _memory(item: Range | None) -> Memory | None:
 
 
 def _what(item: Range | None) -> str:
-    """What lies at an address, in words."""
+    """The memory at an address, in words."""
     if isinstance(item, Memory):
         return {
             "malloc": "memory of cudaMalloc",
@@ -1097,7 +1099,7 @@ def _what_event(event: SharedEvent | EventOpening | None) -> str:
 
 
 def _owner_text(handle: Handle) -> str:
-    """Whose the export is, in words."""
+    """The owner of an export, in words."""
     if isinstance(handle.of, Memory):
         return handle.of.name
     return "a pool" if isinstance(handle.of, Pool) else "an event"
@@ -1108,7 +1110,7 @@ def _same_file(one: Any, other: Any) -> bool:
 
 
 def _message_key(event: Event) -> str:
-    """What is the same at both ends of a message."""
+    """The part of a message that is the same at both ends."""
     files = [
         (x["device"], x["inode"]) if x else None for x in event.facts["descriptors"]
     ]
@@ -1116,9 +1118,9 @@ def _message_key(event: Event) -> str:
 
 
 def _work_together(writer: Call, reader: Call) -> bool:
-    """Two kernels with more than one common block order themselves by flags.
+    """Two kernels that share two or more blocks are taken to order themselves by flags.
 
-    One writes a flag and the other reads it; so do the ranks of one kernel.
+    One writes a flag and the other reads it; the ranks of one kernel do so, too.
     """
     if "Launch" not in writer.name or "Launch" not in reader.name:
         return False

@@ -1,4 +1,4 @@
-"""What a program has with CUDA: memory, handles, openings, events, pools."""
+"""What a program has in CUDA: memory, handles, openings, events, pools."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ class Memory:
     address: int  # 0 for a chunk
     size: int
     made: Call
-    number: int = 0  # in its trace, for people
+    number: int = 0  # number in its trace, for people
     handles: int = 0  # handle types of a chunk
     pool: Pool | None = None
     freed: Entry | None = None
     exports: list[Handle] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
     writes: dict[tuple[Process, int], Write] = field(default_factory=dict)
-    uses: list[Call] = field(default_factory=list)  # launches, copies, waits for them
+    uses: list[Call] = field(
+        default_factory=list
+    )  # launches, copies, and waits for these
 
     @property
     def shared(self) -> bool:
@@ -35,13 +37,13 @@ class Memory:
 
     @property
     def name(self) -> str:
-        """For people: 'memory 3 (4 MiB)'."""
+        """The name for people: 'memory 3 (4 MiB)'."""
         return f"memory {self.number} ({size_text(self.size)})"
 
 
 @dataclass(eq=False)
 class Handle:
-    """What one process hands to another: bytes, or a descriptor."""
+    """What one process sends to another: bytes or a descriptor."""
 
     kind: str  # memory, event, chunk, pool, pointer
     process: Process
@@ -73,7 +75,7 @@ class Opening:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         return self.memory.name if self.memory else f"memory at {self.address:#x}"
 
 
@@ -123,7 +125,7 @@ class EventOpening:
     pointer: int
     opened: Call
     destroyed: Entry | None = None
-    own: SharedEvent | None = None  # stands for it where `event` is None
+    own: SharedEvent | None = None  # its name if `event` is None
 
 
 @dataclass(eq=False)
@@ -156,14 +158,14 @@ Range = Memory | Opening | Mapping
 
 
 class Addresses:
-    """Ranges of addresses of one process that do not overlap."""
+    """The ranges of addresses of one process; they do not overlap."""
 
     def __init__(self) -> None:
         self._bases: list[int] = []
         self._ranges: dict[int, Range] = {}
 
     def add(self, item: Range) -> None:
-        """Add a range; one of the same base makes room."""
+        """Add a range; it replaces one with the same base."""
         if item.address not in self._ranges:
             bisect.insort(self._bases, item.address)
         self._ranges[item.address] = item
@@ -173,7 +175,7 @@ class Addresses:
         return self._ranges.get(base)
 
     def holding(self, address: int) -> Range | None:
-        """The range that an address lies in."""
+        """The range that contains an address."""
         index = bisect.bisect_right(self._bases, address) - 1
         if index < 0:
             return None
@@ -181,7 +183,7 @@ class Addresses:
         return found if address < found.address + max(found.size, 1) else None
 
     def remove(self, base: int) -> None:
-        """Forget the range that begins there."""
+        """Remove the range that begins there."""
         if self._ranges.pop(base, None) is not None:
             del self._bases[bisect.bisect_left(self._bases, base)]
 
@@ -194,7 +196,7 @@ class Addresses:
 
 @dataclass
 class Space:
-    """What one process has, at one moment of the replay."""
+    """What one process has at one moment of the replay."""
 
     process: Process
     addresses: Addresses = field(default_factory=Addresses)
@@ -208,7 +210,7 @@ class Space:
     pending: dict[int, dict[int, Write]] = field(default_factory=dict)  # by stream
     primary: dict[int, int] = field(default_factory=dict)  # device to context
     calls: int = 0
-    faulted: bool = False  # a kernel met a fault: its context is lost
+    faulted: bool = False  # a kernel has faulted: the context is lost
 
 
 def size_text(size: int) -> str:
