@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -54,7 +54,8 @@ EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run he
 # Not every line of the model is a limit: a kernel's assertion is none.
 MODEL_SAYS = re.compile(
     r"^ipclab model(?: \[\d+\])?: "
-    r"(.*(?:reference model|not supported|brings NVIDIA's runtime|no PTX|PTX text|NVRTC).*)$",
+    r"(.*(?:reference model|not supported|brings NVIDIA's runtime"
+    r"|no PTX|PTX text|NVRTC).*)$",
     re.M,
 )
 FAILED = re.compile(
@@ -296,6 +297,22 @@ def last_line(output: str) -> str:
     return lines[-1] if lines else ""
 
 
+def markdown(outcomes: Iterable[Outcome]) -> str:
+    """Counts and one table; paths of this machine are left out of the reasons."""
+    ordered = sorted(outcomes, key=lambda x: (ORDER.index(x.verdict), x.name))
+    counts = Counter(x.verdict for x in ordered)
+    lines = [
+        ", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]) + ".",
+        "",
+        "| program | verdict | reason | processor time |",
+        "| --- | --- | --- | --- |",
+    ]
+    for x in ordered:
+        reason = re.sub(r"/\S*/", "", x.reason).replace("|", "\\|")
+        lines.append(f"| {x.name} | {x.verdict} | {reason} | {x.seconds:g} s |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Returns 0 if no program was wrong, hung or died without a message, else 1."""
     parser = argparse.ArgumentParser(prog="ci/foreign", description=__doc__)
@@ -307,6 +324,9 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS")
     parser.add_argument(
         "--missing", action="store_true", help="only those without a result"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the table of all results"
     )
     options = parser.parse_args()
     checkout = options.checkout.resolve()
@@ -345,7 +365,9 @@ def main() -> int:
         )
     counts = Counter(x.verdict for x in outcomes.values())
     print(", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]))
-    print(f"the table is in {table}")
+    print(f"the results are in {table}")
+    if options.markdown:
+        options.markdown.write_text(markdown(outcomes.values()))
     return 1 if any(counts[x] for x in BAD) else 0
 
 
