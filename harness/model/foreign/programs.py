@@ -11,6 +11,7 @@ the static runtime or without PTX cannot run on the model.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -20,9 +21,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import psutil
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -51,7 +54,8 @@ EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run he
 # Not every line of the model is a limit: a kernel's assertion is none.
 MODEL_SAYS = re.compile(
     r"^ipclab model(?: \[\d+\])?: "
-    r"(.*(?:reference model|not supported|brings NVIDIA's runtime|PTX|NVRTC).*)$",
+    r"(.*(?:reference model|not supported|brings NVIDIA's runtime"
+    r"|no PTX|PTX text|NVRTC).*)$",
     re.M,
 )
 FAILED = re.compile(
@@ -160,17 +164,17 @@ def build(program: Program, work: Path) -> str:
     program.binary = str(binary)
     sources = [program.folder / x for x in program.sources]
     newest = max(x.stat().st_mtime for x in sources)
-    if binary.is_file() and binary.stat().st_mtime >= newest:
-        return ""
     room.mkdir(parents=True, exist_ok=True)
-    for entry in program.folder.iterdir():
-        link = room / entry.name
-        if not link.exists() and entry.name != binary.name:
-            link.symlink_to(entry.resolve())
     for header in program.headers:
         link = room / Path(header).name
         if not link.exists():
             link.symlink_to(toolkit() / "include" / header)
+    if binary.is_file() and binary.stat().st_mtime >= newest:
+        return ""
+    for entry in program.folder.iterdir():
+        link = room / entry.name
+        if not link.exists() and entry.name != binary.name:
+            link.symlink_to(entry.resolve())
     for made, kernel in program.modules.items():
         kind = "-fatbin" if made.endswith("fatbin") else "-ptx"
         target = ["-arch=compute_90"] if kind == "-ptx" else PTX
@@ -208,8 +212,9 @@ def compile_quietly(command: Sequence[str], folder: Path) -> str:
 def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     """Runs a program on a simulated machine of its own and judges the end.
 
-    `limit` is the processor time, in s, of each of its processes. A program that
-    only waits is killed after ten times as long, with its process group.
+    `limit` is the processor time, in s, that each of its processes may use. If all
+    of them only wait for so long, the program hangs, and they are killed. So a
+    machine that is busy with other work makes no program slow or hung.
     """
 
     def bounded() -> None:
@@ -228,22 +233,43 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
         start_new_session=True,
         preexec_fn=bounded,
     )
-    code: int | None
-    try:
-        output, _ = child.communicate(timeout=10 * limit)
-        code = child.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        output, _ = child.communicate()
-        code = None
+    output, hung = until_it_ends(child, limit)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     Path(program.binary).with_suffix(".out").write_text(output)
-    if code == -signal.SIGXCPU:
+    if child.returncode == -signal.SIGXCPU:
         verdict, reason = SLOW, f"more than {limit} s of processor time"
     else:
-        verdict, reason = judge(code, output)
+        verdict, reason = judge(None if hung else child.returncode, output)
     return Outcome(program.name, verdict, reason, round(used, 1))
+
+
+def until_it_ends(child: subprocess.Popen[str], limit: int) -> tuple[str, bool]:
+    """Returns the output, and whether the program hung and was killed."""
+    used, idle = 0.0, 0
+    while True:
+        try:
+            return child.communicate(timeout=1)[0], False
+        except subprocess.TimeoutExpired:
+            now, runs = activity(child.pid)
+            idle = 0 if runs or now != used else idle + 1
+            used = now
+        if idle >= limit:
+            os.killpg(child.pid, signal.SIGKILL)
+            return child.communicate()[0], True
+
+
+def activity(group: int) -> tuple[float, bool]:
+    """Processor time of a process group's members in s; wants one to run now?"""
+    used, runs = 0.0, False
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) != group:
+                continue
+            times = process.cpu_times()
+            used += times.user + times.system
+            runs = runs or process.status() != psutil.STATUS_SLEEPING
+    return used, runs
 
 
 def judge(code: int | None, output: str) -> tuple[str, str]:
@@ -271,6 +297,22 @@ def last_line(output: str) -> str:
     return lines[-1] if lines else ""
 
 
+def markdown(outcomes: Iterable[Outcome]) -> str:
+    """Counts and one table; paths of this machine are left out of the reasons."""
+    ordered = sorted(outcomes, key=lambda x: (ORDER.index(x.verdict), x.name))
+    counts = Counter(x.verdict for x in ordered)
+    lines = [
+        ", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]) + ".",
+        "",
+        "| program | verdict | reason | processor time |",
+        "| --- | --- | --- | --- |",
+    ]
+    for x in ordered:
+        reason = re.sub(r"/\S*/", "", x.reason).replace("|", "\\|")
+        lines.append(f"| {x.name} | {x.verdict} | {reason} | {x.seconds:g} s |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Returns 0 if no program was wrong, hung or died without a message, else 1."""
     parser = argparse.ArgumentParser(prog="ci/foreign", description=__doc__)
@@ -282,6 +324,9 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=60, metavar="SECONDS")
     parser.add_argument(
         "--missing", action="store_true", help="only those without a result"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the table of all results"
     )
     options = parser.parse_args()
     checkout = options.checkout.resolve()
@@ -320,7 +365,9 @@ def main() -> int:
         )
     counts = Counter(x.verdict for x in outcomes.values())
     print(", ".join(f"{counts[x]} {x}" for x in ORDER if counts[x]))
-    print(f"the table is in {table}")
+    print(f"the results are in {table}")
+    if options.markdown:
+        options.markdown.write_text(markdown(outcomes.values()))
     return 1 if any(counts[x] for x in BAD) else 0
 
 

@@ -29,9 +29,10 @@ DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
   static const Lookup halves = lookup_of({&half_instructions()});
   static const Lookup calculations = lookup_of(
       {&bit_instructions(), &compare_instructions(), &convert_instructions()});
-  static const Lookup others = lookup_of(
-      {&move_instructions(), &memory_instructions(), &atomic_instructions(),
-       &warp_instructions(), &control_instructions()});
+  static const Lookup others =
+      lookup_of({&move_instructions(), &memory_instructions(),
+                 &atomic_instructions(), &mbarrier_instructions(),
+                 &warp_instructions(), &control_instructions()});
   const Lookup& typed = is_half(type)    ? halves
                         : is_float(type) ? floats
                                          : integers;

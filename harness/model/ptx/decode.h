@@ -141,8 +141,13 @@ const DecodeTable& convert_instructions();
 const DecodeTable& move_instructions();
 const DecodeTable& memory_instructions();
 const DecodeTable& atomic_instructions();
+const DecodeTable& mbarrier_instructions();
 const DecodeTable& warp_instructions();
 const DecodeTable& control_instructions();
+
+/// The rest of cp.async.mbarrier and of cp.async.bulk (op_mbarrier.cc).
+void decode_copy_arrival(Decoder& d);
+void decode_bulk_copy(Decoder& d);
 
 /// Reads a special register (move.cc); null if there is none of that name.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,

@@ -248,6 +248,8 @@ void copy_async(Warp& warp, const Instruction& i, uint32_t mask) {
 
 void decode_cp(Decoder& d) {
   if (!d.take("async")) d.unsupported();
+  if (d.take("mbarrier")) return decode_copy_arrival(d);
+  if (d.take("bulk")) return decode_bulk_copy(d);
   d.ignore({"commit_group", "wait_group", "wait_all"});
   d.i.run = nothing;
   if (d.operands() < 2) return;  // all copies are done already

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// mbarrier and the copies that it counts (cp.async.mbarrier.arrive,
+// cp.async.bulk). The object is 64 opaque bits in memory; a state is what stood
+// there before an arrival. Rules: PTX ISA, "Parallel Synchronization and
+// Communication Instructions: mbarrier".
+#include "decode.h"
+#include "memory.h"
+
+namespace ipclab::ptx {
+namespace {
+
+constexpr uint32_t kMostArrivals = (1u << 20) - 1;
+
+/// The fields of an mbarrier object.
+struct Object {
+  uint64_t expected : 20;  ///< arrivals of the next phase
+  uint64_t pending : 20;   ///< arrivals that this phase still waits for
+  int64_t bytes : 21;      ///< tx-count; negative if copies were faster
+  uint64_t phase : 3;
+};
+static_assert(sizeof(Object) == 8);
+
+Object object_of(uint64_t bits) {
+  Object object;
+  std::memcpy(&object, &bits, sizeof object);
+  return object;
+}
+
+uint64_t bits_of(const Object& object) {
+  uint64_t bits;
+  std::memcpy(&bits, &object, sizeof bits);
+  return bits;
+}
+
+void complete_if_done(Object& object) {
+  if (object.pending != 0 || object.bytes != 0) return;
+  ++object.phase;
+  object.pending = object.expected;
+}
+
+/// Changes the object, each lane's after the other's, and gives `d` its state
+/// before. `change` returns false for what the rules do not allow.
+template <class Change>
+void for_each_object(Warp& warp, const Instruction& i, uint32_t mask,
+                     Change change) {
+  for (; mask != 0; mask &= mask - 1) {
+    const int l = __builtin_ctz(mask);
+    char* at = lane_bytes(warp, i, l, sizeof(Object), true);
+    if (at == nullptr) return;
+    auto* bits = reinterpret_cast<uint64_t*>(at);
+    uint64_t old = __atomic_load_n(bits, __ATOMIC_SEQ_CST);
+    uint64_t changed = 0;
+    do {
+      Object object = object_of(old);
+      if (!change(object, l))
+        return warp.block->grid->fault(
+            warp, i, 719,
+            "an mbarrier gets more arrivals than its phase waits for, or a "
+            "count that is not between 1 and 1048575");
+      changed = bits_of(object);
+    } while (!__atomic_compare_exchange_n(bits, &old, changed, false,
+                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    if (i.d != kNone) lanes_of<uint64_t>(warp, i.d)[l] = old;
+  }
+}
+
+uint32_t operand_b(Warp& warp, const Instruction& i, int lane) {
+  return i.b == kNone ? 1 : lanes_of<uint32_t>(warp, i.b)[lane];
+}
+
+void initialise(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    const uint32_t count = operand_b(warp, i, l);
+    object = Object{};
+    object.expected = object.pending = count & kMostArrivals;
+    return count >= 1 && count <= kMostArrivals;
+  });
+}
+
+void invalidate(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [](Object& object, int) {
+    object = Object{};
+    return true;
+  });
+}
+
+bool arrive_at(Object& object, uint32_t count) {
+  if (count == 0 || count > object.pending) return false;
+  object.pending -= count;
+  complete_if_done(object);
+  return true;
+}
+
+void arrive(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    return arrive_at(object, operand_b(warp, i, l));
+  });
+}
+
+/// The later phases wait for fewer arrivals, too.
+void arrive_and_drop(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    const uint32_t count = operand_b(warp, i, l);
+    if (count > object.expected) return false;
+    object.expected -= count;
+    return arrive_at(object, count);
+  });
+}
+
+/// arrive.expect_tx: one arrival, after `b` bytes more are expected.
+void expect_and_arrive(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    object.bytes += static_cast<int32_t>(operand_b(warp, i, l));
+    return arrive_at(object, 1);
+  });
+}
+
+void expect_bytes(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    object.bytes += static_cast<int32_t>(operand_b(warp, i, l));
+    return true;
+  });
+}
+
+void complete_bytes(Warp& warp, const Instruction& i, uint32_t mask) {
+  for_each_object(warp, i, mask, [&](Object& object, int l) {
+    object.bytes -= static_cast<int32_t>(operand_b(warp, i, l));
+    complete_if_done(object);
+    return true;
+  });
+}
+
+/// Is the phase of a state, or the last phase of a parity, over?
+template <bool kParity>
+void test_wait(Warp& warp, const Instruction& i, uint32_t mask) {
+  uint32_t over = 0;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int l = __builtin_ctz(rest);
+    const char* at = lane_bytes(warp, i, l, sizeof(Object), false);
+    if (at == nullptr) return;
+    const Object now = object_of(__atomic_load_n(
+        reinterpret_cast<const uint64_t*>(at), __ATOMIC_SEQ_CST));
+    const bool is =
+        kParity
+            ? (now.phase & 1) != (operand_b(warp, i, l) & 1)
+            : now.phase != object_of(lanes_of<uint64_t>(warp, i.b)[l]).phase;
+    over |= static_cast<uint32_t>(is) << l;
+  }
+  set_predicate(warp, i.d, mask, over);
+}
+
+void pending_count(Warp& warp, const Instruction& i, uint32_t mask) {
+  uint32_t* d = lanes_of<uint32_t>(warp, i.d);
+  const uint64_t* states = lanes_of<uint64_t>(warp, i.a);
+  each_lane(mask, [=](int l) {
+    d[l] = static_cast<uint32_t>(object_of(states[l]).pending);
+  });
+}
+
+/// cp.async.bulk, done at once: `d` bytes to `a` from `b`, counted at `c`; the
+/// offsets of the last two are in `list` and `target`.
+void copy_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
+  constexpr uint32_t kPiece = 16;  // sizes and addresses are multiples of it
+  Instruction from = i, counted = i;
+  from.a = i.b;
+  from.space = Space::kGlobal;
+  from.immediate = static_cast<int32_t>(i.list);
+  from.address_bytes = 8;
+  counted.a = i.c;
+  counted.b = i.d;
+  counted.d = kNone;
+  counted.immediate = i.target;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int l = __builtin_ctz(rest);
+    Instruction to = i;
+    const uint32_t size = lanes_of<uint32_t>(warp, i.d)[l];
+    for (uint32_t done = 0; done < size; done += kPiece) {
+      char* target = lane_bytes(warp, to, l, kPiece, true);
+      if (target == nullptr) return;
+      const char* source = lane_bytes(warp, from, l, kPiece, false);
+      if (source == nullptr) return;
+      std::memcpy(target, source, kPiece);
+      to.immediate += kPiece;
+      from.immediate += kPiece;
+    }
+    from.immediate -= size;
+  }
+  complete_bytes(warp, counted, mask);
+}
+
+void ignore_order(Decoder& d) {
+  d.ignore({"acquire", "release", "relaxed", "cta", "cluster"});
+}
+
+/// A cluster is one block here, so its shared memory is the block's.
+void take_shared(Decoder& d) {
+  if (d.take("shared::cluster")) {
+    d.i.space = Space::kShared;
+  } else {
+    d.i.space = d.take_space();
+  }
+}
+
+void decode_arrival(Decoder& d, Handler plain) {
+  const bool expects = d.take("expect_tx");
+  d.take("noComplete");
+  if (expects && plain != arrive) d.unsupported();
+  d.expect_operands(2, 3);
+  if (d.operand(0).kind != Operand::kSink) d.i.d = d.destination(0, Type::kB64);
+  d.address(1);
+  if (d.operands() == 3) d.i.b = d.source(2, Type::kB32);
+  d.i.run = expects ? expect_and_arrive : plain;
+}
+
+void decode_wait(Decoder& d) {
+  const bool parity = d.take("parity");
+  d.expect_operands(3, 4);  // the last says how long a thread may sleep
+  d.i.d = d.destination(0, Type::kPred);
+  d.address(1);
+  d.i.b = d.source(2, parity ? Type::kB32 : Type::kB64);
+  d.i.run = parity ? test_wait<true> : test_wait<false>;
+  d.i.flow = Flow::kYield;
+}
+
+void decode_mbarrier(Decoder& d) {
+  const int operation =
+      d.take_one_of({"init", "inval", "arrive", "arrive_drop", "test_wait",
+                     "try_wait", "expect_tx", "complete_tx", "pending_count"});
+  ignore_order(d);
+  take_shared(d);
+  if (!d.take("b64")) d.unsupported();
+  switch (operation) {
+    case 0:
+      d.expect_operands(2, 2);
+      d.address(0);
+      d.i.b = d.source(1, Type::kB32);
+      d.i.run = initialise;
+      break;
+    case 1:
+      d.expect_operands(1, 1);
+      d.address(0);
+      d.i.run = invalidate;
+      break;
+    case 2:
+      decode_arrival(d, arrive);
+      break;
+    case 3:
+      decode_arrival(d, arrive_and_drop);
+      break;
+    case 4:
+    case 5:
+      decode_wait(d);
+      break;
+    case 6:
+    case 7:
+      d.expect_operands(2, 2);
+      d.address(0);
+      d.i.b = d.source(1, Type::kB32);
+      d.i.run = operation == 6 ? expect_bytes : complete_bytes;
+      break;
+    case 8:
+      d.expect_operands(2, 2);
+      d.i.d = d.destination(0, Type::kB32);
+      d.i.a = d.source(1, Type::kB64);
+      d.i.run = pending_count;
+      break;
+    default:
+      d.unsupported();
+  }
+}
+
+void nothing(Warp&, const Instruction&, uint32_t) {}
+
+}  // namespace
+
+void decode_copy_arrival(Decoder& d) {
+  // The copies of the thread are over. Without noinc the arrival raises the
+  // pending count by itself first, and so it changes nothing.
+  const bool counts = d.take("noinc");
+  if (!d.take("arrive")) d.unsupported();
+  take_shared(d);
+  if (!d.take("b64")) d.unsupported();
+  d.expect_operands(1, 1);
+  d.address(0);
+  d.i.run = counts ? arrive : nothing;
+}
+
+void decode_bulk_copy(Decoder& d) {
+  d.ignore({"commit_group", "wait_group", "read"});
+  d.i.run = nothing;
+  if (d.operands() < 2) return;
+  if (!d.take("shared::cluster") && !d.take("shared::cta")) d.unsupported();
+  if (!d.take("global") || !d.take("mbarrier::complete_tx::bytes"))
+    d.unsupported();
+  d.expect_operands(4, 4);
+  d.i.space = Space::kShared;
+  d.address(3);
+  d.i.c = d.i.a;
+  d.i.target = static_cast<int32_t>(d.i.immediate);
+  const uint8_t shared_bytes = d.i.address_bytes;
+  d.i.a = kNone;
+  d.address(1);
+  if (d.i.a == kNone || d.i.address_bytes != 8) d.unsupported();
+  d.i.b = d.i.a;
+  d.i.list = static_cast<uint32_t>(d.i.immediate);
+  d.i.a = kNone;
+  d.i.space = Space::kShared;
+  d.address(0);
+  if (d.i.address_bytes != shared_bytes) d.unsupported("addresses differ");
+  d.i.d = d.source(2, Type::kB32);
+  d.i.run = copy_bulk;
+}
+
+const DecodeTable& mbarrier_instructions() {
+  static const DecodeTable table = {{"mbarrier", decode_mbarrier}};
+  return table;
+}
+
+}  // namespace ipclab::ptx

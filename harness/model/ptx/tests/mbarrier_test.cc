@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// mbarrier: phases, states and parities, transaction bytes, and what a program
+// must not do.
+#include <algorithm>
+
+#include "evaluate.h"
+
+namespace {
+
+using namespace ipclab::ptx::testing;
+
+constexpr uint32_t kThreads = 64;  // two warps, which must wait for each other
+
+std::vector<uint32_t> numbers() {
+  std::vector<uint32_t> a(kThreads);
+  for (uint32_t k = 0; k < kThreads; ++k) a[k] = 100 + k;
+  return a;
+}
+
+/// One block. Thread 0 makes `bar`, which waits for `count` arrivals; all lanes
+/// have %t, their number, and a; the predicate `first` is thread 0's.
+std::optional<ipclab::ptx::Fault> run(const std::string& count,
+                                      const std::string& body,
+                                      std::vector<uint32_t>* result) {
+  const auto module = ipclab::ptx::Module::parse(
+      one_kernel<uint32_t, uint32_t, uint32_t, uint32_t>(
+          ".shared .b64 bar;\n.shared .align 16 .b8 data[256];\n"
+          ".reg .b64 state, %g;\n.reg .b32 %s, %o;\n.reg .pred first;\n"
+          "setp.eq.u32 first, %t, 0;\nmov.u32 %s, data;\n"
+          "@first mbarrier.init.shared::cta.b64 [bar], " +
+          count + ";\nbar.sync 0;\n" + body));
+  EXPECT_EQ(module->kernel("k")->unsupported(), "") << body;
+  Device device(4u << 20);
+  device.load(*module);
+  const uint64_t d = device.upload(std::vector<uint32_t>(kThreads));
+  const uint64_t a = device.upload(numbers());
+  auto fault = launch(device, module->kernel("k"), Shape{1}, Shape{kThreads}, 0,
+                      10, false, d, a, a, a, kThreads);
+  *result = device.download<uint32_t>(d, kThreads);
+  return fault;
+}
+
+std::vector<uint32_t> run(const std::string& count, const std::string& body) {
+  std::vector<uint32_t> result;
+  const auto fault = run(count, body, &result);
+  EXPECT_FALSE(fault) << fault->what;
+  return result;
+}
+
+std::vector<uint32_t> all(uint32_t value) {
+  return std::vector<uint32_t>(kThreads, value);
+}
+
+// Each thread writes its own number and, after the wait, reads that of the
+// thread at the other end. Three rounds, so that phases come again.
+TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
+  std::string body = "mov.u32 d, 0;\nshl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n";
+  for (const std::string round : {"1", "2", "3"}) {
+    body +=
+        "mul.lo.u32 c, a, " + round +
+        ";\nst.shared.u32 [%o], c;\n"
+        "mbarrier.arrive.release.cta.shared::cta.b64 state, [bar];\n"
+        "again" +
+        round +
+        ":\nmbarrier.try_wait.acquire.cta.shared::cta.b64 p, [bar], state;\n"
+        "@!p bra again" +
+        round +
+        ";\nsub.u32 b, 63, %t;\nshl.b32 b, b, 2;\nadd.u32 b, b, %s;\n"
+        "ld.shared.u32 c, [b];\nadd.u32 d, d, c;\nbar.sync 0;\n";
+  }
+  const auto seen = run("64", body);
+  for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(seen[k], 6 * (163 - k));
+}
+
+TEST(Mbarrier, ParityTellsPhasesApart) {
+  // Nothing has arrived: phase 0 is not over, and the one before it counts as
+  // over. After an arrival it is the other way round.
+  const std::string look =
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 q, [bar], 1;\n"
+      "selp.u32 b, 1, 0, p;\nselp.u32 c, 2, 0, q;\nadd.u32 d, b, c;\n";
+  EXPECT_EQ(run("1", look), all(2));
+  const std::string arrival =
+      "@first mbarrier.arrive.shared::cta.b64 _, [bar];\nbar.sync 0;\n";
+  EXPECT_EQ(run("1", arrival + look), all(1));
+  EXPECT_EQ(run("2", arrival + look), all(2));
+}
+
+TEST(Mbarrier, AStateTellsHowManyArrivalsAreMissing) {
+  // Each thread finds one arrival less than the one before it.
+  auto seen = run("64",
+                  "mbarrier.arrive.shared::cta.b64 state, [bar];\n"
+                  "mbarrier.pending_count.b64 d, state;\n");
+  std::sort(seen.begin(), seen.end());
+  for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(seen[k], k + 1);
+  // 60 arrive with one thread; the rest of one phase is four.
+  const std::string some =
+      "@first mbarrier.arrive.shared::cta.b64 _, [bar], 60;\nbar.sync 0;\n"
+      "setp.ne.u32 p, %t, 5;\n@p bra out;\n"
+      "mbarrier.arrive.shared::cta.b64 state, [bar];\n"
+      "mbarrier.pending_count.b64 d, state;\nout:\n";
+  EXPECT_EQ(run("64", some)[5], 4u);
+}
+
+TEST(Mbarrier, WhoDropsOutIsNotWaitedForAgain) {
+  const std::string body =
+      "@first mbarrier.arrive_drop.shared::cta.b64 _, [bar], 1;\nbar.sync 0;\n"
+      "@first mbarrier.arrive.shared::cta.b64 _, [bar], 1;\nbar.sync 0;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
+      "selp.u32 d, 1, 0, p;\n"
+      // The first phase is over. The second one needs one arrival, not two.
+      "@first mbarrier.arrive.shared::cta.b64 _, [bar], 1;\nbar.sync 0;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 1;\n"
+      "@p add.u32 d, d, 2;\n";
+  EXPECT_EQ(run("2", body), all(3));
+}
+
+TEST(Mbarrier, BytesOfACopyArePartOfAPhase) {
+  // One arrival alone does not end the phase: 256 bytes are expected.
+  const std::string expect =
+      "@first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 256;\n"
+      "bar.sync 0;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
+      "selp.u32 d, 1000, 0, p;\nbar.sync 0;\n";
+  const std::string copy =
+      "ld.param.u64 %g, [pa];\ncvta.to.global.u64 %g, %g;\n"
+      "@first cp.async.bulk.shared::cluster.global"
+      ".mbarrier::complete_tx::bytes [data], [%g], 256, [bar];\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [bar], 0;\n"
+      "@!p bra again;\n"
+      "shl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\nld.shared.u32 c, [%o];\n"
+      "add.u32 d, d, c;\n";
+  EXPECT_EQ(run("1", expect + copy), numbers());
+}
+
+TEST(Mbarrier, TooManyArrivalsAndABadCountAreFaults) {
+  std::vector<uint32_t> ignored;
+  EXPECT_TRUE(run("32",
+                  "mbarrier.arrive.shared::cta.b64 _, [bar], 33;\n"
+                  "mov.u32 d, 0;\n",
+                  &ignored));
+  EXPECT_TRUE(run("0", "mov.u32 d, 0;\n", &ignored));
+  EXPECT_TRUE(run("1048576", "mov.u32 d, 0;\n", &ignored));
+}
+
+}  // namespace
