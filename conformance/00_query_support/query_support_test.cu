@@ -77,7 +77,7 @@ TEST(QuerySupport, MemoryHandleHas64Bytes) {
   static_assert(sizeof(cudaIpcMemHandle_t) == 64);
   static_assert(sizeof(CUipcMemHandle) == 64);
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer buffer(kBytes);
@@ -99,7 +99,7 @@ TEST(QuerySupport, MemoryHandleHas64Bytes) {
 TEST(QuerySupport, FabricExportWrites64Bytes) {
   covers("FABR-03");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     CALL(cudaFree(nullptr));
     size_t size = 0;
@@ -135,7 +135,7 @@ TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
       {711, "CUDA_ERROR_TOO_MANY_PEERS"},
       {800, "CUDA_ERROR_NOT_PERMITTED"},
       {801, "CUDA_ERROR_NOT_SUPPORTED"}};
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     for (const auto& [number, name] : kNames) {
       Sentinel<const char*> said;
@@ -181,7 +181,7 @@ TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
 TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   covers("PLAT-03");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     cudaDeviceProp properties;
     CALL(cudaGetDeviceProperties(&properties, 0));
@@ -203,7 +203,7 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
 TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
   covers("PLAT-02");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const bool supported = attribute(cudaDevAttrIpcEventSupport) != 0;
     cudaDeviceProp properties;
@@ -249,7 +249,7 @@ TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
 TEST(QuerySupport, VmmAttributeTellsWhetherCreateWorks) {
   covers("VMM-01");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const int supported =
         attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
@@ -265,7 +265,7 @@ TEST(QuerySupport, VmmAttributeTellsWhetherCreateWorks) {
 TEST(QuerySupport, DescriptorAttributeTellsWhetherExportWorks) {
   covers("VMM-02");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const int supported = attribute(
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
@@ -285,7 +285,7 @@ TEST(QuerySupport, DescriptorAttributeTellsWhetherExportWorks) {
 TEST(QuerySupport, GranularityIsUsable) {
   covers("VMM-03");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
     size_t minimum = 0, recommended = 0;
@@ -318,7 +318,7 @@ TEST(QuerySupport, GranularityIsUsable) {
 TEST(QuerySupport, FabricAttributeIsNoPermission) {
   covers("FABR-01");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const int supported =
         attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
@@ -348,7 +348,7 @@ TEST(QuerySupport, FabricAttributeIsNoPermission) {
 TEST(QuerySupport, PoolAttributeTellsWhetherPoolsWork) {
   covers("SOMA-01");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     cudaDeviceProp properties;
     CALL(cudaGetDeviceProperties(&properties, 0));
@@ -376,7 +376,7 @@ TEST(QuerySupport, PoolAttributeTellsWhetherPoolsWork) {
 TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
   covers("POOL-01");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaDeviceProp properties;
     CALL(cudaGetDeviceProperties(&properties, 0));
@@ -393,7 +393,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
       const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
       const std::string call =
           "cudaMemPoolCreate(handleTypes = " + std::to_string(bit) + ")";
-      // The header of cudaMemPoolCreate: fabric needs an IMEX channel besides.
+      // The header of cudaMemPoolCreate: fabric also needs an IMEX channel.
       if (bit == cudaMemHandleTypeFabric && code != cudaSuccess &&
           !has_imex_channel()) {
         cudaGetLastError();
@@ -411,7 +411,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
 TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
   covers("PLAT-06");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     int value = 0;
     const auto unknown = static_cast<cudaDeviceAttr>(100000);
@@ -430,7 +430,7 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
 TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
   covers("LMEM-47");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer known(kBytes);
     void* unmapped = nullptr;
@@ -488,7 +488,7 @@ TEST(QuerySupport, LegacyIpcWorksOnLinux) {
   utsname system;
   ASSERT_EQ(uname(&system), 0);
   EXPECT_STREQ(system.sysname, "Linux");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", borrows(pattern("exporter"), kBytes));
   scenario.run(20s);
@@ -497,7 +497,7 @@ TEST(QuerySupport, LegacyIpcWorksOnLinux) {
 TEST(QuerySupport, TegraSharesEventsOnly) {
   covers("PLAT-04");
   needs(gpus(1), tegra);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer buffer(kBytes);
     cudaIpcMemHandle_t memory;
@@ -548,7 +548,7 @@ TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
 TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
   covers("PLAT-08");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
     me.send("handle", buffer.legacy_handle());
@@ -588,7 +588,7 @@ TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
 TEST(QuerySupport, TwoProcessesNeedDefaultComputeMode) {
   covers("PLAT-09");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
     me.send("mode", attribute(cudaDevAttrComputeMode));
@@ -630,8 +630,8 @@ TEST(QuerySupport, Wsl) {
   scenario.run(20s);
 }
 
-// A process sees one MIG device, so each role gets its own of the two that
-// CUDA_VISIBLE_DEVICES names.
+// A process sees only one MIG device. So each role gets one of the two devices
+// that CUDA_VISIBLE_DEVICES names.
 TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   covers("PLAT-14");
   needs(gpus(1), mig, legacy_memory);
@@ -741,7 +741,7 @@ TEST(QuerySupport, Mps) {
 TEST(QuerySupport, ANewerMinorVersionSharesMemory) {
   covers("PLAT-18");
   needs(gpus(1), legacy_memory, older_driver);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
@@ -765,7 +765,7 @@ TEST(QuerySupport, ANewerMinorVersionSharesMemory) {
 TEST(QuerySupport, ACallThatNeedsANewerDriverSaysSo) {
   covers("PLAT-19");
   needs(gpus(1), lacks_13_1);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("caller", [](Role&) {
     // By name: the headers of CUDA 13.0 lack it.
     using GetContext = cudaError_t (*)(void** context, int device);

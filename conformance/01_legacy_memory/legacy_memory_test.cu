@@ -44,7 +44,7 @@ std::string from_hexadecimal(const std::string& text) {
 TEST(LegacyMemory, KernelOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", borrows(pattern("exporter"), kBytes, kernel_reads));
   scenario.run(20s);
@@ -53,7 +53,7 @@ TEST(LegacyMemory, KernelOfTheImporterReadsWhatTheExporterWrote) {
 TEST(LegacyMemory, CopyOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", borrows(pattern("exporter"), kBytes, copy_reads));
   scenario.run(20s);
@@ -62,7 +62,7 @@ TEST(LegacyMemory, CopyOfTheImporterReadsWhatTheExporterWrote) {
 TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
   covers("LMEM-02");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -131,7 +131,7 @@ static void sends_the_handle_by_every_channel(Role& me) {
 TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
   covers("LMEM-04");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", sends_the_handle_by_every_channel);
 
@@ -176,7 +176,7 @@ TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
 TEST(LegacyMemory, AClosedHandleOpensAfresh) {
   covers("LMEM-14");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -205,7 +205,7 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   static_assert(cudaIpcMemLazyEnablePeerAccess == 1);
   static_assert(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS == 1);
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
@@ -290,12 +290,12 @@ static void uses_the_pointer_in_every_way(Role& me) {
   me.signal("closed");
 }
 
-// Every way in which a local pointer can be used, each with a value of its own
-// that the exporter then finds, or finds copied from.
+// Every way in which a local pointer can be used. Each way has its own value,
+// which the exporter then checks, also where it was copied to.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -327,11 +327,11 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   scenario.run(30s);
 }
 
-// Parts with odd offsets and sizes: what is beside them does not change.
+// Parts with odd offsets and sizes: the bytes beside them do not change.
 TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kEveryWay);
     me.send("handle", buffer.legacy_handle());
@@ -350,7 +350,7 @@ TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
 TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -409,7 +409,7 @@ TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
 TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
   covers("LMEM-43");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);

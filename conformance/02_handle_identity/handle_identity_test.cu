@@ -29,9 +29,9 @@ std::string bytes_of(const Handle& handle) {
   return {reinterpret_cast<const char*>(&handle), sizeof handle};
 }
 
-// Memory of `bytes` at `address`, or anywhere if the allocator does not give
-// that address back. What it gives instead is kept until then, so that each
-// try gets another.
+// Memory of `bytes` at `address`, or at another address if the allocator does
+// not return that one. Other blocks are kept meanwhile, so each try gets a
+// different one.
 std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   std::vector<std::unique_ptr<DeviceBuffer>> others;
   for (int i = 0; i < kTries; ++i) {
@@ -71,9 +71,11 @@ Probes probes_of(size_t bytes) {
   return probes;
 }
 
-// Neither 0 nor the poison 0xEE.
+// Neither 0 nor the poison 0xEE. The upper half of a place counts, too: 4 GiB
+// further is another byte.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
-  return static_cast<unsigned char>(1 + pattern.at(place) % 200);
+  return static_cast<unsigned char>(1 +
+                                    pattern.at(place + (place >> 32)) % 200);
 }
 
 __global__ void write_bytes(unsigned char* data, Probes probes,
@@ -168,7 +170,7 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
 TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
   covers("LMEM-06");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
@@ -209,7 +211,7 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
 TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
   covers("LMEM-07");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
@@ -259,7 +261,7 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
 TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   covers("LMEM-15");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kLarge);
@@ -299,14 +301,15 @@ TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
 TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
   covers("LMEM-17");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   struct Loan {
     Handle handle;
     size_t number;
   };
   using Loans = std::array<Loan, kAllocations>;
-  // Most share blocks with their neighbours, each eighth has its own.
+  // Most allocations share a block with their neighbours; every eighth has its
+  // own.
   const auto size_of = [](size_t number) {
     return number % 8 == 7 ? (size_t{2} << 20) + number * 4
                            : 512 * (number + 1);
@@ -357,7 +360,7 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
       2 * kMiB - 1, 2 * kMiB,      2 * kMiB + 1,
       3 * kMiB,     64 * kMiB + 5, 4096 * kMiB + 2 * kMiB + 1};
   using Handles = std::array<Handle, kSizes.size()>;
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   // No DeviceBuffer: it would poison all of several GiB.
   scenario.role("exporter", [](Role& me) {
@@ -434,7 +437,7 @@ TEST(HandleIdentity, SyncMemopsOnBothSides) {
 TEST(HandleIdentity, ABufferIdIsNeverReused) {
   covers("LMEM-48");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   const auto id_of = [](const Words& memory) {
     return pointer_attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                                  memory.data);

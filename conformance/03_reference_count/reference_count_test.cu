@@ -1,5 +1,5 @@
-// Every open needs its close: what the count keeps alive, and for whom.
-// Mirror of samples/03_reference_count.
+// Every open needs its close: what the reference count keeps mapped, and in
+// which process. Mirror of samples/03_reference_count.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -66,7 +66,7 @@ void expect_no_close(const void* pointer) {
 TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
   covers("LMEM-08");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
@@ -90,7 +90,7 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
 TEST(ReferenceCount, AMappingWorksUntilItsLastClose) {
   covers("LMEM-09");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", answers(kOpens));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
@@ -109,7 +109,7 @@ TEST(ReferenceCount, AMappingWorksUntilItsLastClose) {
 TEST(ReferenceCount, TheLastCloseUnmaps) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
@@ -138,7 +138,7 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -167,7 +167,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
 TEST(ReferenceCount, ACloseTooManyIsRefused) {
   covers("LMEM-11");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
@@ -195,7 +195,7 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
 TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
   covers("LMEM-12");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -235,7 +235,7 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
 TEST(ReferenceCount, FreeRefusesAnImport) {
   covers("LMEM-28");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", answers(1));
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
@@ -255,7 +255,7 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
 TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
   covers("LMEM-29");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer never_exported(kBytes), buffer(kBytes);
@@ -284,7 +284,7 @@ TEST(ReferenceCount, CloseRefusesTheExportersOwnAllocation) {
 TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
   covers("LMEM-29");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("importer", [](Role&) {
     CALL(cudaFree(nullptr));
     void* nothing = nullptr;
@@ -308,7 +308,7 @@ TEST(ReferenceCount, CloseRefusesNullAndHostMemory) {
 TEST(ReferenceCount, ClosingInsideAMapping) {
   covers("LMEM-29");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
@@ -345,7 +345,7 @@ TEST(ReferenceCount, FreeingBeforeTheClose) {
     buffer.data = nullptr;
     me.observe("cudaFree while an importer has it open: " + name_of(code));
     me.signal("freed");
-    // The importer ends here, or earlier: nobody knows.
+    // The importer ends here or earlier; the documentation does not say which.
     EXPECT_TRUE(kernel_reads(other, pattern("other")));
     EXPECT_TRUE(copy_reads(other, pattern("other")));
     EXPECT_TRUE(context_is_usable());

@@ -77,8 +77,8 @@ std::string inverted(size_t byte) {
   return "byte " + std::to_string(byte) + " inverted";
 }
 
-// Opens a handle with one byte inverted; whatever comes of it is written down.
-// Returns whether it opens.
+// Opens a handle with one byte inverted and notes the result. Returns whether
+// it opens.
 bool open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
                   size_t at) {
   const std::string input = inverted(at);
@@ -97,8 +97,8 @@ bool open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
   return opens;
 }
 
-// What a damaged handle shows that opens. Returns false once the context is
-// lost by looking.
+// Notes which memory a damaged handle shows if it opens. Returns false if
+// reading it has cost the context.
 bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
   me.signal("examine " + inverted(at));
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
@@ -150,7 +150,7 @@ TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
 TEST(LegacyRefusals, InvalidPointersAreNotExported) {
   covers("LMEM-21");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -185,7 +185,7 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
 
 static constexpr char kNullTable[] = "a null argument";
 
-// What the exporter lends to each caller.
+// The memory that the exporter lends to each caller.
 struct Lent {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -232,7 +232,7 @@ static void lends_until_all_have_ended(
   CALL(cudaEventDestroy(event));
 }
 
-// Each call has a role of its own, because it may end by a signal.
+// Each call has its own role, because it may end by a signal.
 TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
   covers("LMEM-22");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -344,7 +344,7 @@ TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
   scenario.run(20s);
 }
 
-// An exporter of memory and of an event, whose values nobody may change.
+// An exporter of memory and of an event; nobody may change the values.
 static void lends_memory_and_an_event(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
@@ -416,7 +416,7 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
 TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   covers("LMEM-25");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -446,8 +446,9 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   scenario.run(20s);
 }
 
-// Whether a wrong byte is noticed is not documented: a handle is no capability,
-// and what keeps others out is that they do not know its bytes.
+// The documentation does not say whether a wrong byte is noticed: a handle is
+// no capability, and other processes are kept out only because they do not know
+// its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
@@ -539,7 +540,7 @@ TEST(LegacyRefusals, StaleHandlesHarmNobody) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
-// An importer whose calls are refused, by both APIs.
+// An importer that makes calls of both APIs, which are refused.
 static void makes_every_mistake(Role& me) {
   const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
   LegacyMapping mapping(lent, kBytes);
@@ -550,6 +551,7 @@ static void makes_every_mistake(Role& me) {
   CUipcMemHandle driver_handle;
   void* pointer = nullptr;
   CUdeviceptr address = 0;
+  int device = 0;
 
   const auto by_runtime = [&](const char* what, cudaError_t code) {
     SCOPED_TRACE(what);
@@ -565,10 +567,15 @@ static void makes_every_mistake(Role& me) {
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
   by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
+  EXPECT_NE(in_a_thread([&] { return cudaIpcGetMemHandle(&handle, nullptr); }),
+            cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "it was another thread's";
 
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
+    // The last error is of the runtime's calls.
+    EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
   };
   by_driver("cuIpcGetMemHandle of null",
@@ -598,7 +605,7 @@ static void makes_every_mistake(Role& me) {
 TEST(LegacyRefusals, ARefusalLeavesNothingBehind) {
   covers("LMEM-45");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
 
   scenario.role("importer", makes_every_mistake);

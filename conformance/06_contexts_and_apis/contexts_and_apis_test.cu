@@ -21,6 +21,33 @@ std::string pair_of(Api exported, Api opened) {
   return std::string(kNames[exported]) + " to " + kNames[opened];
 }
 
+// Opens a handle by one API; null and a failure if it does not open.
+void* open_by(Api api, const cudaIpcMemHandle_t& handle) {
+  void* pointer = nullptr;
+  CUdeviceptr address = 0;
+  if (api == kRuntime) {
+    EXPECT_SUCCESS(cudaIpcOpenMemHandle(&pointer, handle, kLazy));
+    return pointer;
+  }
+  EXPECT_SUCCESS(DRIVER(cuIpcOpenMemHandle)(
+      &address, same_bytes<CUipcMemHandle>(handle), kLazy));
+  return reinterpret_cast<void*>(address);
+}
+
+void close_by(Api api, void* pointer) {
+  if (api == kRuntime)
+    EXPECT_SUCCESS(cudaIpcCloseMemHandle(pointer));
+  else
+    EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(address_of(pointer)));
+}
+
+// Is the pointer one of device memory?
+bool is_known(const void* pointer) {
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, pointer));
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
 // A second context on device 0, current while it lives.
 class SecondContext {
  public:
@@ -121,7 +148,7 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
 TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   covers("LMEM-39");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -148,28 +175,43 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
         const std::string pair = pair_of(exported, opened);
         SCOPED_TRACE(pair);
         me.wait("lent: " + pair);
-        void* pointer = nullptr;
-        if (opened == kRuntime) {
-          EXPECT_SUCCESS(cudaIpcOpenMemHandle(&pointer, handle, kLazy));
-        } else {
-          CUdeviceptr address = 0;
-          EXPECT_SUCCESS(DRIVER(cuIpcOpenMemHandle)(
-              &address, same_bytes<CUipcMemHandle>(handle), kLazy));
-          pointer = reinterpret_cast<void*>(address);
-        }
+        void* const pointer = open_by(opened, handle);
         ASSERT_NE(pointer, nullptr);
         const Words mapping(pointer, kBytes);
         EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, " + pair)));
         EXPECT_TRUE(copy_reads(mapping, pattern("exporter, " + pair)));
         mapping.fill(pattern("importer, " + pair));
         me.signal("written: " + pair);
-        if (opened == kRuntime)
-          EXPECT_SUCCESS(cudaIpcCloseMemHandle(pointer));
-        else
-          EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(
-              reinterpret_cast<CUdeviceptr>(pointer)));
+        close_by(opened, pointer);
+        EXPECT_FALSE(is_known(pointer)) << "it is closed";
       }
     }
+  });
+  scenario.run(20s);
+}
+
+// Opens and closes of both APIs count as one.
+TEST(ContextsAndApis, BothApisCountTheSameOpens) {
+  covers("LMEM-39");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    for (const Api first : kApis) {
+      const Api second = first == kRuntime ? kDriver : kRuntime;
+      SCOPED_TRACE(pair_of(first, second));
+      void* const pointer = open_by(first, handle);
+      EXPECT_EQ(open_by(second, handle), pointer);
+      close_by(second, pointer);
+      const Words mapping(pointer, kBytes);
+      ASSERT_TRUE(is_known(pointer)) << "one open is left";
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      close_by(first, pointer);
+      EXPECT_FALSE(is_known(pointer)) << "it is closed";
+    }
+    me.signal("closed");
   });
   scenario.run(20s);
 }
@@ -215,7 +257,7 @@ static void exports_events_by_both_apis(Role& me) {
 TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   covers("LEVT-25");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exports_events_by_both_apis);
 

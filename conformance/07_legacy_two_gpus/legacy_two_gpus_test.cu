@@ -61,9 +61,10 @@ void lends_both_ways(Role& me) {
   me.wait("closed");
 }
 
-// The pointer queries return what the mapping is and where it is.
+// The pointer queries return the kind and the place of the mapping.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
-  // Memory of this process is asked about first: it is not what is meant.
+  // First asks about memory of this process, to make sure that the answers
+  // differ.
   const DeviceBuffer own(kBytes);
   Sentinel<cudaPointerAttributes> of_own, of_mapping;
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_own.out(), own.data));
@@ -185,6 +186,9 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
 
     const auto importer = [from, to](Role& me) {
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+      int current = -1;
+      CALL(cudaGetDevice(&current));
+      EXPECT_EQ(current, to) << "an open makes no other device current";
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
       mapping.fill(pattern("importer"));
@@ -315,7 +319,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
   needs(gpus(4), legacy_memory, peer_access);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     int count = 0;
@@ -389,13 +393,13 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                     LegacyMapping mapping(handle, kBytes);
                     mapping.close();
                   });
-                  // What the open enabled has ended: an explicit enable
+                  // The peer access of the open has ended: an explicit enable
                   // succeeds again.
                   EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
                   LegacyMapping mapping(handle, kBytes);
                   EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
                   mapping.close();
-                  // The close takes what the open enabled, and no more.
+                  // The close ends only the peer access that the open enabled.
                   EXPECT_CODE(cudaErrorPeerAccessAlreadyEnabled,
                               cudaDeviceEnablePeerAccess(0, 0));
                   EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
@@ -410,7 +414,7 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
 TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
   covers("LMEM-36");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     me.send_bytes("uuid", uuid_of(0));
     lends(pattern("exporter"), kBytes)(me);

@@ -27,20 +27,24 @@ void nothing(const SharedEvent&) {}
 
 /// An exporter that writes `written` and records after a latch, which it
 /// releases once the importer has said `ready`. `looks_on` runs while the latch
-/// holds, `looks_back` once the work is done.
+/// holds, `looks_back` once the work is done. All of it is in a stream of its
+/// own, or in the default stream.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
-    void (*looks_back)(const SharedEvent&) = nothing) {
+    void (*looks_back)(const SharedEvent&) = nothing,
+    bool in_default_stream = false) {
   return [=](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("old"));
-    const Stream stream;
+    const Stream own;
+    const cudaStream_t stream = in_default_stream ? cudaStream_t{} : own;
     const SharedEvent event;
+    const Handles handles{buffer.legacy_handle(), event.handle()};
     Latch latch;
     latch.hold(stream);
     buffer.queue_fill(written, stream);
     CALL(cudaEventRecord(event, stream));
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+    me.send("handles", handles);
 
     for (int i = 0; i < kLooks; ++i) {
       me.wait("look");
@@ -72,7 +76,7 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   static_assert(sizeof(cudaIpcEventHandle_t) == 64);
   static_assert(sizeof(CUipcEventHandle) == 64);
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     cudaEvent_t event = nullptr;
     EXPECT_SUCCESS(cudaEventCreateWithFlags(
@@ -129,7 +133,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -157,11 +161,45 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   scenario.run(30s);
 }
 
+// The same in the default streams of both processes.
+TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario;
+  scenario.role("exporter", records_late(written, nothing, nothing, true));
+
+  scenario.role("importer", [written](Role& me) {
+    const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
+    launch_copy(by_kernel, by_copy, nullptr);  // loads the kernel
+    CALL(cudaDeviceSynchronize());
+    const auto handles = me.receive<Handles>("handles");
+    LegacyMapping mapping(handles.memory, kBytes);
+    SharedEvent event(handles.event);
+    EXPECT_SUCCESS(cudaStreamWaitEvent(nullptr, event, 0));
+    CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
+                         cudaMemcpyDeviceToDevice, nullptr));
+    launch_copy(by_kernel, mapping, nullptr);
+    look_on(me);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(nullptr));
+    me.signal("ready");
+
+    EXPECT_TRUE(passes(nullptr));
+    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
+    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
+    event.destroy();
+    mapping.close();
+    me.signal("closed");
+  });
+
+  scenario.run(30s);
+}
+
 TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   covers("LEVT-08");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
 
   scenario.role("importer", [written](Role& me) {
@@ -187,7 +225,7 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   covers("LEVT-09");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(
                                 written,
                                 [](const SharedEvent& event) {
@@ -227,7 +265,7 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     EXPECT_TRUE(passes(stream));
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;
@@ -321,7 +359,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
 TEST(EventHandle, EveryThreadMayUseTheEvent) {
   covers("LEVT-27");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream;
@@ -375,12 +413,12 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.run(30s);
 }
 
-// Two events of one process, each with a stream of its own, opened in another
-// order than they were made.
+// Two events of one process, each with its own stream; the importer opens them
+// in another order than they were made.
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream_a, stream_b;

@@ -149,7 +149,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   covers("LEVT-10");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("importer");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", waits_for_the_importers_record);
 
@@ -201,7 +201,7 @@ static void importer_keeps_the_record(Role& me) {
 
   me.wait("recorded 2");
   early_latch.release();
-  EXPECT_TRUE(passes(early)) << "the wait from before the first record";
+  ASSERT_TRUE(passes(early)) << "the wait from before the first record";
   first_latch.release();
   EXPECT_TRUE(passes(first)) << "the wait for the first record";
   EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
@@ -225,7 +225,7 @@ static void importer_keeps_the_record(Role& me) {
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -266,7 +266,7 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   covers("LEVT-13");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Stream stream;
@@ -281,6 +281,10 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
     CALL(cudaEventRecord(event, stream));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     me.signal("recorded 2");
+    for (int i = 0; i < kLooks; ++i) {
+      me.wait("look");
+      me.signal("looked");
+    }
     me.wait("asked 2");
     latch.release();
     EXPECT_TRUE(passes(stream));
@@ -293,10 +297,18 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
     SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
     me.wait("recorded 1");
     EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
     me.signal("asked 1");
     me.wait("recorded 2");
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    HostWait waiter(event);
+    for (int i = 0; i < kLooks; ++i) {
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+      me.signal("look");
+      me.wait("looked");
+    }
+    EXPECT_FALSE(waiter.returned()) << "of the first record";
     me.signal("asked 2");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
     me.wait("done");
     EXPECT_SUCCESS(cudaEventQuery(event));
     event.destroy();
@@ -348,7 +360,7 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   covers("LEVT-14");
   needs(gpus(1), legacy_memory, legacy_events);
   static_assert(kRounds % kHeldRounds == 0);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exporter_plays_many_rounds);
 
@@ -419,7 +431,7 @@ static void exporter_writes_many_rounds(Role& me) {
 TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
   covers("LEVT-15");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", exporter_writes_many_rounds);
 
@@ -460,7 +472,7 @@ TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
 TEST(EventPingPong, OneRecordReleasesAllImporters) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -563,12 +575,12 @@ static void waits_for_its_siblings(Role& me) {
   me.wait("closed", kSiblings - 1);
 }
 
-// Each writes a word of its own round by round and reads those of all others
-// after a wait for each of their events.
+// In each round each process writes its own word. It waits for the events of
+// all others and reads their words.
 TEST(EventPingPong, SiblingsWaitForOneAnother) {
   covers("LEVT-19");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.roles("sibling", kSiblings, waits_for_its_siblings);
 
@@ -605,7 +617,7 @@ static void importer_stays(Role& me) {
 TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
   covers("LEVT-20");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);

@@ -1,5 +1,5 @@
-// What an interprocess event refuses, and what nobody promises.
-// Mirror of samples/12_event_refusals.
+// What an interprocess event refuses, and what the documentation does not
+// promise. Mirror of samples/12_event_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
@@ -134,7 +134,7 @@ std::string answer(const char* call, Code code) {
 TEST(EventRefusals, InterprocessWithoutDisableTiming) {
   covers("LEVT-02");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     CALL(cudaFree(nullptr));
     for (const unsigned flags :
@@ -182,7 +182,7 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
 TEST(EventRefusals, HandlesThatNameNoEvent) {
   covers("LEVT-04");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late());
 
   scenario.role("importer", [](Role& me) {
@@ -207,7 +207,7 @@ TEST(EventRefusals, HandlesThatNameNoEvent) {
 TEST(EventRefusals, OpenInTheExportingProcess) {
   covers("LEVT-05");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role(
       "exporter", records_late([](const SharedEvent& event) {
         const cudaIpcEventHandle_t handle = event.handle();
@@ -262,7 +262,7 @@ TEST(EventRefusals, ElapsedTime) {
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(context_is_usable());
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const SharedEvent event;
@@ -352,8 +352,8 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   ADD_FAILURE() << "the importer died of cudaStreamWaitEvent";
 }
 
-// Keep the exported event until every importer has destroyed its own: what is
-// seen here is no promise.
+// Keep the exported event until every importer has destroyed its own: what this
+// test observes is no promise.
 TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   covers("LEVT-21");
   needs(gpus(1), legacy_events);
@@ -404,7 +404,7 @@ TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
 TEST(EventRefusals, LaunchAttributes) {
   covers("LEVT-23");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event, plain(cudaEventDisableTiming);
     const DeviceBuffer word(sizeof(uint32_t));
@@ -459,7 +459,7 @@ TEST(EventRefusals, CaptureIntoAGraph) {
   needs(gpus(1), legacy_events);
   Scenario scenario;
 
-  // Each call in a capture of its own, which the call may spoil.
+  // Each call has its own capture, because the call may invalidate it.
   const auto try_capture = [](Role& me, cudaEvent_t event) {
     const Stream stream;
     const auto capture = [&](const char* what, auto call) {
@@ -563,7 +563,7 @@ TEST(EventRefusals, AsManyAsThereIsRoomFor) {
 TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   covers("LEVT-29");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event, plain(cudaEventDisableTiming);

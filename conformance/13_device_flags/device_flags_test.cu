@@ -19,6 +19,7 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWordBytes = 4096;  // one word is used
 constexpr uint32_t kRounds = 50;
+constexpr int kLooks = 20;
 
 CUresult wait_for(const Words& word, uint32_t value, cudaStream_t stream,
                   unsigned flags = CU_STREAM_WAIT_VALUE_EQ) {
@@ -97,7 +98,7 @@ void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
 // counts wrong values and writes the word in return. All of it is queued at
 // once.
 void every_round_is_seen(const Way& way) {
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [way](Role& me) {
     const DeviceBuffer data(kBytes), word(kWordBytes);
     const Stream stream;
@@ -142,7 +143,7 @@ void every_round_is_seen(const Way& way) {
 TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   covers("FLAG-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer word(kWordBytes);
     clear(word);
@@ -151,6 +152,10 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     me.wait("importer waits");
     EXPECT_SUCCESS(write(word, 6, stream));
     EXPECT_TRUE(passes(stream));
+    uint32_t seen[2] = {};
+    CALL(cudaMemcpy(seen, word.data, sizeof seen, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(seen[0], 6u);
+    EXPECT_EQ(seen[1], 0u) << "the word after it";
     me.signal("6 is written");
     me.wait("importer still waits");
     EXPECT_SUCCESS(write(word, 7, stream));
@@ -216,10 +221,17 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
       EXPECT_SUCCESS(write(word, one.holds, writes));
       EXPECT_TRUE(passes(writes));
       EXPECT_SUCCESS(wait_for(word, one.value, waits, one.flags));
-      EXPECT_TRUE(passes(writes));
+      // The wait has its turn meanwhile.
+      for (int look = 0; look < kLooks; ++look) {
+        EXPECT_SUCCESS(write(word, one.holds, writes));
+        ASSERT_TRUE(passes(writes));
+      }
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(waits));
       EXPECT_SUCCESS(write(word, one.lets_pass, writes));
       EXPECT_TRUE(passes(waits));
+      // Each condition holds for its own value: no stream stays behind.
+      EXPECT_SUCCESS(write(word, one.value, writes));
+      ASSERT_TRUE(passes(waits));
     }
   });
   scenario.run(30s);
@@ -283,15 +295,15 @@ TEST(DeviceFlags, AWordInAPoolIsObserved) {
 TEST(DeviceFlags, ManagedMemoryIsRefused) {
   covers("FLAG-05");
   needs(gpus(1), managed);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     void* memory = nullptr;
     CALL(cudaMallocManaged(&memory, kWordBytes));
     const Words word(memory, kWordBytes);
     clear(word);
     const Stream stream;
-    // A condition that holds, and the value that is there: nothing hangs and
-    // nothing changes where the call is not refused.
+    // The condition is true and the value is the present one. So nothing hangs
+    // and nothing changes if the call is not refused.
     EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
                                                CU_STREAM_WAIT_VALUE_EQ),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);

@@ -24,7 +24,7 @@ constexpr size_t kWordsOfVariable = 1024;
 __managed__ uint32_t managed_words[kWordsOfVariable];
 __device__ uint32_t device_words[kWordsOfVariable];
 
-// What CUDA says of a pointer; all zero where it does not know it.
+// CUDA's answers about a pointer; all zero if CUDA does not know it.
 struct Attributes {
   unsigned legacy = 0;
   unsigned long long types = 0;
@@ -114,7 +114,7 @@ void expect_not_shareable(cudaMemPoolProps wanted) {
 TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
   covers("MNGD-01");
   needs(gpus(1), legacy_memory, managed);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     void* memory = nullptr;
     CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachGlobal));
@@ -138,7 +138,7 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
 TEST(ManagedRejection, AManagedVariableHasNoHandle) {
   covers("MNGD-02");
   needs(gpus(1), legacy_memory, managed);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
     expect_no_handle(me, "__managed__ variable", managed_words,
@@ -151,7 +151,7 @@ TEST(ManagedRejection, AManagedVariableHasNoHandle) {
 TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
   covers("MNGD-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const auto expect = [&](const std::string& kind, void* host) {
       expect_no_handle(me, kind, host);
@@ -186,7 +186,7 @@ TEST(ManagedRejection, PinnedHostMemoryHasNoHandle) {
 TEST(ManagedRejection, OtherNumbersHaveNoHandle) {
   covers("MNGD-04");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer exportable(kBytes);
     static int variable;
@@ -228,7 +228,7 @@ TEST(ManagedRejection, AVariableOfTheDevice) {
 TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
   covers("MNGD-06");
   needs(gpus(1), legacy_memory, pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const AsyncBuffer common(kBytes);
     CALL(cudaStreamSynchronize(nullptr));
@@ -245,7 +245,7 @@ TEST(ManagedRejection, StreamOrderedMemoryHasNoHandle) {
 TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
   covers("MNGD-06");
   needs(gpus(1), legacy_memory, pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     const AsyncBuffer buffer = allocated_from(pool);
@@ -259,7 +259,7 @@ TEST(ManagedRejection, MemoryOfAPoolToShareHasNoHandle) {
 TEST(ManagedRejection, MappedMemoryHasNoHandle) {
   covers("MNGD-07");
   needs(gpus(1), legacy_memory, vmm, vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
       const CUmemAllocationProp wanted = chunk_of(0, types);
@@ -325,7 +325,7 @@ TEST(ManagedRejection, PitchedMemoryIsWholeIfItTravels) {
 TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
   covers("MNGD-09");
   needs(gpus(1), legacy_memory, pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaGraph_t graph = nullptr;
     CALL(cudaGraphCreate(&graph, 0));
@@ -356,7 +356,7 @@ TEST(ManagedRejection, MemoryOfAGraphHasNoHandle) {
 TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
   covers("MNGD-10");
   needs(gpus(1), host_pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const auto wanted = pool_at(kHost, cudaMemHandleTypeNone);
     expect_not_shareable(wanted);
@@ -372,7 +372,7 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
 TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
   covers("MNGD-10");
   needs(gpus(1), host_vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     wanted.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
@@ -397,7 +397,7 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
 TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const auto here = [](cudaMemLocationType type, int id) {
       const Pool pool(pool_at({type, id}, cudaMemHandleTypeNone));
@@ -420,7 +420,7 @@ TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
 TEST(ManagedRejection, AChunkHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     CALL(cudaFree(nullptr));
     const auto at = [](CUmemLocationType location, int id,
@@ -452,7 +452,7 @@ TEST(ManagedRejection, AChunkHasNoCurrentNumaNode) {
 TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
   covers("MNGD-12");
   needs(gpus(1), numa_pools, pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(pool_at({cudaMemLocationTypeHostNuma, numa_node()},
@@ -483,7 +483,7 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
 TEST(ManagedRejection, AManagedPoolCannotBeShared) {
   covers("MNGD-13");
   needs(gpus(1), pools, managed);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaMemPoolProps wanted = pool_properties();
     wanted.allocType = cudaMemAllocationTypeManaged;

@@ -1,4 +1,4 @@
-// What a handle of a small allocation gives away besides it.
+// What else a handle of a small allocation shares.
 // Mirror of samples/21_suballocation_leak.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -83,9 +83,8 @@ const char* at_distance(const Words& from, int64_t bytes) {
   return reinterpret_cast<const char*>(from.data) + bytes;
 }
 
-// Where a search begins at the neighbour, and which way it goes: a kernel that
-// the GPU stops ends it, so the four searches together find what is mapped of
-// it, wherever that is.
+// Where a search of the neighbour begins, and its direction. A search ends when
+// its kernel faults, so four searches together find every part that is mapped.
 struct Search {
   const char* name;
   bool before, from_far;
@@ -209,7 +208,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
     me.wait_for_end("importer");
-    // Whatever the importer could do, both sides report the same.
+    // Both sides report the same, even if the importer could do more.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
@@ -298,7 +297,7 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
 TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   covers("SUBA-05");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   static constexpr int kCount = 32;
   static constexpr size_t kBytes = 512;
   static const auto number = [](int i) {
@@ -337,7 +336,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
 TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
   covers("SUBA-06");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer a(kSmall), b(kSmall);

@@ -1,4 +1,4 @@
-// What the attributes of a pointer say about sharing is what the export does.
+// The attributes of a pointer say about sharing exactly what the export does.
 // Mirror of samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -43,7 +43,7 @@ void expect_attribute_is_true(const char* kind, void* memory) {
 TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
   covers("LMEM-37");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer buffer(kBytes), small(kSmall);
     expect_attribute_is_true("cudaMalloc", buffer.data);
@@ -84,7 +84,7 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
 TEST(PointerAttributes, TheAttributeIsTrueOfMappedMemory) {
   covers("LMEM-37");
   needs(gpus(1), legacy_memory, vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     CALL(cudaFree(nullptr));
     CUmemAllocationProp wanted{};
@@ -112,7 +112,7 @@ TEST(PointerAttributes, TheAttributeIsTrueOfMappedMemory) {
 TEST(PointerAttributes, TheAttributeIsTrueOfAnImport) {
   covers("LMEM-37");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
@@ -127,7 +127,7 @@ TEST(PointerAttributes, TheAttributeIsTrueOfAnImport) {
 TEST(PointerAttributes, OtherMemoryAllowsNoHandleType) {
   covers("MNGD-14");
   needs(gpus(1), managed, pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const auto expect_none = [&](const char* kind, void* memory) {
       EXPECT_EQ(allowed_types(memory), 0u) << kind;
@@ -162,7 +162,7 @@ TEST(PointerAttributes, OtherMemoryAllowsNoHandleType) {
 TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
   covers("MNGD-14");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     for (const auto types : {CU_MEM_HANDLE_TYPE_NONE, kFd}) {
       SCOPED_TRACE("handle type " + std::to_string(types));
@@ -185,7 +185,7 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
 TEST(PointerAttributes, WhatMemoryOfAPoolToShareAllows) {
   covers("MNGD-14");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     const AsyncBuffer buffer(pool, kBytes);

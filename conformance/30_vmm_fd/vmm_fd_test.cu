@@ -52,7 +52,7 @@ std::string ptrace_scope() {
 TEST(VmmFd, KernelOfTheImporterReadsWhatTheExporterWrote) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", reads_chunk(pattern("exporter"), kernel_reads));
   scenario.run(20s);
@@ -61,7 +61,7 @@ TEST(VmmFd, KernelOfTheImporterReadsWhatTheExporterWrote) {
 TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", reads_chunk(pattern("exporter"), copy_reads));
   scenario.run(20s);
@@ -78,7 +78,7 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
   const auto last = [](const Mapping& mapping) {
     return Words(mapping.data + kFourGib / sizeof(uint32_t), granule());
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const Chunk chunk = Chunk::create(whole());
@@ -107,7 +107,7 @@ TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
 TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   covers("VMM-07");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -146,7 +146,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
 TEST(VmmFd, EveryThreadMayShareChunks) {
   covers("VMM-43");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -181,6 +181,14 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
     const Mapping mapping(chunks[1], bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    const CUmemAccessDesc access = access_for(0);
+    EXPECT_EQ(in_a_thread([&] {
+                return DRIVER(cuMemSetAccess)(mapping.address(), bytes, &access,
+                                              1);
+              }),
+              CUDA_SUCCESS);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+        << "after the thread that gave access";
     in_two_threads(
         [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
     for (int i = 0; i < 2; ++i) {
@@ -306,7 +314,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
     me.signal("done");
   });
 
-  // The programming guide shows &fd, so what it does is worth knowing.
+  // The programming guide shows &fd, so the test notes what that does.
   scenario
       .role("importer by address",
             [](Role& me) {
@@ -334,7 +342,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
 TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
   covers("VMM-13");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
 
   scenario.role("importer", [](Role& me) {
@@ -359,7 +367,7 @@ TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
 TEST(VmmFd, TwoImportsMayDifferAndEachCounts) {
   covers("VMM-14");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
 
   scenario.role("importer", [](Role& me) {
@@ -411,8 +419,8 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 
 // --- how it travels ---------------------------------------------------------
 
-// SCM_RIGHTS is what every other test of this file uses, too; here it is held
-// against pidfd_getfd, which fetches instead of being sent.
+// All other tests of this file use SCM_RIGHTS. This one compares it with
+// pidfd_getfd, by which a process fetches a descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);

@@ -49,8 +49,8 @@ uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
-// What happens to a kernel that touches memory without access. After a fault
-// the context is lost, so the role ends next.
+// The result of a kernel that uses memory without access. After a fault the
+// context is lost, so the role has to end.
 void expect_fault(Role& me, const char* kernel) {
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   me.observe(std::string(kernel) + ": " + name_of(code));
@@ -78,7 +78,7 @@ bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   return code == CUDA_SUCCESS;
 }
 
-// A mapping that nobody may use yet.
+// A mapping without access.
 struct Mapped {
   Reservation range;
   Mapped(const Chunk& chunk, size_t bytes) : range(bytes) {
@@ -159,7 +159,7 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
 TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
   covers("VMM-18");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const Chunk chunk =
@@ -174,7 +174,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
 
-    // A second mapping, of its own memory, has access of its own.
+    // A second mapping of its own memory has its own access.
     const Mapped other(
         Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
     EXPECT_EQ(access_at(other.address()), kNone);
@@ -182,6 +182,12 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     const Words beside = words_at(other.address(), bytes);
     beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+
+    // So has another mapping of the same memory.
+    const Mapped alias(chunk, bytes);
+    EXPECT_EQ(access_at(alias.address()), kNone);
+    EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
+    EXPECT_EQ(access_at(alias.address()), kNone) << "other addresses";
 
     // And what was given can be taken away, from each by itself.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
@@ -198,7 +204,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
 TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
   covers("VMM-19");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -292,7 +298,7 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
 TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
   covers("VMM-21");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk =
@@ -302,7 +308,7 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     range.map(2 * bytes, bytes, chunk);
     const CUmemAccessDesc access = access_for(0);
     const auto expect_refusal = [&](const char* what, size_t from, size_t to) {
-      SCOPED_TRACE(what);
+      me.signal(what);
       EXPECT_REFUSED(DRIVER(cuMemSetAccess)(range.at(from * bytes),
                                             (to - from) * bytes, &access, 1),
                      CUDA_ERROR_INVALID_VALUE);
@@ -338,7 +344,7 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
 TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   covers("VMM-22");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
@@ -425,7 +431,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
 TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   covers("VMM-24");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
@@ -465,7 +471,7 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
 TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   covers("VMM-25");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -484,12 +490,18 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     const size_t bytes = granule();
     const Chunk one = Chunk::import(me.receive_descriptor("chunk 1"));
     const Chunk two = Chunk::import(me.receive_descriptor("chunk 2"));
-    const Reservation range(bytes);
+    const Chunk neighbour = Chunk::create(bytes);
+    const Reservation range(2 * bytes);
     const Words words = words_at(range.at(0), bytes);
+    const Words beside = words_at(range.at(bytes), bytes);
     range.map(0, bytes, one);
-    allow(range.at(0), bytes);
+    range.map(bytes, bytes, neighbour);
+    allow(range.at(0), 2 * bytes);
+    beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("chunk 1")));
     EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), bytes));
+    EXPECT_EQ(access_at(range.at(bytes)), 3u) << "of the range beside it";
+    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
 
     EXPECT_SUCCESS(DRIVER(cuMemMap)(range.at(0), bytes, 0, two.handle(), 0));
     EXPECT_EQ(access_at(range.at(0)), kNone) << "of the mapping before";
@@ -498,6 +510,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     EXPECT_TRUE(copy_reads(words, pattern("chunk 2")));
     words.fill(pattern("by the importer"));
     range.unmap(0, bytes);
+    range.unmap(bytes, bytes);
     me.signal("done");
   });
   scenario.run(20s);
@@ -536,7 +549,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                    CUDA_ERROR_INVALID_VALUE);
   });
 
-  // What the guide forbids without naming a code.
+  // Calls that the guide forbids without naming a code.
   scenario
       .role("one that frees too early",
             [](Role& me) {
@@ -556,7 +569,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   const auto name_of_chunk = [](int k) { return "chunk " + std::to_string(k); };
 
   scenario.role("exporter", [=](Role& me) {
@@ -605,7 +618,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
 TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   covers("VMM-36");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -637,8 +650,8 @@ TEST(VmmAccess, TwoAddressesOfOneChunkAgreeBetweenKernels) {
   scenario.run(20s);
 }
 
-// Without the fence the value is undefined, so nothing asks for it; with the
-// fence it is what the same thread wrote.
+// Without the fence the value is undefined, so it is not read. With the fence
+// it is the value that the same thread wrote.
 TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
   covers("VMM-37");
   needs(gpus(1), vmm);
@@ -668,7 +681,7 @@ TEST(VmmAccess, OneKernelNeedsAFenceBetweenAliases) {
 TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
   covers("VMM-31");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
@@ -725,7 +738,7 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
 TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   covers("VMM-32");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
@@ -756,7 +769,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(context_is_usable());
 
-    // It is a reference of its own: it outlives the import's.
+    // It is a separate reference, which stays after the import's is released.
     range.unmap(2 * bytes, bytes);
     range.unmap(0, bytes);
     chunk.release();
@@ -793,7 +806,7 @@ static void creates_memory_with_flags(Role& me) {
   mapping.fill(pattern("exporter"));
   me.send_descriptor("descriptor", chunk.descriptor().get());
 
-  // Compression is a hint: what came of it is read back.
+  // Compression is a hint: the test asks whether the memory got it.
   const int compresses =
       attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
   CUmemAllocationProp compressible = chunk_of(0);
@@ -814,7 +827,7 @@ static void creates_memory_with_flags(Role& me) {
 TEST(VmmAccess, FlagsAreRequests) {
   covers("VMM-39");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", creates_memory_with_flags);
 
@@ -903,7 +916,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
 TEST(VmmAccess, UnsuitableLocationsGetNoAccess) {
   covers("VMM-34");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const size_t bytes = granule();
     const Mapped mapped(

@@ -1,6 +1,6 @@
-// Memory of cuMemCreate lives as long as a handle, a mapping or a descriptor
-// of it does, whoever holds them and whoever has died.
-// Mirror of samples/32_vmm_lifetime.
+// Memory of cuMemCreate lives as long as any process has a handle, a mapping or
+// a descriptor of it, even if other processes have died. Mirror of
+// samples/32_vmm_lifetime.
 //
 // IPCLAB_ROUNDS is how often ManyRoundsLeaveNothingBehind shares a chunk: 500
 // without it, 10000 for a thorough look.
@@ -48,7 +48,7 @@ class Process {
   Descriptor handle_;
 };
 
-// A third process that takes what has been freed once `step` has happened.
+// A third process that takes all freed memory after `step`.
 std::function<void(Role&)> takes_freed_memory_after(const char* step) {
   return [step](Role& me) {
     CALL(cudaFree(nullptr));
@@ -78,8 +78,8 @@ struct Large {
   Words seen() const { return Words(mapping.data, granule()); }
 };
 
-// A descriptor in a message that nobody has received: the returned socket is
-// where it waits.
+// A descriptor in a message that nobody has received; it waits in the returned
+// socket.
 Descriptor put_into_a_socket(const Descriptor& descriptor) {
   int ends[2] = {-1, -1};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);

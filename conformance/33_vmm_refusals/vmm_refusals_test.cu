@@ -32,12 +32,12 @@ const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// Those of cudaMemPoolImportFromShareableHandle and its driver call.
+// The codes of cudaMemPoolImportFromShareableHandle and its driver call.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};
 
-// A descriptor and what it is.
+// A descriptor and its kind.
 struct Candidate {
   std::string what;
   Descriptor owned;  // or none, for numbers that nobody owns
@@ -118,7 +118,7 @@ Outcome import_as_pool(Role& me, int descriptor) {
 TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
   covers("VMM-04");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     const size_t whole = granule(wanted);
@@ -140,7 +140,7 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
 TEST(VmmRefusals, ReservedArgumentsAreZero) {
   covers("VMM-05");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const CUmemAllocationProp wanted = chunk_of(0);
     const size_t bytes = granule(wanted);
@@ -242,7 +242,7 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
   needs(gpus(1), vmm_fd);
   static constexpr char kTable[] =
       "cuMemImportFromShareableHandle of a descriptor that is no allocation";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
     for (const Candidate& candidate : foreign_descriptors()) {
@@ -258,8 +258,8 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
     tabulate(kTable, importer.last_step, outcome_of(importer));
 }
 
-// The same attempts for what is undisputed, whatever the codes are: no
-// success, nothing harmed, nothing left open.
+// The same attempts, with any code: none may succeed, harm anything, or leave
+// anything open.
 TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   covers("VMM-11");
   needs(gpus(1), vmm_fd);
@@ -297,7 +297,7 @@ TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
   covers("VMM-12");
   needs(gpus(1), vmm_fd, pool_fd);
   static constexpr char kTable[] = "a descriptor of the other kind";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();

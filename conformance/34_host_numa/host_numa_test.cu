@@ -39,7 +39,7 @@ void allow_cpu(const Mapping& mapping, CUmemLocation node) {
 TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
   covers("MNGD-15");
   needs(gpus(1), numa_vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
@@ -118,7 +118,7 @@ static void lends_from_a_pool_of_a_node(Role& me) {
 TEST(HostNuma, AGpuOfEachProcessWorksInAPoolOfANode) {
   covers("MNGD-12");
   needs(gpus(1), numa_pools, pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", lends_from_a_pool_of_a_node);
 

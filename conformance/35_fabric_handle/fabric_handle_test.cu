@@ -63,7 +63,7 @@ std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   };
 }
 
-// A pool that exports to fabric handles; null where pools do not.
+// A pool that exports to fabric handles; null if pools cannot.
 class FabricPool {
  public:
   FabricPool() {
@@ -107,7 +107,7 @@ CUresult import_from(CUmemFabricHandle handle,
 TEST(FabricHandle, CreationNeedsAChannel) {
   covers("FABR-02");
   needs(gpus(1), vmm);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const int supported =
         attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
@@ -147,7 +147,7 @@ TEST(FabricHandle, CreationNeedsAChannel) {
 TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
   covers("FABR-03");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_by_fabric());
   scenario.role("importer", [](Role& me) {
     const std::vector<CUmemFabricHandle> copies(
@@ -164,7 +164,7 @@ TEST(FabricHandle, ACopyOfAHandleIsAsGood) {
 TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   covers("FABR-04");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule(fabric_memory());
@@ -200,7 +200,7 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
 TEST(FabricHandle, APoolsHandleSharesAsWell) {
   covers("FABR-04");
   needs(gpus(1), fabric, pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
@@ -254,7 +254,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
     me.send("has pool", pool != nullptr);
     lends_by_fabric()(me);
   });
-  // On a GPU: where all users may open a channel there is nothing to refuse.
+  // On a GPU: if all users may open a channel, no import has to be refused.
   scenario
       .role("importer without rights",
             [](Role& me) {
@@ -328,8 +328,8 @@ TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
   scenario.run(20s);
 }
 
-// What a stale handle does is not documented. That it does not open other
-// memory is not disputed.
+// The documentation does not say what a stale handle does, but it must not open
+// other memory.
 TEST(FabricHandle, AHandleKeepsNoMemory) {
   covers("FABR-07");
   needs(gpus(1), fabric);

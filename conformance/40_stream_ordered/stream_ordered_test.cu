@@ -26,7 +26,8 @@ T judged_attribute(const Words& words, CUpointer_attribute which) {
   return value.value;
 }
 
-// What the driver says of stream-ordered memory: no context, the GPU, the pool.
+// The driver's attributes of stream-ordered memory: no context, the GPU, the
+// pool.
 void expect_place(const Words& words, int device, cudaMemPool_t pool) {
   EXPECT_EQ(judged_attribute<CUcontext>(words, CU_POINTER_ATTRIBUTE_CONTEXT),
             nullptr);
@@ -42,7 +43,7 @@ void expect_place(const Words& words, int device, cudaMemPool_t pool) {
 TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
   covers("SOMA-02");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Stream stream;
     const AsyncBuffer first(kBytes, stream);
@@ -127,8 +128,8 @@ static void uses_memory_in_a_second_stream(Role&) {
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
-  // By a synchronise or a query of the host, without an event. What the host
-  // waits for goes on only while it waits.
+  // By a synchronise or a query of the host, without an event. The work goes on
+  // only while the host waits for it.
   for (const bool whole_device : {false, true}) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
     AsyncBuffer seen(kBytes, first);
@@ -159,7 +160,7 @@ static void uses_memory_in_a_second_stream(Role&) {
 TEST(StreamOrdered, AnotherStreamUsesWhatItIsOrderedBehind) {
   covers("SOMA-04");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", uses_memory_in_a_second_stream);
   scenario.run(60s);
 }
@@ -180,7 +181,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
-    // The free has its turn after what the stream does before it.
+    // The free comes after the earlier work of its stream.
     WrongWords wrong;
     Latch latch;
     latch.hold(stream);
@@ -266,7 +267,7 @@ TEST(StreamOrdered, AttributesOfFreedMemory) {
 TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
   covers("SOMA-28");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("asker", [](Role&) {
     cudaMemPool_t preset = nullptr;
     CALL(cudaDeviceGetDefaultMemPool(&preset, 0));

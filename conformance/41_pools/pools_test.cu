@@ -60,7 +60,7 @@ int64_t told(cudaMemPool_t pool, int which) {
 TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   covers("SOMA-07");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     EXPECT_EQ(current_pool(), default_pool());
     expect_from(default_pool(), AsyncBuffer(kBytes));
@@ -78,10 +78,31 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   scenario.run(20s);
 }
 
+TEST(Pools, EachGpuHasACurrentPoolOfItsOwn) {
+  covers("SOMA-07");
+  needs(gpus(2), pools);
+  Scenario scenario;
+  scenario.role("allocator", [](Role&) {
+    const Pool on_0, on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, on_0));
+    EXPECT_EQ(current_pool(1), default_pool(1));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_EQ(current_pool(0), on_0);
+    EXPECT_EQ(current_pool(1), on_1);
+    expect_from(on_0, AsyncBuffer(kBytes));
+    CALL(cudaSetDevice(1));
+    expect_from(on_1, AsyncBuffer(kBytes));
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool(0)));
+    EXPECT_EQ(current_pool(1), on_1);
+    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, default_pool(1)));
+  });
+  scenario.run(20s);
+}
+
 TEST(Pools, ANamedPoolServesOneCall) {
   covers("SOMA-08");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool own;
     expect_from(own, AsyncBuffer(own, kBytes));
@@ -126,7 +147,8 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
 
-    // Where it is local it may be current, and the other device has its own.
+    // It may be current on its own device, and the other device has its own
+    // pool.
     EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
     EXPECT_EQ(current_pool(1), on_1);
     EXPECT_EQ(current_pool(0), default_pool(0));
@@ -140,7 +162,7 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
 TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     Pool own;
     CALL(cudaDeviceSetMemPool(0, own));
@@ -166,7 +188,7 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
 TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
   covers("SOMA-11");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("creator", [](Role&) {
     const auto expect_no_pool = [](const char* what,
                                    const cudaMemPoolProps& wanted) {
@@ -200,7 +222,7 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
 TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
   covers("SOMA-12");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("owner", [](Role& me) {
     const Pool pool;
     const AsyncBuffer older(pool, kBytes);
@@ -247,7 +269,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtNone);
     EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(1));
   });
-  // What the query says, and what a kernel may do.
+  // The answer of the query, and the result of a kernel.
   for (const char* pool_of_it : {"own pool", "default pool"})
     scenario.role(std::string("trespasser in its ") + pool_of_it, [=](Role&) {
       const Pool own;
@@ -298,7 +320,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
 TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
   covers("SOMA-15");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("owner", [](Role& me) {
     const int devices = device_count();
     std::vector<int> strangers{devices};
@@ -406,7 +428,7 @@ static void asks_for_pools_by_place(Role& me) {
 TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   covers("SOMA-32");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("asker", asks_for_pools_by_place);
   scenario.run(20s);
 }
@@ -414,7 +436,7 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
 TEST(Pools, APoolTellsHowItWasMade) {
   covers("SOMA-35");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     constexpr size_t kLargest = 64 << 20;
     const Pool shared(shareable(kLargest)), own, unlimited(shareable(0));

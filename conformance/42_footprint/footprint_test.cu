@@ -46,7 +46,7 @@ void fill_and_empty(cudaMemPool_t pool) {
 TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
   covers("SOMA-16");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     const Stream stream;
     const Pool pool;
@@ -113,7 +113,7 @@ TEST(Footprint, WhatAPoolGivesBackOthersCanHave) {
 TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
   covers("SOMA-17");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool pool;
     fill_and_empty(pool);
@@ -128,6 +128,8 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
 
     EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
     EXPECT_LT(reserved(pool), kBlock);
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
+        << "a trim is no threshold";
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));
@@ -139,7 +141,7 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
 TEST(Footprint, ATrimToTheLargestNumberKeepsAll) {
   covers("SOMA-17");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool pool;
     fill_and_empty(pool);
@@ -153,7 +155,7 @@ TEST(Footprint, ATrimToTheLargestNumberKeepsAll) {
 TEST(Footprint, TrimLeavesWhatIsInUse) {
   covers("SOMA-18");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Stream stream;
     const Pool pool;
@@ -187,7 +189,7 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
 TEST(Footprint, StatisticsFollowTheProgram) {
   covers("SOMA-19");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool pool;
     set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
@@ -219,7 +221,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
 TEST(Footprint, AWatermarkTakesOnlyZero) {
   covers("SOMA-20");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool pool;
     AsyncBuffer live(pool, kBlock);
@@ -250,12 +252,12 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   scenario.run(20s);
 }
 
-// What is set, counted, trimmed or destroyed of one pool does not affect
-// another.
+// Setting, counting, trimming or destroying one pool does not affect another
+// pool.
 TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Pool first;
     Pool second;

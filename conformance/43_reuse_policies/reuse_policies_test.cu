@@ -44,8 +44,8 @@ bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
   }
 }
 
-// A block is used and freed in one stream and asked for again in another one.
-// Both fill the words in front with values of their own.
+// A block is used and freed in one stream and allocated again in another one.
+// Each stream fills the first words with its own values.
 class Handover {
  public:
   Handover(std::vector<cudaMemPoolAttr> allowed, size_t max_size = 0)
@@ -69,7 +69,7 @@ class Handover {
   }
   void order() { CALL(cudaStreamWaitEvent(second_, freed_)); }
 
-  // What the second stream gets; the code is that of the allocation.
+  // The memory that the second stream gets, and the code of its allocation.
   cudaError_t ask_again() {
     const cudaError_t code =
         NOTED(cudaMallocFromPoolAsync(&again_.data, kBlock, pool_, second_));
@@ -119,7 +119,7 @@ const char* in_words(bool reused) { return reused ? "reused" : "new memory"; }
 TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
   covers("SOMA-21");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("owner", [](Role&) {
     const Pool pool, other;
     for (const cudaMemPoolAttr policy : kPolicies) {
@@ -151,7 +151,7 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
 TEST(ReusePolicies, OneStreamReusesAtOnce) {
   covers("SOMA-22");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Stream stream;
     const Pool pool;
@@ -189,7 +189,7 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     const auto reuses = [](bool policy, bool ordered) {
       SCOPED_TRACE(std::string(policy ? "policy on" : "policy off") +
@@ -217,7 +217,7 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
 TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
   covers("SOMA-24");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     const auto reuses = [](bool policy, bool synchronise) {
       Handover handover(policy ? std::vector{cudaMemPoolReuseAllowOpportunistic}
@@ -244,7 +244,7 @@ TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
 TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
   covers("SOMA-25");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     for (const bool policy : {true, false}) {
       SCOPED_TRACE(policy ? "policy on" : "policy off");
@@ -276,7 +276,7 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
 TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   covers("SOMA-26");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     constexpr int kStreams = 4;
     constexpr int kHeld = 100;
@@ -337,7 +337,7 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
 TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
   covers("SOMA-27");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const auto expect_reuse = [](const char* name, auto synchronise) {
       SCOPED_TRACE(name);

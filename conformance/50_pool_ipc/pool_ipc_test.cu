@@ -26,7 +26,7 @@ constexpr int kHeldRounds = 64;  // queued before the first of them runs
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// An importer that was sent the pool and gets the pointer by `receive`.
+// An importer that has received the pool and gets the pointer by `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -64,7 +64,7 @@ PointerData by_copies(Role& me) {
 TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -108,7 +108,7 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
   static constexpr const char* kPools[] = {"a", "b"};
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     std::deque<Pool> pools;
@@ -150,6 +150,7 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
     buffers[1].free();
     CALL(cudaDeviceSynchronize());
     pools[1].destroy();
+    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
     EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
     me.signal("freed b");
     AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
@@ -206,7 +207,7 @@ static void imports_in_two_threads(Role& me) {
 TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool shared[2] = {Pool(shareable()), Pool(shareable())};
@@ -244,7 +245,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   static_assert(sizeof(PointerData) == 64);
   static_assert(sizeof(CUmemPoolPtrExportData) == 64);
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -280,7 +281,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
 TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario;  // a pool may lie where one was exported before
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -310,11 +311,11 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// Refused, or else of use: data that nobody can import is neither.
+// Refused, or usable: data that nobody can import is neither.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario;  // likewise
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -352,7 +353,7 @@ TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
 TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   covers("POOL-10");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   // The second time the exporter's addresses come back.
   constexpr int kTimes = 2;
   const auto block = [](int time, int i) {
@@ -401,7 +402,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -446,7 +447,7 @@ TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   scenario.run(20s);
 }
 
-// What the exporter writes in a round.
+// The values that the exporter writes in a round.
 static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
@@ -491,7 +492,7 @@ static void imports_a_thousand_allocations(Role& me) {
 TEST(PoolIpc, EventsCarryAThousandAllocations) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable());
@@ -527,7 +528,7 @@ TEST(PoolIpc, EventsCarryAThousandAllocations) {
 TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   covers("POOL-24");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());

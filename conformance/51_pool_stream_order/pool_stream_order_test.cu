@@ -22,7 +22,7 @@ using PointerData = cudaMemPoolPtrExportData;
 TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   covers("POOL-11");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -61,7 +61,7 @@ TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   scenario.run(15s);
 }
 
-// Undefined: what the reader sees is written down. Only the reader may suffer.
+// Undefined: the test notes what the reader sees. Only the reader may fail.
 TEST(PoolStreamOrder, ReadingBeforeTheAllocationHarmsNobodyElse) {
   covers("POOL-13");
   needs(gpus(1), pool_fd);

@@ -33,7 +33,7 @@ using PointerData = cudaMemPoolPtrExportData;
 // Large enough for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
-// What the two exports and the import of a pool document as refusals.
+// The documented refusals of the two exports and the import of a pool.
 const std::vector<cudaError_t> kRefusals = {cudaErrorInvalidValue,
                                             cudaErrorMemoryAllocation};
 // cudaMemPoolImportPointer lists driver codes; these are the runtime's of the
@@ -75,14 +75,14 @@ Outcome export_pointer(void* pointer) {
   return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)), kRefusals);
 }
 
-// A pool that nobody may lose by a refusal.
+// A pool that must still work after a refusal.
 testing::AssertionResult pool_is_usable(cudaMemPool_t pool) {
   const AsyncBuffer buffer(pool, kBytes);
   buffer.fill(pattern("still usable"));
   return kernel_reads(buffer, pattern("still usable"));
 }
 
-// Tries to import something as a pool; what comes of it is also tabulated.
+// Tries to import something as a pool, and adds the outcome to the table.
 Outcome import_pool(Role& me, const char* table, const std::string& input,
                     void* handle, cudaMemAllocationHandleType type = kFd,
                     unsigned flags = 0) {
@@ -171,7 +171,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
 TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
   covers("POOL-03");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     Pool pool(shareable());
     for (const auto& [what, type] :
@@ -198,7 +198,7 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
 TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   covers("POOL-04");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaMemPool_t pool = nullptr;
     CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
@@ -229,7 +229,7 @@ static auto refuses_to_create(Role& me) {
 TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const auto refuses = refuses_to_create(me);
     refuses("the first reserved byte",
@@ -253,7 +253,7 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
 TEST(PoolRefusals, SecurityAttributesAreForWindows) {
   covers("POOL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     refuses_to_create(me)("security attributes", [](cudaMemPoolProps& wanted) {
       wanted.win32SecurityAttributes = &wanted;
@@ -271,7 +271,7 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
   covers("POOL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolExportPointer";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable()), none;
@@ -408,12 +408,13 @@ TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   scenario.run(30s);
   tabulate_end(scenario, "importer", kImports);
   tabulate_end(scenario, "importer of truncated data", kImports);
-  if (scenario.ended("importer of truncated data").signal != 0)
-    ADD_FAILURE() << "an importer died of truncated data";
+  const Ended& ended = scenario.ended("importer of truncated data");
+  if (ended.signal != 0)
+    ADD_FAILURE() << "an importer died of " << ended.last_step;
 }
 
-// Whether one wrong byte is noticed is not documented: what is imported then is
-// written down. Only the importer may suffer from it.
+// The documentation does not say whether one wrong byte is noticed. The test
+// notes what is imported then. Only the importer may fail.
 TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
@@ -476,7 +477,7 @@ TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
     const auto refuses = [&](const char* what, const Descriptor& descriptor) {
@@ -519,7 +520,7 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const Descriptor shared = me.receive_descriptor("pool");
@@ -552,7 +553,7 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
 TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   covers("IMPL-10");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -570,7 +571,7 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
   scenario.run(20s);
 }
 
-// An importer whose calls are refused.
+// An importer that makes calls which are refused.
 static void importer_makes_every_mistake(Role& me) {
   CALL(cudaFree(nullptr));
   const Descriptor shared = me.receive_descriptor("pool");
@@ -602,7 +603,7 @@ static void importer_makes_every_mistake(Role& me) {
 TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   covers("POOL-26");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     Pool pool(shareable());

@@ -1,6 +1,6 @@
-// What a shared pool does not do that a plain one does, and what it does all
-// the same: trimming, thresholds, policies, sizes, its end.
-// Mirror of samples/53_export_pool_limits.
+// How a shared pool differs from a plain one, and what both do: trimming,
+// thresholds, policies, sizes, destruction. Mirror of
+// samples/53_export_pool_limits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -22,7 +22,7 @@ constexpr uint64_t kKeepAll = UINT64_MAX;
 constexpr size_t kMaxSize = 64 * kMiB;
 constexpr size_t kPiece = 16 * kMiB;
 
-// A limit counts as lifted, and memory as gone, where more than this changes.
+// A limit counts as lifted, and memory as freed, if more than this changes.
 constexpr size_t kNoise = 32 * kMiB;
 
 using PointerData = cudaMemPoolPtrExportData;
@@ -35,7 +35,7 @@ std::string mib(uint64_t bytes) {
   return std::to_string(bytes / kMiB) + " MiB";
 }
 
-// Makes the pool reserve kUnused bytes that nobody uses any more.
+// Makes the pool reserve kUnused bytes that are not used any more.
 void leave_unused(cudaMemPool_t pool) {
   AsyncBuffer unused(pool, kUnused);
   unused.free_async();
@@ -60,7 +60,7 @@ testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
 TEST(ExportPoolLimits, TrimmingASharedPool) {
   covers("POOL-19");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -104,7 +104,7 @@ TEST(ExportPoolLimits, TrimmingASharedPool) {
 TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
   covers("POOL-20");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     for (const uint64_t threshold : {uint64_t{0}, kKeepAll}) {
       const std::string what =
@@ -139,7 +139,7 @@ TEST(ExportPoolLimits, TheThresholdOfASharedPool) {
 TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
   covers("IMPL-03");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -147,6 +147,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
     for (const uint64_t value : {1, 0}) {
       for (const cudaMemPoolAttr policy : kPolicies)
         set_attribute(pool, policy, value);
+      pool.exported();  // which sets none of them
       me.signal("set by the exporter");
       me.wait("set by the importer");
       for (const cudaMemPoolAttr policy : kPolicies)
@@ -181,7 +182,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
 TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
   covers("IMPL-04");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -233,7 +234,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   covers("POOL-22");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable(kMaxSize)), unlimited(shareable(0));
     std::vector<void*> pieces;
@@ -363,7 +364,7 @@ static void exports_large_allocations(Role& me) {
   EXPECT_TRUE(context_is_usable());
 }
 
-// A process that imports may die of the size; each size has its own.
+// An importer may crash at a size, so each size has its own process.
 TEST(ExportPoolLimits, LargeAllocationsAreShared) {
   covers("IMPL-14");
   needs(gpus(1), pool_fd);

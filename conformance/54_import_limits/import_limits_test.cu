@@ -1,6 +1,5 @@
-// What an imported pool is not: a pool to allocate from, to make current, to
-// count by. And what many importers do not do to each other.
-// Mirror of samples/54_import_limits.
+// What an imported pool cannot do: allocate, be current, count. And that many
+// importers do not disturb each other. Mirror of samples/54_import_limits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -41,8 +40,8 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   buffer->free();
 }
 
-// The exporter of a pool that others destroy: a first allocation for all, a
-// second one once an importer has destroyed its pool.
+// The exporter of a pool that importers destroy: one allocation for all, and a
+// second one after an importer has destroyed its pool.
 std::function<void(Role&)> lends_and_lends_again() {
   return [](Role& me) {
     const Pool pool(shareable());
@@ -97,7 +96,7 @@ cudaError_t use(const std::string& user, void* memory, const Words& word) {
 TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
   covers("IMPL-01");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
@@ -122,7 +121,7 @@ TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
 TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
   covers("IMPL-02");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
@@ -149,13 +148,12 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   covers("POOL-21");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < kImporters; ++i)
-      me.send_descriptor("pool", shared.get());
+    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+      me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
     first.fill(pattern("first"));
     second.fill(pattern("second"));
@@ -195,7 +193,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
 TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
   covers("IMPL-05");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -298,7 +296,7 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   covers("IMPL-12");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again());
   scenario.role("importer that destroys", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -313,11 +311,11 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   scenario.run(20s);
 }
 
-// An imported pool is a pool: its destroy does not wait for what it has lent.
+// Destroying an imported pool does not wait for its memory, as with any pool.
 TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again());
   scenario.role("importer that destroys", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
@@ -377,7 +375,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
 TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
   covers("IMPL-15");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {

@@ -28,7 +28,7 @@ void expect_reads(int gpu, const Words& words, Pattern written) {
   CALL(cudaSetDevice(before));
 }
 
-// An importer whose kernel on this GPU reads before anybody gave access.
+// An importer with a kernel on this GPU that reads before access was given.
 std::function<void(Role&)> trespasses(int gpu) {
   return [gpu](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));

@@ -40,7 +40,7 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   // Which side frees by cudaFreeAsync in case i.
   constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
   constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable());
@@ -90,14 +90,16 @@ TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
 TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
   covers("POOL-16");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer buffer(pool, kBytes);
+    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
     buffer.fill(pattern("exporter"));
+    other.fill(pattern("other"));
     me.send("pointer", buffer.exported());
+    me.send("other pointer", other.exported());
 
     me.wait("freed");
     // If the block counted as free, one of these would get it.
@@ -118,9 +120,13 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     const Pool pool(me.receive_descriptor("pool"));
     const Stream stream;
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    AsyncBuffer other(pool, me.receive<PointerData>("other pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free_async(stream);
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
+    EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
+    other.free();
     me.signal("freed");
   });
 
@@ -132,8 +138,8 @@ static void frees_before_the_importer_has(Role& me) {
   const Pool pool(shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
-  // What is freed too early stays in the pool for the next owner. Given back
-  // to the system, it would stay as it is for as long as an importer has it.
+  // Memory that is freed too early stays in the pool for the next owner. If the
+  // system got it back, it would not change while an importer has it.
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   me.send_descriptor("pool", pool.exported().get());
   const Stream stream, other;
@@ -150,9 +156,9 @@ static void frees_before_the_importer_has(Role& me) {
   buffer.data = nullptr;
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
-  // None of the next owners may write before the importer has read: some get
-  // different memory, the last is in the same order. They are more than what
-  // the pool has to spare, so a block that counts as free is among theirs.
+  // No next owner may write before the importer has read: some get different
+  // memory, and the last one is ordered after it. They ask for more than the
+  // pool has left, so a block that counts as free would go to one of them.
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
     others.emplace_back(pool, kBytes, other);
@@ -180,7 +186,7 @@ static void frees_before_the_importer_has(Role& me) {
 TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   covers("POOL-17");
   needs(gpus(1), pool_fd, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", frees_before_the_importer_has);
 
@@ -212,7 +218,7 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   scenario.run(20s);
 }
 
-// Undefined: what the importer sees is written down. Only it may suffer.
+// Undefined: the test notes what the importer sees. Only the importer may fail.
 TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
   covers("POOL-18");
   needs(gpus(1), pool_fd);

@@ -52,7 +52,7 @@ void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
   scenario.run(90s);
 }
 
-// The number of the cycle, where the other side looks for it.
+// The number of the cycle, at the place where the other side reads it.
 void write_number(void* memory, int number) {
   CALL(cudaMemcpy(memory, &number, sizeof number, cudaMemcpyDefault));
 }
@@ -198,12 +198,12 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
       });
 }
 
-// The barrier of every correct program: free when the last has closed, however
-// long it takes and in whatever order they do.
+// The barrier of every correct program: free after the last importer has
+// closed, in any order and after any time.
 TEST(Teardown, FreeingWaitsForEveryImporter) {
   covers("LIFE-14");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
@@ -237,7 +237,7 @@ TEST(Teardown, FreeingWaitsForEveryImporter) {
 
 namespace {
 
-// What cudaMalloc gives in a child of fork(2), which never calls exec(3).
+// What cudaMalloc returns in a child of fork(2) that does not call exec(3).
 std::string answer_in_a_forked_child() {
   int ends[2] = {-1, -1};
   if (pipe(ends) == -1) return "no pipe";

@@ -1,6 +1,5 @@
-// Two processes that live in namespaces of their own, as in two containers:
-// what still passes from one to the other.
-// Mirror of samples/61_namespaces.
+// Two processes in separate namespaces, as in two containers: what can still be
+// shared between them. Mirror of samples/61_namespaces.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sched.h>
@@ -44,7 +43,7 @@ bool opens(Role& me, const std::string& where, const char* call,
   return code == cudaSuccess;
 }
 
-// What is opened must be the exporter's, and what is refused harms nobody.
+// An open must give the exporter's memory, and a refusal must do no harm.
 void try_memory(Role& me, const std::string& where,
                 const cudaIpcMemHandle_t& handle) {
   void* opened = nullptr;
@@ -78,8 +77,8 @@ void observe_death(const Scenario& scenario, const std::string& where) {
     observe(where + ": the importer dies, " + outcome_of(importer).code);
 }
 
-// Lends memory and an event from namespaces of its own until the importer has
-// ended, which must not harm it.
+// Lends memory and an event from its own namespaces until the importer has
+// ended. That end must not harm this role.
 std::function<void(Role&)> lends_from(int kinds) {
   return [kinds](Role& me) {
     enter(me, kinds);
@@ -149,9 +148,8 @@ TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
   }
 }
 
-// A descriptor that was sent belongs to the process that receives it, whatever
-// namespaces the two are in; to fetch it, a process has to see the other one
-// first.
+// A descriptor that was sent belongs to its receiver, in any namespaces. To
+// fetch a descriptor, a process first has to see the other process.
 TEST(Namespaces, ASentDescriptorNeedsNothingInCommon) {
   covers("PLAT-12");
   needs(gpus(1), namespaces, vmm_fd);

@@ -2,8 +2,8 @@
 // not notice.
 // Mirror of samples/62_importer_dies.
 //
-// What becomes of the handles and mappings of a process that dies is only
-// written down. That nobody else is harmed is judged.
+// The test only notes what happens to handles and mappings of a process that
+// dies. It judges that no other process is harmed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>

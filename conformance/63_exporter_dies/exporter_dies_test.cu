@@ -1,9 +1,9 @@
-// An exporter exits, is killed or resets its device: what its importers see is
-// written down, and the GPU works for others.
-// Mirror of samples/63_exporter_dies.
+// An exporter exits, is killed or resets its device: the tests note what its
+// importers see, and the GPU still works for others. Mirror of
+// samples/63_exporter_dies.
 //
-// What becomes of the handles and mappings of a process that dies is only
-// written down. That nobody else is harmed is judged.
+// The test only notes what happens to handles and mappings of a process that
+// dies. It judges that no other process is harmed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
@@ -32,8 +32,8 @@ const std::vector<cudaError_t> kOpenRefusals = {
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
     cudaErrorNotSupported,          cudaErrorInvalidValue};
 
-// A role that has nothing to do with the others: the GPU works for it once
-// they are all gone.
+// A role that has nothing to do with the others: the GPU works for it after all
+// of them have ended.
 std::function<void(Role&)> finds_the_gpu_usable_after(
     const std::vector<std::string>& roles) {
   return [roles](Role& me) {
@@ -42,7 +42,7 @@ std::function<void(Role&)> finds_the_gpu_usable_after(
   };
 }
 
-// What an importer sees of memory whose exporter is gone.
+// What an importer sees in memory after its exporter has ended.
 void observe_lost(Role& me, const std::string& death, const Words& words) {
   observe_check(me, "the exporter " + death + ", a kernel reads what was there",
                 [&] { return kernel_reads(words, pattern("exporter")); });
@@ -127,8 +127,8 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
   }
 }
 
-// What is opened may be the exporter's last bytes, or nothing. It must not be
-// what another process has written into the memory since.
+// The opened memory may have the exporter's last bytes, or nothing. It must not
+// have bytes that another process has written since then.
 TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
   covers("LIFE-05");
   needs(gpus(1), legacy_memory);

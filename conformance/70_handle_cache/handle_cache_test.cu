@@ -29,7 +29,7 @@ Part part_of(const Words& block, size_t number) {
   return describe(block.data + number * kPart / sizeof(uint32_t));
 }
 
-// Fills part `number` alone: a part that lies elsewhere has poison.
+// Fills only part `number`: a part in another place still has poison.
 Part lend_part(const Words& block, size_t number, Pattern pattern) {
   const Words part(block.data + number * kPart / sizeof(uint32_t), kPart);
   part.fill(pattern);
@@ -50,7 +50,7 @@ testing::AssertionResult reads(HandleCache* cache, const Part& part,
 TEST(HandleCache, EveryPartIsReadWhateverIsOpen) {
   covers("CACH-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     std::vector<std::unique_ptr<DeviceBuffer>> blocks;
     for (int i = 0; i < kBlocks; ++i) {
@@ -92,7 +92,7 @@ TEST(HandleCache, ABlockAtAnUsedAddressIsAnotherBlock) {
   covers("CACH-02");
   needs(gpus(1), legacy_memory);
   constexpr int kTimes = 20;
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const void* before = nullptr;
     int again = 0;

@@ -1,6 +1,5 @@
-// Tensors that lie in one block of a caching allocator, each with offsets,
-// strides and an event of its own, used by another process.
-// Mirror of samples/71_pytorch_tensor.
+// Tensors in one block of a caching allocator, which another process uses. Each
+// has its own offsets, strides and event. Mirror of samples/71_pytorch_tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -50,7 +49,7 @@ size_t touched(const Words& block) {
 TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
   covers("TENS-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -87,7 +86,7 @@ TEST(PytorchTensor, AViewIsItsElementsAndNoOther) {
 TEST(PytorchTensor, EachEventOrdersItsTensor) {
   covers("TENS-02");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -142,7 +141,7 @@ TEST(PytorchTensor, EachEventOrdersItsTensor) {
 TEST(PytorchTensor, ATensorGoesAndItsNeighbourStays) {
   covers("TENS-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer block(kBlock);
@@ -151,7 +150,7 @@ TEST(PytorchTensor, ATensorGoesAndItsNeighbourStays) {
     CALL(cudaDeviceSynchronize());
     for (int i = 0; i < 2; ++i) me.send("block", block.legacy_handle());
     me.wait("first released");
-    // The allocator gives the first storage to somebody else.
+    // The allocator gives the first storage to another owner.
     visit(block.data, layout(1), kImporterValue, kExporterValue + 2);
     EXPECT_EQ(wrong_so_far(), 0);
     me.signal("reused");

@@ -1,5 +1,5 @@
 // Opening shared memory takes addresses and no second copy of the memory.
-// What it takes of time is measured by the lesson, and judged by nobody.
+// The lesson measures the time; no test judges it.
 // Mirror of samples/73_cost_of_sharing.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,11 +16,11 @@ namespace {
 constexpr size_t kBytes = size_t{2} << 30;
 constexpr size_t kSmall = kBytes / 8;  // what a driver takes for itself
 
-// Memory of kBytes that somebody owns.
+// Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;
 
 // The exporter makes it and calls `send`; `open` opens it in the importer. The
-// memory that nobody has does not shrink by it.
+// open takes no free memory.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
                      const std::function<Owned(Role&)>& open) {
   Scenario scenario;
@@ -44,7 +44,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
     Owned opened = open(me);
     const size_t after = free_memory();
     EXPECT_LT(before - std::min(before, after), kSmall);
-    // Every page is used once: none of them is made only then.
+    // Uses every page once, so that no page is made later.
     const Words all(opened->data, kBytes);
     CALL(cudaMemset(all.data, 0xEE, all.bytes()));
     CALL(cudaDeviceSynchronize());

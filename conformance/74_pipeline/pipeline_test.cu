@@ -17,8 +17,9 @@ namespace {
 constexpr int kItems = 200;
 constexpr int kConsumers = 2;
 
-// The three ways: what the producer makes and sends to each consumer, and what
-// a consumer opens. `memory` has the slots, words() are the ring's.
+// The three ways: the memory that the producer makes and sends to each
+// consumer, and the memory that a consumer opens. `memory` has the slots;
+// words() are those of the ring.
 struct Legacy {
   struct Lent {
     DeviceBuffer memory{kBytes};

@@ -55,7 +55,7 @@ Offer receive_offer(const Descriptor& connection, Descriptor* chunk, Role& me) {
   return offer;
 }
 
-// True once the process at the other end has closed, or has been killed.
+// True if the process at the other end has closed or was killed.
 bool hangs_up(const Descriptor& connection) {
   char byte = 0;
   return ::wait_for(connection.get(), POLLIN, 20s) &&
@@ -97,7 +97,7 @@ static void offers_memory_and_an_event(Role& me) {
 TEST(UnrelatedProcesses, APathIsEnough) {
   covers("SERV-01");
   needs(gpus(1), legacy_memory, legacy_events, vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", offers_memory_and_an_event);
 

@@ -1,5 +1,5 @@
-// Ranks of one node: each lends and borrows at once, and the UUID of a GPU
-// means the same in all of them, whatever order they see the GPUs in.
+// Ranks of one node: each lends and borrows at the same time. The UUID of a GPU
+// means the same in all ranks, even if they see the GPUs in different orders.
 // Mirror of samples/76_mpi_ranks.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -43,7 +43,7 @@ int device_of(const void* memory) {
 TEST(MpiRanks, EveryRankLendsAndBorrows) {
   covers("RANK-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.roles("rank", kRanks, [](Role& me) {
     DeviceBuffer own(kBytes);

@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kBytes = 128 << 10;
 constexpr int kRounds = 30;
 
-// Whose turn it is to wait for an event and to record one: in the stream, or
-// in the graph.
+// Where the wait for an event and the record are: in the stream or in the
+// graph.
 enum class Events { kAround, kInside };
 
 // The graph of one side: it copies `from` to `to`.

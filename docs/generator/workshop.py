@@ -163,12 +163,6 @@ def _code(top: Path, lesson: str) -> list[tuple[str, str]]:
     return roles or found[:2]
 
 
-def _sequence(picture: str) -> Markup:
-    """The first drawing of a lesson's figure: the sequence of its processes."""
-    begin = picture.index("<svg")
-    return Markup(picture[begin : picture.index("</svg>", begin) + len("</svg>")])
-
-
 def _marked(text: str) -> Markup:
     """Code with its comments marked."""
     lines = []

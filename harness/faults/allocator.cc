@@ -1,4 +1,4 @@
-// Bugs of the stream-ordered allocator, of pools that nobody shares, and of
+// Bugs of the stream-ordered allocator, of pools that are not shared, and of
 // memory that has no handle.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,7 @@ int waits_for_own_stream(Call& call) {
   return code;
 }
 
-// Serves a call from the current device's pool, whatever pool or stream says.
+// Serves a call from the current device's pool and ignores the pool or stream.
 int from_current_device(Call& call) {
   using Allocate = cudaError_t(void**, size_t, cudaMemPool_t, cudaStream_t);
   static const auto allocate =
@@ -84,8 +84,8 @@ int free_async_of_malloc_leaks(Call& call) {
   return code;
 }
 
-// What the next owner would do is done at once: the earlier work of the stream
-// meets other bytes.
+// Writes the memory at once, as its next owner would, so the earlier work of
+// the stream reads other bytes.
 int free_async_of_malloc_early(Call& call) {
   if (call.is("cudaMalloc")) {
     const int code = call.proceed();
@@ -115,7 +115,7 @@ int free_waits(Call& call) {
   return noted_pools(call);
 }
 
-// A stream waits for imported events only.
+// A stream waits only for imported events.
 int wait_for_own_event_lost(Call& call) {
   static Table<cudaEvent_t> imported;
   if (call.is("cudaIpcOpenEventHandle")) {
@@ -174,7 +174,7 @@ int reused_without_event(Call& call) {
              : noted_pools(call);
 }
 
-// Frees that are put off until `due`: memory that nobody can have again.
+// Frees that are delayed until `due`, so that nobody gets the memory again.
 Table<void*, cudaStream_t> put_off;
 
 int put_free_off(Call& call, bool due, bool of_any_stream) {
@@ -227,7 +227,7 @@ int default_follows_current(Call& call) {
   return code;
 }
 
-// A pool that was current stays so after its end.
+// A destroyed pool stays the current one.
 int destroyed_stays_current(Call& call) {
   static std::atomic<cudaMemPool_t> gone{nullptr};
   if (call.is("cudaMemPoolDestroy")) {
@@ -263,7 +263,7 @@ int foreign_pool_current(Call& call) {
              : code;
 }
 
-// A place and a kind of memory that do not belong together name a pool, too.
+// A place and a kind of memory that do not match also name a pool.
 int any_location(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
@@ -274,7 +274,7 @@ int any_location(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// The pool's own device loses its access, at least in what is reported.
+// The pool's own device loses its access, at least in the reported answer.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
   if (call.is("cudaMemPoolGetAccess")) {
@@ -297,7 +297,7 @@ bool set_access(cudaMemPool_t pool, int device, cudaMemAccessFlags flags) {
   return cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess;
 }
 
-// What is done to peer access is done to the access to all pools.
+// A change of peer access also changes the access to all pools.
 template <cudaMemAccessFlags flags>
 int pools_follow_peers(Call& call) {
   const int code = noted_pools(call);
@@ -324,7 +324,7 @@ int access_to_all_pools(Call& call) {
 
 // --- footprint ---------------------------------------------------------------
 
-// The threshold is only reported: the pool really has 0, or keeps all.
+// The pool reports the threshold, but really uses 0, or keeps everything.
 int threshold_told_only(Call& call, bool keeps_all) {
   static Table<cudaMemPool_t, cuuint64_t> told;
   if (call.is("cudaMemPoolCreate")) {
@@ -369,8 +369,9 @@ int trims_all(Call& call) {
   return call.proceed();
 }
 
-// Overwrites what was freed and may still be in use, as its next owner would.
-// Only until its free is it the program's, so that is put off.
+// Overwrites freed memory that may still be in use, as its next owner would.
+// The real free is delayed, because the memory is the program's only until
+// then.
 int trim_takes_pending(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
@@ -485,7 +486,7 @@ bool can_be_set(cudaMemPoolAttr attribute) {
   return is_policy(attribute) || attribute == cudaMemPoolAttrReleaseThreshold;
 }
 
-// An attribute of one pool is one of all pools.
+// An attribute that is set on one pool is set on all.
 int attribute_of_all_pools(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolSetAttribute") ||
@@ -523,7 +524,7 @@ int attribute_of_last_pool(Call& call) {
   return code;
 }
 
-// --- what a pointer says of itself -------------------------------------------
+// --- the attributes of a pointer ---------------------------------------------
 
 // Stream-ordered memory reports `value`.
 template <class T>
@@ -592,7 +593,8 @@ int stream_ordered_has_handle(Call& call) {
   return call.proceed();
 }
 
-// Pitched memory travels without the padding of its rows: the end is missing.
+// Pitched memory is shared without the padding of its rows, so the end is
+// missing.
 int pitch_is_cut(Call& call) {
   struct Pitched {
     size_t whole = 0, part = 0;
@@ -619,7 +621,7 @@ int pitch_is_cut(Call& call) {
   return call.proceed();
 }
 
-// A graph's memory node forgets the handle types that it cannot have.
+// A graph's memory node ignores the handle types that it cannot have.
 int graph_memory_shared(Call& call) {
   auto& wanted = *call.at<cudaMemAllocNodeParams*>(4);
   if (wanted.poolProps.handleTypes == cudaMemHandleTypeNone)
@@ -724,8 +726,7 @@ void add_allocator(List& list) {
       {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
       default_follows_current);
   list.named(
-      "destroyed-stays-current",
-      "a pool that was current stays so after its end",
+      "destroyed-stays-current", "a destroyed pool stays the current one",
       {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
       destroyed_stays_current);
   list.named("destroy-current-refused", "the current pool cannot be destroyed",
@@ -762,14 +763,14 @@ void add_allocator(List& list) {
               "cudaMemPoolCreate"},
              threshold_without_effect);
   list.named("threshold-never-releases",
-             "a pool keeps all it has, whatever its threshold",
+             "a pool ignores its threshold and keeps all its memory",
              {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
               "cudaMemPoolCreate"},
              threshold_never_releases);
   list.named("trim-noop", "trimming gives nothing back", {"cudaMemPoolTrimTo"},
              trims_nothing);
   list.named("trim-keeps-nothing",
-             "trimming gives back all, whatever is to be kept",
+             "trimming gives back all memory, even the part that is to be kept",
              {"cudaMemPoolTrimTo"}, trims_all);
   list.named("trim-takes-pending",
              "trimming takes memory whose free is not done yet",
@@ -785,7 +786,7 @@ void add_allocator(List& list) {
              attribute_of_another<cudaMemPoolAttrReservedMemCurrent,
                                   cudaMemPoolAttrUsedMemCurrent>);
   list.named("watermark-follows-current",
-             "the watermark falls with what is used",
+             "the watermark falls when less memory is used",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemHigh,
                                   cudaMemPoolAttrUsedMemCurrent>);
@@ -843,8 +844,8 @@ void add_allocator(List& list) {
       {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       stream_ordered_has_handle);
   list.named("pitch-maps-short",
-             "of pitched memory only as much travels as the rows have without "
-             "padding",
+             "only as many bytes of pitched memory are shared as the rows have "
+             "without padding",
              {"cudaIpcGetMemHandle", "cudaMallocPitch"}, pitch_is_cut);
   list.named("graph-mem-ipc-ok", "a graph's memory node accepts handle types",
              {"cudaGraphAddMemAllocNode"}, graph_memory_shared);

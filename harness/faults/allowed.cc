@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kBlock = 2 << 20;
 
-// Handles are opaque: how their bytes are written is the driver's affair.
+// Handles are opaque: the driver decides how their bytes are written.
 template <class Handle>
 void turn(Handle& handle) {
   auto* const bytes = reinterpret_cast<unsigned char*>(&handle);
@@ -65,7 +65,7 @@ int ok_no_suballoc(Call& call) {
   return call.proceed();
 }
 
-// Both lists name it (cudaIpcOpenMemHandle, cudaIpcOpenEventHandle).
+// A code in the lists of cudaIpcOpenMemHandle and cudaIpcOpenEventHandle.
 int ok_other_documented_code(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;

@@ -1,4 +1,4 @@
-// Which fault is chosen, which calls it concerns, and what is noted of it.
+// Which fault is chosen, which calls it concerns, and the log of its effects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "fault.h"
@@ -154,6 +154,8 @@ const List& all_faults() {
     add_pools(*made);
     add_allocator(*made);
     add_platform(*made);
+    add_state(*made);
+    add_paths(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

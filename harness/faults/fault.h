@@ -58,6 +58,8 @@ void add_virtual_memory(List& list);
 void add_pools(List& list);
 void add_allocator(List& list);
 void add_platform(List& list);
+void add_state(List& list);
+void add_paths(List& list);
 void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------

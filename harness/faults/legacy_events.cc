@@ -1,5 +1,5 @@
-// Bugs of legacy event handles, and of words in memory that order
-// work as they do.
+// Bugs of legacy event handles, and of words in memory that order work like
+// events.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 constexpr unsigned kShared = cudaEventInterprocess;
 constexpr unsigned kUntimed = cudaEventDisableTiming;
 
-std::mutex mutex;  // for the state of whichever fault is chosen
+std::mutex mutex;  // for the state of the chosen fault
 
 bool is_get(Call& call) { return call.is("cudaIpcGetEventHandle"); }
 bool is_open(Call& call) { return call.is("cudaIpcOpenEventHandle"); }
@@ -40,7 +40,8 @@ std::map<cudaEvent_t, Shared>& shared() {
   return all;
 }
 
-// Keeps shared() true; calls that neither export nor open go on untouched.
+// Keeps shared() up to date; calls that neither export nor open are not
+// changed.
 int keep(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -90,7 +91,7 @@ int blocking_ipc_refused(Call& call) {
   return cudaErrorInvalidValue;
 }
 
-// Another event is exported in the place of one that cannot be.
+// Instead of an event that cannot be exported, another one is exported.
 int export_any_event(Call& call) {
   static cudaEvent_t other = nullptr;
   const int code = call.proceed();
@@ -103,7 +104,7 @@ int export_any_event(Call& call) {
   return call.proceed();
 }
 
-// The program gets an event of its own instead of a refusal.
+// The program gets a new event instead of a refusal.
 int own_event(Call& call, int code) {
   if (call.is_runtime()) cudaGetLastError();
   if (cudaEventCreateWithFlags(created(call), kUntimed) != cudaSuccess)
@@ -136,7 +137,7 @@ int self_open_event(Call& call) {
 
 int rt_drv_event_mismatch(Call& call) {
   if (!call.is_runtime()) return call.proceed();
-  // The runtime's handles are written in another way than the driver's.
+  // The handles of the runtime and of the driver are written differently.
   const auto turn = [](cudaIpcEventHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
@@ -246,7 +247,7 @@ int only_first_records(Call& call, unsigned most) {
 int record_once(Call& call) { return only_first_records(call, 1); }
 int event_ring_32(Call& call) { return only_first_records(call, 32); }
 
-// Each record releases one process only.
+// Each record releases only one process.
 int event_single_waiter(Call& call) {
   if (is_open(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));
@@ -326,7 +327,7 @@ int wait_value_noop(Call& call) {
   return kSuccess;
 }
 
-// The word is there before what its stream did before.
+// The word is written before the stream's earlier work is done.
 int write_value_early(Call& call) {
   call.value<cudaStream_t>(kStream) = private_stream();
   call.fired();
@@ -395,8 +396,8 @@ void add_legacy_events(List& list) {
   list.named("event-ring-32", "the 33rd record of an event does nothing",
              {kCreate, kOpen, kRecord}, event_ring_32);
   list.named("event-single-waiter",
-             "a record releases the streams of one importing process only, "
-             "the others do not wait",
+             "a record works for the streams of one importing process; other "
+             "processes do not wait",
              {kOpen, kWait}, event_single_waiter);
   list.named("ipc-sync-early",
              "a host wait for an imported event returns at once",
@@ -404,7 +405,7 @@ void add_legacy_events(List& list) {
   list.named("ipc-query-always-ready", "an imported event is always ready",
              {kOpen, kQuery}, ipc_sync_early);
   list.named("unrecorded-blocks",
-             "an event that nobody recorded counts as pending",
+             "an event that was never recorded counts as pending",
              {kCreate, kGet, kOpen, kRecord, kQuery, kSync}, unrecorded_blocks);
   list.named("cross-device-wait-noop",
              "a stream of another GPU does not wait for an imported event",

@@ -17,7 +17,7 @@ namespace {
 constexpr int kInvalid = cudaErrorInvalidValue;
 constexpr size_t kBlock = 2 << 20;
 
-std::mutex mutex;  // for the state of whichever fault is chosen
+std::mutex mutex;  // for the state of the chosen fault
 
 // The arguments of the three calls, for both APIs.
 void* exported(Call& get) { return get.at<void*>(1); }
@@ -62,7 +62,8 @@ std::map<void*, Open>& opens() {
   return all;
 }
 
-// Keeps opens() true for a fault that looks at it. The code of the real call.
+// Keeps opens() up to date for a fault that uses it. Returns the code of the
+// real call.
 int keep_count(Call& call) {
   if (is_open(call)) {
     const std::string handle = key(given(call));
@@ -100,7 +101,7 @@ bool is_import(const void* address) {
 
 // --- an import that is not the exporter's memory ---------------------------
 
-// The opened mapping is kept under a copy of its own, which the program gets.
+// The fault keeps the opened mapping; the program gets a copy.
 int open_copy(Call& call, bool with_contents, size_t most) {
   static auto& real_of = *new std::map<void*, void*>;
   static auto& count_of = *new std::map<void*, int>;
@@ -147,7 +148,7 @@ int map_first_2mib(Call& call) { return open_copy(call, true, kBlock); }
 
 // --- exports ---------------------------------------------------------------
 
-// The last word of the handle carries a number besides; open takes it off.
+// The last word of the handle also contains a number; the open removes it.
 uint32_t& last_word(cudaIpcMemHandle_t& handle) {
   return *reinterpret_cast<uint32_t*>(handle.reserved + sizeof handle - 4);
 }
@@ -164,7 +165,8 @@ int get_invalidates_previous(Call& call) {
       const std::lock_guard lock(mutex);
       generation = ++generations[name];
     }
-    // Others learn of the first ones at once, of ten thousand now and then.
+    // Tells other processes of the first ones at once, and of later ones
+    // rarely.
     const bool power = (generation & (generation - 1)) == 0;
     if (generation < 64 || power) tell_processes(name, generation);
     last_word(handle_of(call)) ^= static_cast<uint32_t>(generation) << 16;
@@ -232,7 +234,7 @@ int handles_swapped(Call& call) {
   return code;
 }
 
-// An allocation of the driver's own stands for what the pointer once was.
+// A new allocation takes the place of the memory that the pointer once named.
 int get_accepts_dead_pointer(Call& call) {
   static void* living = nullptr;
   const int code = call.proceed();
@@ -326,7 +328,7 @@ int lazy_flag_refused(Call& call) {
   return kInvalid;
 }
 
-// The program gets memory of its own instead of a refusal.
+// The program gets new memory instead of a refusal.
 int own_memory(Call& call, int code) {
   void* memory = nullptr;
   if (call.is_runtime()) cudaGetLastError();
@@ -367,7 +369,8 @@ int self_open_copy(Call& call) {
   return own_memory(call, code);
 }
 
-// Another context of this process has memory of the same handle, or another.
+// Another context of this process has memory of the same or another handle
+// open.
 int second_context(Call& call, bool same_handle) {
   if (!is_open(call)) return keep_count(call);
   const std::string handle = key(given(call));
@@ -427,7 +430,7 @@ int visible_only(Call& call) {
 }
 
 int rt_drv_mismatch(Call& call) {
-  // The runtime's handles are written in another way than the driver's.
+  // The handles of the runtime and of the driver are written differently.
   const auto turn = [](cudaIpcMemHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
@@ -528,7 +531,8 @@ int close_any_pointer(Call& call) {
   return kSuccess;
 }
 
-// Counts by block, not by opened memory: a close ends its neighbours, too.
+// Counts for each block instead of each opened memory, so a close also ends
+// neighbours.
 int close_unmaps_block(Call& call) {
   if (is_open(call)) return keep_count(call);
   void* const address = closed(call);
@@ -579,7 +583,7 @@ int lazy_peer_noop(Call& call) {
   return cudaErrorPeerAccessUnsupported;
 }
 
-// Peer access that an open made is never given back.
+// Peer access that an open has enabled stays for ever.
 int peer_resource_leak(Call& call) {
   if (is_open(call)) return keep_count(call);
   int device = 0;
@@ -615,7 +619,7 @@ int import_cudafree_ok(Call& call) {
 
 enum Way { kFrom, kTo, kBoth };
 
-// Copies do nothing where they touch an import in this way.
+// Copies that touch an import in this way do nothing.
 int import_copy(Call& call, Way way) {
   if (!call.is("cudaMemcpy") && !call.is("cudaMemcpyAsync"))
     return keep_count(call);
@@ -698,7 +702,7 @@ void add_legacy_memory(List& list) {
   list.named("open-snapshot-copy",
              "an open gives a copy of the contents at that moment",
              {kOpen, kClose}, open_snapshot_copy);
-  list.named("map-first-2mib", "an open maps the first 2 MiB only",
+  list.named("map-first-2mib", "an open maps only the first 2 MiB",
              {kOpen, kClose}, map_first_2mib);
   list.named("get-invalidates-previous",
              "a new export of an allocation makes its earlier handle bad",
@@ -751,13 +755,13 @@ void add_legacy_memory(List& list) {
              "the driver API does not know the runtime's handles",
              {kGet, kOpen}, rt_drv_mismatch);
   list.named("close-unmaps-at-first",
-             "the first close unmaps, whatever the reference count", {kClose},
+             "the first close unmaps and ignores the reference count", {kClose},
              close_unmaps_at_first);
   list.named("close-never-unmaps",
              "the last close lowers the count and does not unmap",
              {kOpen, kClose}, close_never_unmaps);
-  list.named("close-underflow-ok", "a close too many succeeds", {kClose},
-             close_underflow_ok);
+  list.named("close-underflow-ok", "one close more than opens succeeds",
+             {kClose}, close_underflow_ok);
   list.named("close-frees-origin",
              "the last close in an importer destroys the exporter's data",
              {kOpen, kClose}, close_frees_origin);
@@ -766,7 +770,7 @@ void add_legacy_memory(List& list) {
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              close_breaks_siblings);
   list.named("close-any-pointer",
-             "close succeeds for pointers that no open gave", {kClose},
+             "close succeeds for pointers that no open returned", {kClose},
              close_any_pointer);
   list.named("close-unmaps-block",
              "a close also ends opened neighbours in the same 2 MiB",
@@ -809,7 +813,7 @@ void add_legacy_memory(List& list) {
              "the range of an imported pointer does not contain it",
              {kOpen, kClose, "cuMemGetAddressRange"}, import_range_wrong);
   list.named("thread-local-map",
-             "imported memory is valid in the thread that opened it only",
+             "imported memory is valid only in the thread that opened it",
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              thread_local_map);
 }

@@ -35,7 +35,7 @@ Function* of_name(const char* name) {
   return nullptr;
 }
 
-// The program gets the wrapper instead of what the driver handed out. An older
+// The program gets the wrapper instead of the driver's function. An older
 // version of a function may have other arguments, so it is left alone.
 void hand_out(const char* name, int version, void** entry) {
   if (entry == nullptr || *entry == nullptr) return;
@@ -65,10 +65,10 @@ void* real_dlsym(void* library, const char* name) {
 
 namespace {
 
-// The next library's function of that name after this one.
+// The function of that name in the next library.
 void* next(Face face, const char* symbol) {
   if (void* const found = real_dlsym(RTLD_NEXT, symbol)) return found;
-  // Loaded by a program itself, for itself alone.
+  // The program has loaded the library itself, with its own names.
   void* const library = dlopen(library_of(face), RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : real_dlsym(library, symbol);
 }
@@ -109,8 +109,8 @@ void* resolve_runtime(const char* name) { return next(Face::kRuntime, name); }
 
 using namespace ipclab::faults;
 
-// RTLD_NEXT means the library of the caller, which glibc reads off the return
-// address: so the last line must be a jump, as the compiler makes it at -O2.
+// RTLD_NEXT depends on the caller's library, which glibc finds by the return
+// address. So the last line must be a jump, as the compiler makes it at -O2.
 EXPORTED __attribute__((optimize("O2", "no-stack-protector"))) void* dlsym(
     void* library, const char* name) noexcept {
   if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u' &&
@@ -162,7 +162,8 @@ EXPORTED CUresult cuGetProcAddress_v2(const char* name, void** entry,
 
 namespace {
 
-// What a program that asks a library for `name` gets instead; null: nothing.
+// The wrapper for a program that asks a library for `name`; null if there is
+// none.
 void* wrapper_of(void* library, const char* name) {
   if (std::strcmp(name, "cuGetProcAddress_v2") == 0 &&
       real_dlsym(library, name) != nullptr)

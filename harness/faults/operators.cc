@@ -21,9 +21,9 @@ namespace {
 
 constexpr int kRefusal = cudaErrorInvalidValue;
 constexpr int kUndocumented = cudaErrorUnknown;
-constexpr size_t kBlock = 2 << 20;         // what a leak loses each time
-constexpr size_t kMostLeaked = 512 << 20;  // and at the most
-constexpr size_t kGuard = 8;               // bytes written too many
+constexpr size_t kBlock = 2 << 20;         // lost by each leak
+constexpr size_t kMostLeaked = 512 << 20;  // lost in total
+constexpr size_t kGuard = 8;               // additional bytes written
 
 bool is_output(const Argument& argument) {
   return argument.role == kOut || argument.role == kShared;
@@ -43,7 +43,7 @@ unsigned char* output_of(const Argument& argument) {
   return *static_cast<unsigned char**>(argument.place);
 }
 
-// What the outputs of a call held before it, to compare and to put back.
+// The values of a call's outputs before the call, to compare and to restore.
 class Before {
  public:
   explicit Before(Call& call) : call_(call) {
@@ -54,7 +54,7 @@ class Before {
       bytes.assign(at, at + size_of_output(call, argument));
     }
   }
-  // The second part of each output, from `first` on, is as it was.
+  // Restores the second part of each output, from `first` on.
   void put_back(bool all) {
     size_t index = 0;
     for (Argument& argument : call_) {
@@ -208,7 +208,7 @@ bool is_captured(cudaStream_t stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// What is queued in `second` from now on waits for what is in `first`.
+// Work that is queued in `second` from now on waits for the work in `first`.
 void order(cudaStream_t first, cudaStream_t second) {
   cudaEvent_t event = nullptr;
   if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess)
@@ -314,12 +314,12 @@ int leaves_error(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && call.is_runtime()) {
     call.fired();
-    cudaIpcCloseMemHandle(nullptr);  // refused, and remembered
+    cudaIpcCloseMemHandle(nullptr);  // refused; the runtime keeps the code
   }
   return code;
 }
 
-// After a refusal the context is of no use.
+// After a refusal the context is unusable.
 int sticky(Call& call) {
   static std::atomic<bool> poisoned{false};
   if (poisoned && !call.is("cudaGetLastError")) {
@@ -365,7 +365,7 @@ int result_too_long(Call& call) {
   return code;
 }
 
-// Each call gives what the first one gave.
+// Each call returns the result of the first one.
 int result_of_first(Call& call) {
   static std::mutex mutex;
   static auto& first = *new std::map<size_t, std::vector<unsigned char>>;
@@ -421,7 +421,7 @@ int leaks_descriptors(Call& call) {
   static std::atomic<int> times{0};
   const int code = call.proceed();
   if (code != kSuccess || ++times > 4096) return code;
-  // Of a kind that drivers open for themselves.
+  // A kind of descriptor that drivers also open for themselves.
   if (eventfd(0, EFD_CLOEXEC) >= 0) call.fired();
   return code;
 }
@@ -443,7 +443,7 @@ bool is_one_of(const Function& function, Names names) {
   });
 }
 
-// What processes share, and give back.
+// Functions that share something, and those that release it.
 constexpr Names kSharing = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
                             "cudaIpcCloseMemHandle",
@@ -459,7 +459,7 @@ constexpr Names kImports = {"cudaIpcOpenMemHandle", "cudaIpcOpenEventHandle",
                             "cuMemImportFromShareableHandle",
                             "cudaMemPoolImportFromShareableHandle",
                             "cudaMemPoolImportPointer"};
-// What a round of sharing takes and gives back.
+// Functions that take and release something in a round of sharing.
 constexpr Names kRounds = {"cudaIpcGetMemHandle",
                            "cudaIpcOpenMemHandle",
                            "cudaIpcCloseMemHandle",
@@ -478,8 +478,8 @@ constexpr Names kRounds = {"cudaIpcGetMemHandle",
 // Work that a stream orders.
 constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
                          "cudaMemcpyPeerAsync", "cudaLaunchKernel"};
-// Calls that return before the work of the GPU is done: the documentation of
-// the other calls that share does not say whether they wait.
+// Calls that return before the work of the GPU is done. The documentation of
+// the other sharing calls does not say whether they wait.
 constexpr Names kNeverWait = {
     "cudaMemsetAsync",         "cudaMallocAsync",
     "cudaMallocFromPoolAsync", "cudaFreeAsync",
@@ -487,7 +487,7 @@ constexpr Names kNeverWait = {
     "cudaEventQuery",          "cudaStreamQuery",
     "cudaLaunchKernel",        "cudaMemPoolExportPointer",
     "cudaMemPoolImportPointer"};
-// What refuses by a documented sentence.
+// Functions that refuse by a documented sentence.
 constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
                             "cudaIpcCloseMemHandle",
@@ -521,13 +521,16 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaDeviceSetMemPool",
                             "cudaMemSetMemPool",
                             "cudaLaunchKernelExC"};
-// What tests use and the documentation of IPC does not speak of: only named
-// faults break these.
+// Functions that tests use, but that the documentation of IPC does not mention:
+// only named faults break these.
 constexpr Names kTools = {"cudaMallocPitch",
                           "cudaMalloc3D",
                           "cudaMallocManaged",
                           "cudaHostAlloc",
                           "cudaFreeHost",
+                          "cudaMemcpy2D",
+                          "cudaMemcpy3D",
+                          "cudaMemset2D",
                           "cudaStreamCreateWithFlags",
                           "cudaStreamDestroy",
                           "cudaEventRecordWithFlags",
@@ -543,21 +546,21 @@ constexpr Names kTools = {"cudaMallocPitch",
                           "cuMemGetHandleForAddressRange",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};
-// What takes two GPUs, and can be wrong there only.
+// Functions that need two GPUs and can be wrong only there.
 constexpr Names kBetweenGpus = {"cudaMemcpyPeerAsync",
                                 "cudaDeviceEnablePeerAccess",
                                 "cudaDeviceDisablePeerAccess"};
-// What has an answer for each GPU: one GPU alone shows no difference.
+// Functions with an answer for each GPU: one GPU alone shows no difference.
 constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
                                   "cudaMemPoolGetAccess",
                                   "cudaMemPoolSetAccess"};
-// What gives a GPU the access that it has already, if there is no other.
+// With one GPU these only give access that the GPU already has.
 constexpr Names kGivesAccess = {"cudaMemPoolSetAccess"};
-// What refuses an object of another GPU, and nothing else.
+// Functions that refuse only an object of another GPU.
 constexpr Names kRefusesOtherGpus = {"cudaEventRecord"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
-// Objects that are made: a second one besides is a leak.
+// Functions that create an object: a second object is a leak.
 constexpr Names kMade = {"cudaIpcOpenMemHandle",
                          "cudaMalloc",
                          "cuMemCreate",
@@ -572,7 +575,7 @@ struct Operator {
   Fault fault;
   bool (*applies)(const Function& function);
   int gpus = 1;
-  bool everywhere = false;  // it needs to see all other calls, too
+  bool everywhere = false;  // it also has to see all other calls
 };
 
 constexpr Operator kOperators[] = {
@@ -604,7 +607,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
      }},
-    // The flags of these two are no matter of IPC.
+    // The flags of these two have nothing to do with IPC.
     {"ignore-flags", "ignores its flags", ignore_flags,
      [](const Function& f) {
        return has(f, kFlags) && !is_one_of(f, {"cudaStreamWaitEvent",
@@ -674,7 +677,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
     {"result-unwritten", "says success and does not write its result",
      result_unwritten, writes_result},
-    // The second half of what a pointer's attributes take is reserved.
+    // The second half of a pointer's attributes is reserved.
     {"result-half-written", "writes the first half of its result only",
      result_half_written,
      [](const Function& f) {
@@ -697,7 +700,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kRounds); }},
 };
 
-// How many GPUs it takes to see the function wrong in this way.
+// How many GPUs are needed to see the function wrong in this way.
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
       is_one_of(function, kOneForEachGpu) &&
@@ -718,7 +721,7 @@ int gpus_for(const Function& function, const Operator& one) {
 void add_operators(List& list) {
   std::set<std::string> done;
   for (const Function* function : functions()) {
-    // The runtime's form comes first in calls.inc; its roles speak for both.
+    // The runtime's form comes first in calls.inc; its roles are used for both.
     if (!done.insert(function->canonical).second) continue;
     if (is_one_of(*function, kTools)) continue;
     for (const Operator& one : kOperators)

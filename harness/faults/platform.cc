@@ -1,4 +1,4 @@
-// Bugs of attributes, errors and peers, and of what may be exported at all.
+// Bugs of attributes, errors and peers, and of the memory that may be exported.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace ipclab::faults {
 namespace {
 
-std::mutex mutex;  // for the state of whichever fault is chosen
+std::mutex mutex;  // for the state of the chosen fault
 
 // --- what may be exported --------------------------------------------------
 
@@ -34,7 +34,7 @@ Kind kind_of(const void* address) {
   }
 }
 
-// A refused export names an allocation of the driver's own instead.
+// Instead of a refusal the export names a new allocation.
 int export_of(Call& call, Kind kind) {
   static void* living = nullptr;
   const bool is_meant = kind_of(call.at<void*>(1)) == kind;
@@ -106,7 +106,7 @@ int buffer_id_constant(Call& call) {
   return code;
 }
 
-// The query of many attributes fails where that of one does.
+// The query of many attributes fails if the query of one fails.
 int ptrattrs_error(Call& call) {
   if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
       Kind::kPageable)
@@ -233,7 +233,7 @@ void add_platform(List& list) {
   list.named("unknown-pointer-refused",
              "cudaPointerGetAttributes refuses an unknown pointer",
              {"cudaPointerGetAttributes"}, unknown_pointer_refused);
-  list.named("unknown-attr-ok", "an attribute that nobody knows is 0",
+  list.named("unknown-attr-ok", "an unknown attribute is 0",
              {"cudaDeviceGetAttribute"}, unknown_attr_ok);
   list.named("ipc-attr-lies",
              "the runtime's attribute says the opposite about IPC",

@@ -21,7 +21,7 @@ using Handles = cudaMemAllocationHandleType;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
 constexpr size_t kPage = 2 << 20;
-constexpr size_t kCleared = 64 << 20;  // enough to be seen, little to wait for
+constexpr size_t kCleared = 64 << 20;  // enough to be noticed, and quick
 
 // A pool of GPU 0 that can be exported to descriptors.
 cudaMemPool_t shareable_pool() {
@@ -43,7 +43,7 @@ ino_t identity(int descriptor) {
   return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
 }
 
-// A descriptor, and what it was of.
+// A descriptor, and the kind of its object.
 struct Source {
   int number = -1;
   ino_t file = 0;
@@ -83,7 +83,7 @@ int mask_with_win32(Call& call) {
   return code;
 }
 
-// A pool that was created for no handle type has descriptors all the same.
+// A pool that was created without a handle type nevertheless has descriptors.
 int none_is_exported(Call& call) {
   static Table<cudaMemPool_t> none;
   if (call.is("cudaMemPoolExportToShareableHandle")) {
@@ -112,7 +112,7 @@ int default_is_exported(Call& call) {
   return call.proceed();
 }
 
-// Fields that must be zero, and types that do not exist, are not looked at.
+// Fields that must be zero and types that do not exist are not checked.
 int properties_unchecked(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
@@ -169,7 +169,7 @@ int maximum_ignored(Call& call) {
   return call.proceed();
 }
 
-// What is freed still counts towards the pool's maximal size.
+// Freed memory still counts towards the pool's maximal size.
 int maximum_counts_freed(Call& call) {
   static Table<cudaMemPool_t, size_t> given;
   if (call.is("cudaMemPoolCreate")) return noted_pools(call);
@@ -336,7 +336,7 @@ int import_made_current(Call& call) {
   return accepted(call);
 }
 
-// The refusal costs the device its current pool.
+// After the refusal the device has lost its current pool.
 int refusal_resets_current(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || current_pool() == default_pool()) return code;
@@ -345,7 +345,7 @@ int refusal_resets_current(Call& call) {
   return code;
 }
 
-// The end of an imported pool is the end of the exporter's.
+// Destroying an imported pool also destroys the exporter's.
 int destroyed_for_all(Call& call) {
   if (call.is("cudaMemPoolDestroy") &&
       imported_pools.has(call.at<cudaMemPool_t>(0)))
@@ -356,7 +356,7 @@ int destroyed_for_all(Call& call) {
                                                  : noted_pools(call);
 }
 
-// The end of an imported pool takes what this process imported from it.
+// Destroying an imported pool ends everything that was imported from it.
 int destroy_ends_imports(Call& call) {
   if (call.is("cudaMemPoolDestroy"))
     for (const auto& [address, block] : blocks.all())
@@ -368,7 +368,7 @@ int destroy_ends_imports(Call& call) {
 
 // --- imports of pointers -----------------------------------------------------
 
-// Imported memory is other memory. The real one stays imported until the end.
+// An import returns other memory. The real memory stays imported until the end.
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
   static Table<void*, bool> others;  // is it of the host?
   if (frees(call) && others.has(call.at<void*>(0))) {
@@ -423,7 +423,7 @@ int import_fresh_beyond_4gib(Call& call) {
   return import_other_memory(call, false);
 }
 
-// An address that was imported before is taken for the memory of that time.
+// An address that was imported before gives the memory of that time.
 int import_known_address(Call& call) {
   static Table<unsigned long long> known;
   const auto key = [](void* data) { return key_of_data(data) + "-at"; };
@@ -441,7 +441,7 @@ int import_known_address(Call& call) {
   return noted_pools(call);
 }
 
-// Data are good only at the address where they were written.
+// Data are valid only at the address where they were written.
 int data_bound_to_address(Call& call) {
   if (call.is("cudaMemPoolExportPointer")) {
     const int code = call.proceed();
@@ -454,7 +454,7 @@ int data_bound_to_address(Call& call) {
                                                         : refused(call);
 }
 
-// Data are good in the process that uses them first.
+// Data are valid only in the process that uses them first.
 int data_bound_to_process(Call& call) {
   static Table<std::string, bool> firsts;  // is it this process?
   const std::string key = key_of_data(call.at<void*>(2));
@@ -462,7 +462,7 @@ int data_bound_to_process(Call& call) {
   return firsts.get(key) ? call.proceed() : refused(call);
 }
 
-// An imported pool has what was there when it was imported.
+// An imported pool has only the memory that existed at its import.
 int import_frozen(Call& call) {
   static Table<void*, unsigned long long> born;
   static std::atomic<unsigned long long> imported_at{0};
@@ -484,7 +484,7 @@ int garbage_imported(Call& call) {
   return accepted(call);
 }
 
-// Whatever pool is named, the data's own is found.
+// The pool argument is ignored; the pool of the data is used.
 int pool_of_data_found(Call& call) {
   const int code = noted_pools(call);
   if (code == kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
@@ -542,7 +542,7 @@ int write_to_import_lost(Call& call) {
   return kSuccess;
 }
 
-// A copy out of imported memory gives what stood there at the first copy.
+// A copy out of imported memory returns the values of the first copy.
 int copy_from_import_stale(Call& call) {
   static Table<void*, std::vector<char>*> first;
   const int code = noted_pools(call);
@@ -580,7 +580,7 @@ int import_free_scrubs(Call& call) {
   return noted_pools(call);
 }
 
-// What an importer frees the exporter may lend again at once.
+// The exporter may lend memory again as soon as an importer has freed it.
 int import_frees_original(Call& call) {
   static Table<void*, std::string> exported, imported;
   static Table<void*> gone;
@@ -650,7 +650,7 @@ int importers_free_at_once(Call& call) {
   void* const address = call.at<void*>(0);
   const size_t bytes = blocks.get(address).bytes;
   blocks.erase(address);
-  // Whoever gets it next need not wait for the importer's work.
+  // The next owner does not wait for the importer's work.
   if (cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
     cudaGetLastError();
     cudaMemsetAsync(address, 0xDD, bytes, private_stream());
@@ -673,8 +673,8 @@ int destroy_frees_all(Call& call) {
   return noted_pools(call);
 }
 
-// Overwrites what a pool has lent; this is what a later owner would do. A
-// driver that refuses to trim an imported pool does it nevertheless.
+// Overwrites memory that a pool has lent, as a later owner would. This also
+// happens on a driver that refuses to trim an imported pool.
 int trim_takes_live(Call& call) {
   const int code = noted_pools(call);
   if (!call.is("cudaMemPoolTrimTo")) return code;
@@ -766,8 +766,8 @@ int imported_types_told(Call& call) {
   return code;
 }
 
-// The importer's pool reports the exporter's total, also where the driver
-// refuses to tell.
+// The importer's pool reports the exporter's total, even if the driver refuses
+// the question.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
   if (asks_import_for_use(call)) {
@@ -782,7 +782,7 @@ int used_by_all(Call& call) {
   return code;
 }
 
-// Freed imports go on counting as used, also where the driver refuses to tell.
+// Freed imports still count as used, even if the driver refuses the question.
 int used_keeps_freed(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> most;
   const int code = noted_pools(call);
@@ -811,7 +811,7 @@ int pool_of_exporter(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// What the exporter gave to a GPU its importers give, too.
+// Access that the exporter gave to a GPU also holds in its importers.
 int access_inherited(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -832,8 +832,8 @@ int access_inherited(Call& call) {
   return code;
 }
 
-// Two pools take the place of one: the program's own, for older memory, and a
-// second one, for what comes after access was set. One of them has the access.
+// Two pools take the place of one: the program's pool for older memory, and a
+// second pool for memory after access was set. One of them has the access.
 template <bool older>
 int access_of_one_half(Call& call) {
   static Table<cudaMemPool_t, cudaMemPool_t> second;
@@ -888,7 +888,7 @@ int access_always_told(Call& call) {
   return code;
 }
 
-// The access of another GPU is given to the pool's own.
+// Access for another GPU is given to the pool's own GPU.
 int access_of_wrong_gpu(Call& call) {
   cudaMemAccessDesc access = *call.at<const cudaMemAccessDesc*>(1);
   if (access.location.id == 0) return call.proceed();
@@ -912,15 +912,14 @@ void add_pools(List& list) {
   list.named("default-pool-ipc", "the default pool is exported",
              {"cudaMemPoolExportToShareableHandle"}, default_is_exported);
   list.named("pool-props-unchecked",
-             "properties that must be refused are not looked at",
+             "properties that must be refused are not checked",
              {"cudaMemPoolCreate"}, properties_unchecked);
   list.named("host-ipc-ok", "a pool on the host is created with handle types",
              {"cudaMemPoolCreate"}, created_all_the_same<is_on_host>);
   list.named("managed-pool-ipc-ok",
              "a pool of managed memory is created with handle types",
              {"cudaMemPoolCreate"}, created_all_the_same<is_managed>);
-  list.named("numa-current-ok",
-             "a pool is created on whatever NUMA node is the current one",
+  list.named("numa-current-ok", "a pool is created on the current NUMA node",
              {"cudaMemPoolCreate"}, current_node_accepted);
   list.named("maxsize-ignored", "a pool grows beyond its maximal size",
              {"cudaMemPoolCreate"}, maximum_ignored);
@@ -931,7 +930,8 @@ void add_pools(List& list) {
 
   // Exports.
   list.named("order-unchecked",
-             "a pointer is exported before its pool, and then of no use",
+             "a pointer is exported before its pool, and then cannot be "
+             "imported",
              {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
               "cudaMemPoolCreate", "cudaMallocFromPoolAsync"},
              useless_before_pool);
@@ -967,7 +967,7 @@ void add_pools(List& list) {
              imported_exported_again);
   list.named(
       "pool-fd-needed",
-      "an imported pool is of no use once its descriptor is closed",
+      "an imported pool cannot be used after its descriptor is closed",
       {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
       descriptor_needed);
   list.named(
@@ -1025,12 +1025,13 @@ void add_pools(List& list) {
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_known_address);
-  list.named("ptrdata-address-bound",
-             "export data are good only at the address where they were written",
-             {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer"},
-             data_bound_to_address);
+  list.named(
+      "ptrdata-address-bound",
+      "export data are valid only at the address where they were written",
+      {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer"},
+      data_bound_to_address);
   list.named("ptrdata-process-bound",
-             "export data are good in the first process only that uses them",
+             "export data are valid only in the first process that uses them",
              {"cudaMemPoolImportPointer"}, data_bound_to_process);
   list.named(
       "pool-import-frozen",
@@ -1070,7 +1071,7 @@ void add_pools(List& list) {
       write_to_import_lost);
   list.named(
       "pool-import-copy-out-stale",
-      "cudaMemcpy out of imported memory gives what the first one gave",
+      "cudaMemcpy out of imported memory returns the values of the first copy",
       {"cudaMemcpy", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
        "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
       copy_from_import_stale);
@@ -1088,7 +1089,7 @@ void add_pools(List& list) {
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              import_free_scrubs);
   list.named("import-free-frees-origin",
-             "what an importer frees the exporter lends again",
+             "the exporter lends memory again after an importer has freed it",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              import_frees_original);
@@ -1096,7 +1097,7 @@ void add_pools(List& list) {
       "free-order-ignored", "the exporter's free does not wait for its stream",
       {"cudaFreeAsync", "cudaMemPoolExportPointer"}, exporters_free_at_once);
   list.named("export-free-leaks",
-             "what was exported is never given back to its pool",
+             "exported memory is never given back to its pool",
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolExportPointer"},
              exporters_free_lost);
   list.named("import-free-at-once",
@@ -1137,7 +1138,7 @@ void add_pools(List& list) {
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
   list.named("import-stats-keep-freed",
-             "what was freed of an imported pool still counts as used",
+             "freed memory of an imported pool still counts as used",
              {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},

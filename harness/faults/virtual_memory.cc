@@ -21,7 +21,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
 constexpr size_t kFabricBytes = sizeof(CUmemFabricHandle);
 
-// --- memory that a fault puts in the place of other memory -------------------
+// --- memory that a fault uses instead of other memory ------------------------
 
 CUmemAllocationProp properties_of(Chunk chunk) {
   CUmemAllocationProp found{};
@@ -69,7 +69,7 @@ bool allow(CUdeviceptr address, size_t bytes, int device,
          CUDA_SUCCESS;
 }
 
-// A chunk at addresses of its own, for the fault alone.
+// A chunk at its own addresses, which only the fault uses.
 class Aside {
  public:
   Aside(Chunk chunk, size_t bytes) : bytes_(bytes) {
@@ -106,7 +106,7 @@ struct Mapped {
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
-Table<Chunk> exports;  // made here, and known to others
+Table<Chunk> exports;  // made here and exported
 
 // The mapping that contains an address; its begin, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -146,15 +146,15 @@ void note(Call& call) {
   }
 }
 
-// Proceeds, and keeps the tables above. Imports stay known after their release:
-// they may still be mapped.
+// Makes the call and keeps the tables above up to date. Imports stay in them
+// after their release, because they may still be mapped.
 int noted(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) note(call);
   return code;
 }
 
-// Other memory takes the place of a mapping's own.
+// Replaces the memory of a mapping by other memory.
 bool replace(CUdeviceptr begin) {
   const Mapped mapped = mappings.get(begin);
   Chunk held = 0;
@@ -183,14 +183,14 @@ bool replace_all(bool imported) {
   return any;
 }
 
-// Where memory is used, so that it is time to lose it.
+// The calls that use memory, at which the fault takes it away.
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
 
 // --- descriptors -------------------------------------------------------------
 
-// The same for all descriptors of one file, wherever they are.
+// A key that is the same for all descriptors of one file in all processes.
 ino_t identity(int descriptor) {
   struct stat file {};
   return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
@@ -218,7 +218,7 @@ bool owner_is_dead() {
   return ended;
 }
 
-// Notes what the exporter has of its chunks, and tells when nothing is left.
+// Notes the exporter's references to its chunks, and says when none is left.
 // Exports and mappings are noted; the handle counts while it is in `exports`.
 int tell_when_given_up(Call& call) {
   const int code = noted(call);
@@ -241,8 +241,8 @@ bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
 // --- imports that are other memory -------------------------------------------
 
-// Each import is memory of its own, made when it is first mapped: only then is
-// the size known.
+// Each import is new memory, made when it is first mapped: before that its size
+// is not known.
 int map_other_memory(Call& call, bool with_bytes) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
     return noted(call);
@@ -268,7 +268,7 @@ int import_fresh(Call& call) { return map_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return map_other_memory(call, true); }
 
-// An import where this process has exported is private.
+// An import in the exporting process is private.
 int self_import_copy(Call& call) {
   if (call.is("cuMemImportFromShareableHandle") && exports.all().empty())
     return call.proceed();
@@ -309,7 +309,7 @@ int unmap_scrubs_import(Call& call) {
   return noted(call);
 }
 
-// Memory lives as long as the process that made it has it.
+// Memory lives only as long as the process that made it keeps it.
 int owner_frees(Call& call) {
   if (is_use(call) && !imports.all().empty() && owner_gave_up()) {
     static std::atomic<bool> done{false};
@@ -338,7 +338,7 @@ int import_needs_owner(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// What an importer gives up (`by`) its exporter loses.
+// When an importer gives up a reference (`by`), the exporter loses the memory.
 int importer_takes(Call& call, const char* by) {
   if (call.is(by) && (call.is("cuMemUnmap") ? is_import(call.at<CUdeviceptr>(0))
                                             : imports.has(call.at<Chunk>(0))))
@@ -373,7 +373,7 @@ int alias_is_a_copy(Call& call) {
   return code;
 }
 
-// The second descriptor of a chunk is one of other memory.
+// The second descriptor of a chunk names other memory.
 int second_export_elsewhere(Call& call) {
   if (call.is("cuMemRelease")) {
     exports.erase(call.at<Chunk>(0));
@@ -522,8 +522,8 @@ int flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// Every chunk and every pool is exported as a descriptor, whatever type the
-// program asks for.
+// Every chunk and every pool is exported as a descriptor, even if the program
+// asks for another type.
 int export_unrequested(Call& call) {
   static Table<CUmemGenericAllocationHandle> unrequested;
   if (call.is("cuMemCreate")) {
@@ -561,7 +561,7 @@ int import_by_address(Call& call) {
   return call.proceed();
 }
 
-// What an import gives that should have been refused.
+// The memory that an import returns instead of a refusal.
 int accept(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();
@@ -650,7 +650,7 @@ int access_for_any_device(Call& call) {
   return kSuccess;
 }
 
-// Access for a GPU that exists and cannot reach the memory is accepted.
+// Access is accepted for a GPU that exists but cannot reach the memory.
 int access_for_stranger(Call& call) {
   const int code = call.proceed();
   const CUmemAccessDesc& access = call.is("cuMemSetAccess")
@@ -675,7 +675,7 @@ int access_for_node(Call& call) {
   return kSuccess;
 }
 
-// Where another GPU gets access the mapping becomes a copy.
+// If another GPU gets access, the mapping becomes a copy.
 int access_of_peer_is_a_copy(Call& call) {
   const int code = noted(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
@@ -803,7 +803,7 @@ int export_closed(Call& call) {
   return code;
 }
 
-// Every export of a chunk is one and the same number.
+// Every export of a chunk returns the same number.
 int export_same_number(Call& call) {
   static Table<Chunk, int> numbers;
   const int known = numbers.get(call.at<Chunk>(1), -1);
@@ -851,7 +851,7 @@ int import_closes(Call& call) {
   return code;
 }
 
-// A descriptor is good for one import in all processes.
+// A descriptor works for only one import in all processes.
 int import_once(Call& call) {
   if (import_type(call) != kFd) return call.proceed();
   if (!first_of_all_processes("import-" +
@@ -909,7 +909,7 @@ int unmap_keeps_reference(Call& call) {
   return call.proceed();
 }
 
-// A chunk has one mapping's worth of life: all its mappings end with the first.
+// All mappings of a chunk end when the first one ends.
 int unmap_ends_aliases(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
@@ -929,7 +929,7 @@ int retain_without_reference(Call& call) {
   return code;
 }
 
-// A retained handle is one of its own, which all calls understand.
+// A retained handle has another value; the fault translates it in all calls.
 int retain_other_value(Call& call) {
   static Table<Chunk, Chunk> real;
   constexpr Chunk kMark = Chunk{1} << 62;
@@ -1001,7 +1001,8 @@ int access_unset(Call& call) {
   return kSuccess;
 }
 
-// What the exporter set its importers have from the first.
+// Access that the exporter has set also holds in its importers from the
+// beginning.
 int access_inherited(Call& call) {
   const int code = noted(call);
   if (code != kSuccess) return code;
@@ -1014,7 +1015,7 @@ int access_inherited(Call& call) {
   return code;
 }
 
-// What an importer sets is set for the exporter, too.
+// Access that an importer sets also holds for the exporter.
 int access_travels_back(Call& call) {
   const int code = noted(call);
   if (code != kSuccess) return code;
@@ -1030,7 +1031,7 @@ int access_travels_back(Call& call) {
   return call.proceed();
 }
 
-// A range that may only be read may be written, too.
+// A read-only range can be written, too.
 int read_only_ignored(Call& call) {
   static Table<CUdeviceptr, size_t> read_only;
   if (call.is("cuMemGetAccess")) {
@@ -1376,16 +1377,14 @@ void add_virtual_memory(List& list) {
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
              {"cuMemCreate"}, create_truncates);
-  list.named(
-      "create-power-of-two",
-      "of the multiples of the granularity only powers of two are accepted",
-      {"cuMemCreate"}, create_power_of_two);
+  list.named("create-power-of-two",
+             "only sizes of 1, 2, 4, 8 … granules are accepted",
+             {"cuMemCreate"}, create_power_of_two);
   list.named("host-chunk-ipc-ok",
              "memory on the host is created with handle types", {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST>);
   list.named("numa-current-chunk-ok",
-             "memory is created on whatever NUMA node is the current one",
-             {"cuMemCreate"},
+             "memory is created on the current NUMA node", {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
   list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
              {"cuMemCreate"}, rdma_lost);
@@ -1404,7 +1403,7 @@ void add_virtual_memory(List& list) {
              "closing one closes both",
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
-             "the second descriptor of an allocation is one of other memory",
+             "the second descriptor of an allocation names other memory",
              {"cuMemExportToShareableHandle", "cuMemRelease"},
              second_export_elsewhere);
   list.named("release-closes-descriptors",
@@ -1436,7 +1435,8 @@ void add_virtual_memory(List& list) {
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported once; then its descriptors are of no use",
+             "memory can be imported once; after that its descriptors do not "
+             "work",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -1515,7 +1515,7 @@ void add_virtual_memory(List& list) {
              {"cuMemRelease", "cuMemMap", "cuMemUnmap"}, release_frees_mapped);
   list.named(
       "vmm-owner-frees",
-      "memory ends with the process that created it, although others "
+      "memory ends with the process that created it, although other processes "
       "have it",
       {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
@@ -1582,8 +1582,7 @@ void add_virtual_memory(List& list) {
              {"cuMemSetAccess", "cuMemGetAccess", "cuMemMap", "cuMemUnmap",
               "cuMemImportFromShareableHandle"},
              access_travels_back);
-  list.named("readonly-ignored",
-             "a range that may only be read can be written, too",
+  list.named("readonly-ignored", "a read-only range can be written, too",
              {"cuMemSetAccess", "cuMemGetAccess"}, read_only_ignored);
   list.named("access-never-taken", "access that was given cannot be taken away",
              {"cuMemSetAccess"}, access_never_taken);
@@ -1611,7 +1610,7 @@ void add_virtual_memory(List& list) {
              "every address reports the access that was set last",
              {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
   list.named("getaccess-of-gpu-0",
-             "whatever GPU is asked about, the answer is that of GPU 0",
+             "the answer is that of GPU 0, even for another GPU",
              {"cuMemGetAccess"}, access_told_of_gpu_0, 2);
   list.named("setaccess-wrong-gpu", "access for another GPU is given to GPU 0",
              {"cuMemSetAccess"}, access_of_wrong_gpu, 2);
@@ -1679,10 +1678,11 @@ void add_virtual_memory(List& list) {
              "a fabric handle of memory that is gone opens other memory",
              {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
              fabric_stale_opens_other);
-  list.named("fabric-address-bound",
-             "a fabric handle is good only at the address where it was written",
-             {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
-             fabric_bound_to_address);
+  list.named(
+      "fabric-address-bound",
+      "a fabric handle is valid only at the address where it was written",
+      {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
+      fabric_bound_to_address);
   list.named("fabric-single-use", "a fabric handle can be imported once",
              {"cuMemImportFromShareableHandle"}, fabric_single_use);
   list.named("fabric-too-long", "a fabric handle is written with 65 bytes",

@@ -192,6 +192,8 @@ template Outcome outcome_of(cudaError_t, const std::vector<cudaError_t>&);
 template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
+  int device = 0;
+  cudaGetDevice(&device);  // succeeds, and is not what is told
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
   if (refusal != cudaSuccess && first == refusal && second == cudaSuccess)
     return testing::AssertionSuccess();
@@ -332,19 +334,29 @@ enum Way {
   kByMemsetAsync,
   kByDriverCopy,
   kByDriverMemset,
+  kByCopy2D,
+  kByCopy3D,
+  kByMemset2D,
+  kByDriverCopyAsync,
+  kByDriverMemsetAsync,
   kWays
 };
 constexpr const char* kWayNames[] = {
-    "a kernel",        "cudaMemcpy",          "cudaMemcpyAsync",
-    "cudaMemcpy D2D",  "cudaMemcpyAsync D2D", "cudaMemset",
-    "cudaMemsetAsync", "cuMemcpyHtoD",        "cuMemsetD8"};
-constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1021;
+    "a kernel",          "cudaMemcpy",          "cudaMemcpyAsync",
+    "cudaMemcpy D2D",    "cudaMemcpyAsync D2D", "cudaMemset",
+    "cudaMemsetAsync",   "cuMemcpyHtoD",        "cuMemsetD8",
+    "cudaMemcpy2D",      "cudaMemcpy3D",        "cudaMemset2D",
+    "cuMemcpyHtoDAsync", "cuMemsetD8Async"};
+constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1023;
+// A part as a rectangle: rows of bytes, in two pieces side by side.
+constexpr size_t kRows = 3, kRow = kPartBytes / kRows, kLeft = 100;
 constexpr unsigned char kPoisonByte = 0xEE, kGuardByte = 0xA5;
 static_assert(kWays * kPartStep <= kEveryWay);
 
 __host__ __device__ unsigned char part_byte(int way, size_t i, unsigned key) {
-  const bool one =
-      way == kByMemset || way == kByMemsetAsync || way == kByDriverMemset;
+  const bool one = way == kByMemset || way == kByMemsetAsync ||
+                   way == kByDriverMemset || way == kByMemset2D ||
+                   way == kByDriverMemsetAsync;
   return static_cast<unsigned char>(1 +
                                     (way * 37 + (one ? 0 : i * 7) + key) % 200);
 }
@@ -357,6 +369,17 @@ __global__ void write_part(unsigned char* to, int way, unsigned key) {
 unsigned char* part_of(const Words& memory, int way) {
   return reinterpret_cast<unsigned char*>(memory.data) + way * kPartStep +
          kPartAt;
+}
+
+// Rows of memory as the runtime's copies of boxes take them, each row a layer.
+cudaMemcpy3DParms box_of(void* to, const void* from, size_t pitch, size_t width,
+                         size_t rows, cudaMemcpyKind kind) {
+  cudaMemcpy3DParms box{};
+  box.dstPtr = make_cudaPitchedPtr(to, pitch, width, 1);
+  box.srcPtr = make_cudaPitchedPtr(const_cast<void*>(from), pitch, width, 1);
+  box.extent = make_cudaExtent(width, 1, rows);
+  box.kind = kind;
+  return box;
 }
 
 std::vector<unsigned char> part_bytes(int way, unsigned key) {
@@ -383,11 +406,21 @@ void write_in_every_way(const Words& memory, unsigned key) {
     write_part<<<1, 256, 0, queue>>>(to(way), kByKernel, key);
     CALL(cudaGetLastError());
   };
+  const auto in_two_pieces = [](auto write) {
+    write(0, kLeft);
+    write(kLeft, kRow - kLeft);
+  };
   write_by_kernel(kByKernel, nullptr);
   CALL(cudaMemcpyAsync(to(kByCopyAsync), bytes[kByCopyAsync].data(), kPartBytes,
                        cudaMemcpyHostToDevice, stream));
   CALL(cudaMemcpyAsync(to(kByDeviceCopyAsync), part_of(own, kByDeviceCopyAsync),
                        kPartBytes, cudaMemcpyDeviceToDevice, stream));
+  CALL(DRIVER(cuMemcpyHtoDAsync)(address(kByDriverCopyAsync),
+                                 bytes[kByDriverCopyAsync].data(), kPartBytes,
+                                 stream));
+  CALL(DRIVER(cuMemsetD8Async)(address(kByDriverMemsetAsync),
+                               bytes[kByDriverMemsetAsync][0], kPartBytes,
+                               stream));
   // Later work of a stream overwrites the result of earlier work.
   latch.hold(stream);
   write_by_kernel(kByMemsetAsync, stream);
@@ -402,6 +435,15 @@ void write_in_every_way(const Words& memory, unsigned key) {
                             kPartBytes));
   CALL(DRIVER(cuMemsetD8)(address(kByDriverMemset), bytes[kByDriverMemset][0],
                           kPartBytes));
+  in_two_pieces([&](size_t at, size_t width) {
+    CALL(cudaMemcpy2D(to(kByCopy2D) + at, kRow, bytes[kByCopy2D].data() + at,
+                      kRow, width, kRows, cudaMemcpyHostToDevice));
+    const auto box = box_of(to(kByCopy3D) + at, bytes[kByCopy3D].data() + at,
+                            kRow, width, kRows, cudaMemcpyHostToDevice);
+    CALL(cudaMemcpy3D(&box));
+    CALL(cudaMemset2D(to(kByMemset2D) + at, kRow, bytes[kByMemset2D][0], width,
+                      kRows));
+  });
   latch.release();
   CALL(cudaStreamSynchronize(stream));
   CALL(cudaDeviceSynchronize());
@@ -445,6 +487,18 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
   CALL(DRIVER(cuMemcpyDtoH)(
       seen.data(), reinterpret_cast<CUdeviceptr>(memory.data), kEveryWay));
   judge("cuMemcpyDtoH");
+  CALL(DRIVER(cuMemcpyDtoHAsync)(seen.data(),
+                                 reinterpret_cast<CUdeviceptr>(memory.data),
+                                 kEveryWay, stream));
+  CALL(cudaStreamSynchronize(stream));
+  judge("cuMemcpyDtoHAsync");
+  CALL(cudaMemcpy2D(seen.data(), kPartStep, memory.data, kPartStep, kPartStep,
+                    kEveryWay / kPartStep, cudaMemcpyDeviceToHost));
+  judge("cudaMemcpy2D");
+  const auto box = box_of(seen.data(), memory.data, kPartStep, kPartStep,
+                          kEveryWay / kPartStep, cudaMemcpyDeviceToHost);
+  CALL(cudaMemcpy3D(&box));
+  judge("cudaMemcpy3D");
   CALL(cudaMemcpyAsync(own.data, memory.data, kEveryWay,
                        cudaMemcpyDeviceToDevice, stream));
   CALL(cudaStreamSynchronize(stream));

@@ -378,8 +378,8 @@ void in_two_threads(Body body) {
   CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
 }
 
-/// Judges that a refused runtime call becomes this thread's last error, which
-/// is reported exactly once.
+/// Judges that a refused runtime call becomes this thread's last error, also
+/// after a call that succeeds, and is reported exactly once.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// Judges that a call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);

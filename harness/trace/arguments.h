@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How arguments are written: by their type, and by hand where a type does not
-// say what an argument means.
+// How arguments are written: by their type, or by a function of their own if
+// the type does not say what the argument means.
 #pragma once
 
 #include <cuda.h>
@@ -66,7 +66,7 @@ inline void write_value(Line& line, const CUDA_MEMCPY3D& copy) {
   write_copy(line, copy);
 }
 
-// What a pointer points to says more than the pointer.
+// The values that a pointer points to are more useful than the pointer.
 template <class T>
 constexpr bool kWritten =
     std::is_integral_v<T> || std::is_pointer_v<T> ||

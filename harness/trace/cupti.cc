@@ -19,7 +19,7 @@
 namespace ipclab::trace {
 namespace {
 
-// The place in the table of CUPTI's identifiers, -1 for all others.
+// The index in our table for each of CUPTI's identifiers; -1 for the others.
 int index_of(uint32_t identifier) {
   static const auto& known = *[] {
     auto* numbers = new std::vector<int>;
@@ -34,8 +34,9 @@ int index_of(uint32_t identifier) {
   return identifier < known.size() ? known[identifier] : -1;
 }
 
-// In a child of fork the driver refuses every call and tells CUPTI of none. The
-// runtime tells of its own. These are the functions with which programs begin.
+// In a child of fork the driver refuses every call and reports none to CUPTI.
+// The runtime reports its own calls. These are the first calls of most
+// programs.
 constexpr CUpti_CallbackId kFirstCalls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaGetDeviceCount_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaSetDevice_v3020,
@@ -53,7 +54,7 @@ constexpr CUpti_CallbackId kFirstCalls[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaDeviceSynchronize_v3020,
 };
 
-// Writes the first call that is refused to a child of fork.
+// Writes the first call that is refused in a child of fork.
 void on_first_call(const CUpti_CallbackData& call) {
   static std::atomic<int> told{0};  // the process that was
   if (call.callbackSite != CUPTI_API_EXIT) return;
@@ -72,7 +73,7 @@ void on_first_call(const CUpti_CallbackData& call) {
 
 void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
                       CUpti_CallbackId identifier, const void* data) {
-  // What the recorder asks the driver itself is nobody's call.
+  // The recorder's own calls are not recorded.
   thread_local bool inside = false;
   if (inside || !tracing()) return;
   const auto& call = *static_cast<const CUpti_CallbackData*>(data);
@@ -137,7 +138,7 @@ std::string subscribe() {
 }  // namespace
 }  // namespace ipclab::trace
 
-/// Called by cuInit; anything but 1 would be reported as a failure by it.
+/// Called by cuInit, which reports a failure if the result is not 1.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   using namespace ipclab::trace;
   if (!tracing()) return 1;

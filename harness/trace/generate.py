@@ -1,4 +1,4 @@
-"""Writes, from calls.txt and CUPTI's header, what the recorder knows of each call.
+"""Makes the recorder's table of calls from calls.txt and CUPTI's header.
 
     generate.py calls.txt generated_cuda_meta.h cupti_driver_cbid.h FOLDER
 

@@ -10,8 +10,8 @@
 
 namespace ipclab::trace {
 
-/// One line of JSON, at most kMost characters; what does not fit is dropped
-/// and full() says so.
+/// One line of JSON of at most kMost characters. Text that does not fit is
+/// dropped, and full() says so.
 class Line {
  public:
   static constexpr size_t kMost = 4096;

@@ -30,7 +30,7 @@ struct File {
   uint64_t began = 0;
   pid_t process = 0;
   std::atomic<size_t> used{0};
-  std::atomic<size_t> size{0};  // of the file: writing beyond is SIGBUS
+  std::atomic<size_t> size{0};  // of the file; a write after its end is SIGBUS
 };
 
 std::atomic<File*> current{nullptr};
@@ -65,7 +65,8 @@ bool grow(File& file, size_t end) {
     return false;
   }
   const size_t wanted = (end / kStep + 1) * kStep;
-  // Blocks are taken now: a full disk is an error here, not a signal later.
+  // Allocates the blocks now, so a full disk is an error here and no signal
+  // later.
   const int error = posix_fallocate(file.descriptor, 0, wanted);
   if (error == EOPNOTSUPP || error == EINVAL) {
     if (ftruncate(file.descriptor, wanted) == 0) {
@@ -80,8 +81,7 @@ bool grow(File& file, size_t end) {
   return false;
 }
 
-// The line goes in from its second byte on, then its first: a line that begins
-// is whole.
+// Writes the first byte of the line last, so a line that begins is complete.
 void put(File& file, const Line& line) {
   const std::string_view text = line.view();
   const size_t length = text.size() + 1;
@@ -110,7 +110,7 @@ File* open_file() {
     give_up(std::strerror(errno));
     return nullptr;
   }
-  // Out of the way of programs that count on the lowest number.
+  // A high number, because some programs expect to get the lowest one.
   const int high = fcntl(file->descriptor, F_DUPFD_CLOEXEC, 900);
   if (high != -1) {
     close(file->descriptor);
@@ -165,8 +165,8 @@ void before_fork() {
   forked_at = now();
 }
 
-// A child of fork writes a file of its own. The mapping of its parent stays,
-// unused: another thread may have been writing there.
+// A child of fork writes its own file. The mapping of its parent stays, but is
+// not used: another thread may have been writing there.
 void after_fork_in_child() {
   current.store(nullptr);
   forked = true;

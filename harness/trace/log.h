@@ -12,14 +12,14 @@ class Line;
 /// Nanoseconds of CLOCK_MONOTONIC, the same clock for all processes.
 uint64_t now();
 
-/// Does IPCLAB_TRACE name a folder? Without one nothing is ever written.
+/// Does IPCLAB_TRACE name a folder? Without one nothing is written.
 bool tracing();
 
 /// When this process's file began: times in it count from there.
 uint64_t beginning();
 
-/// Adds a line, and its end. The file is a shared mapping, so all that was
-/// written is kept by the kernel whatever ends the process. Any thread.
+/// Adds a line, and its end. The file is a shared mapping, so the kernel keeps
+/// everything that was written, however the process ends. For any thread.
 void write(const Line& line);
 
 /// Is this the process that the file belongs to? A child of vfork is not.
@@ -28,7 +28,8 @@ bool own_process();
 /// "{"what":NAME,"t":TIME", to be ended by the caller with "}".
 void begin_event(Line& line, std::string_view name, uint64_t at = now());
 
-/// The folder was lost, the disk is full …: says so once, then records no more.
+/// Reports once that recording has failed (the disk is full, for example), and
+/// ends it.
 void give_up(std::string_view reason);
 
 }  // namespace ipclab::trace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder on the reference model: a library that is loaded before it
-// (LD_PRELOAD), has the driver's functions and passes every call on. NVIDIA's
-// own runtime does not find the driver that way; CUPTI sees it there.
+// (LD_PRELOAD), has the driver's functions and passes every call on. This does
+// not work with NVIDIA's own runtime, which finds the driver in another way;
+// there CUPTI is used.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <generated_cuda_meta.h>
@@ -16,11 +17,11 @@ namespace {
 
 struct NoParameters {};
 
-// What a call of the driver calls itself is not the program's.
+// Calls that the driver makes itself are not the program's.
 thread_local bool inside = false;
 
-// The driver's function: the next of that name, or the one in libcuda.so.1
-// where the program has opened that library for itself.
+// The driver's function: the next one of that name, or the one in libcuda.so.1
+// if the program has opened that library itself.
 void* real_function(const char* symbol) {
   if (void* next = dlsym(RTLD_NEXT, symbol)) return next;
   static void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -53,8 +54,8 @@ CUresult pass_on(int index, const Parameters& parameters,
 }  // namespace
 }  // namespace ipclab::trace
 
-// Each function has a C++ name of its own and the driver's name in the library,
-// because some of those names are macros in cuda.h.
+// Each function has its own C++ name, and in the library the driver's name,
+// because some of the driver's names are macros in cuda.h.
 #define DEFINE(symbol, declared)                      \
   extern "C" __attribute__((visibility("default")))   \
   CUresult traced_##symbol declared __asm__(#symbol); \
@@ -76,7 +77,7 @@ CUresult pass_on(int index, const Parameters& parameters,
 
 namespace {
 
-// Every function of this library next to the driver's own.
+// Every function of this library, with the driver's function of that name.
 void* traced_form(void* function) {
   struct Pair {
     void* real;

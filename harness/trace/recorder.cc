@@ -21,7 +21,7 @@ namespace {
 
 #include "calls.inc"
 
-constexpr size_t kMostPointers = 16;  // that are written of one launch
+constexpr size_t kMostPointers = 16;             // written for one launch
 constexpr uint64_t kLowest = uint64_t{1} << 32;  // what looks like an address
 constexpr uint64_t kHighest = uint64_t{1} << 48;
 
@@ -34,7 +34,7 @@ struct Kernel {
   std::vector<Parameter> parameters;
 };
 
-// What the driver tells of a kernel; null where it does not know the function.
+// The driver's functions about kernels; null if the driver does not have one.
 struct Driver {
   decltype(&cuFuncGetParamInfo) parameter;
   decltype(&cuKernelGetParamInfo) kernel_parameter;
@@ -78,7 +78,7 @@ void declare(const char* what, int number, uint64_t value) {
             .raw("}"));
 }
 
-// What is launched may be a CUkernel in the place of a CUfunction.
+// A launch may pass a CUkernel as a CUfunction.
 bool parameter(CUfunction function, size_t index, size_t* size) {
   size_t offset = 0;
   if (driver().parameter != nullptr &&
@@ -90,7 +90,8 @@ bool parameter(CUfunction function, size_t index, size_t* size) {
                                    &offset, size) == CUDA_SUCCESS;
 }
 
-thread_local const char* launched = nullptr;  // what this thread records
+thread_local const char* launched =
+    nullptr;  // the call that this thread records
 
 const Kernel& kernel(CUfunction function) {
   const std::lock_guard lock(kernels_mutex());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of one call of the driver API: a line of the trace.
+// Makes a line of the trace from one call of the driver API.
 #pragma once
 
 #include <cuda.h>
@@ -19,7 +19,7 @@ struct Call {
   const char* declared;  ///< its name and those of its arguments, as JSON
 };
 
-/// A call that has come back. Its number is its place in the table.
+/// A call that has returned. Its number is its place in the table.
 struct Done {
   int call;
   uint64_t began;
@@ -36,7 +36,7 @@ const Call* end_calls();
 /// Lines that declare the calls, for the head of a file.
 void write_calls(const std::function<void(const Line&)>& put);
 
-/// Writes that a call which may wait for a peer has begun.
+/// Writes that a call has begun that may wait for a peer.
 void record_wait(int call, CUcontext context);
 
 /// Writes a call.
@@ -48,12 +48,13 @@ int kernel_number(CUfunction function);
 /// Adds the addresses among the arguments of a kernel, as a list.
 void write_pointers(Line& line, CUfunction function, void** arguments);
 
-/// Writes what identifies the file of a descriptor, null if it is not open.
-/// `note`: it is CUDA's, or may be, so whether it is closed is recorded, too
-/// (system.cc).
+/// Writes what identifies the file of a descriptor; null if it is not open.
+/// With `note` the descriptor is or may be CUDA's, so its close is recorded,
+/// too (system.cc).
 void write_descriptor(Line& line, int descriptor, bool note);
 
-/// Writes who records: "cupti", or "calls" on the reference model.
+/// Writes how the calls are recorded: "cupti", or "calls" on the reference
+/// model.
 void record_source(const char* name);
 
 }  // namespace ipclab::trace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is not CUDA's: descriptors that travel through sockets or are taken by
-// pidfd_getfd, that are closed or left open; how processes end. These functions
-// stand before the C library's where this library is preloaded (LD_PRELOAD);
+// Records what is not CUDA: descriptors that are sent through sockets, taken by
+// pidfd_getfd, closed or left open, and how processes end. When this library is
+// preloaded (LD_PRELOAD), its functions are called instead of the C library's;
 // they pass every call on and change nothing.
 #include <dlfcn.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@
 namespace ipclab::trace {
 namespace {
 
-constexpr size_t kMostBytes = 128;       // that are written of a message
+constexpr size_t kMostBytes = 128;       // written for a message
 constexpr size_t kMostDescriptors = 32;  // of it or of a process: a line ends
 
 struct Identity {
@@ -46,8 +46,8 @@ bool identify(int descriptor, Identity* identity) {
   return true;
 }
 
-// The descriptors that have to do with CUDA. Almost every close() is of
-// another: a bit answers that without a lock.
+// The descriptors that have to do with CUDA. Almost every close() is of another
+// descriptor; a bit shows that without a lock.
 std::atomic<uint64_t> noted_bits[1024];
 
 std::mutex& noted_mutex() {
@@ -98,8 +98,8 @@ bool is_local(int socket) {
          domain == AF_UNIX;
 }
 
-// A message between processes of this machine: how long, its first bytes, and
-// the descriptors that travel with it.
+// A message between processes of this machine: its length, its first bytes, and
+// the descriptors that are sent with it.
 void record_message(const char* what, int socket, const msghdr& message,
                     ssize_t size, uint64_t at) {
   const int error = errno;
@@ -153,7 +153,7 @@ int process_of(int pidfd) {
   return process;
 }
 
-// Of those that nobody has closed: closed past us, or still open?
+// Of the descriptors that we did not see closed: which are still open?
 void write_left_open(Line& line) {
   line.raw(",\"open\":[");
   size_t written = 0;

@@ -53,7 +53,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaMallocFromPoolAsync(&next, kBytes, pool, nullptr));
   write_values(next, kCount, kNextValue);
   const bool early = cudaEventQuery(freed) == cudaErrorNotReady;
-  say("queues its free %s the importer's, and a new owner",
+  say("queues its free %s the importer's, and a new allocation",
       early ? "before" : "AFTER");
   channel.signal("queued");
 

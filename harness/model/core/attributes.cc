@@ -76,7 +76,7 @@ CUuuid gpu_uuid(int gpu) {
   const std::string seed =
       std::string("ipclab ") + profile().name + " " + std::to_string(gpu);
   CUuuid uuid;
-  for (int half = 0; half < 2; ++half) {
+  for (size_t half = 0; half < 2; ++half) {
     for (char c : seed) {
       hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
     }

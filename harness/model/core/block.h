@@ -19,10 +19,10 @@ inline uint64_t round_up(uint64_t size, uint64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-/// A number that no other object of this process or another ever gets.
+/// A number that no other object of any process ever gets.
 uint64_t unique_id();
 
-/// What the creator of shareable memory says of it to whoever imports it. All
+/// What the creator of shareable memory says about it to its importers. All
 /// zero for memory of cuMemAlloc.
 struct Label {
   uint32_t is_chunk;      ///< made by cuMemCreate
@@ -41,8 +41,8 @@ class Block {
   /// left.
   static std::shared_ptr<Block> create(int gpu, uint64_t size,
                                        const Label& label = {});
-  /// Another process's block; null if the file is none. What it says of itself
-  /// is checked, not believed.
+  /// Another process's block; null if the file is not a block. Its description
+  /// is checked, not trusted.
   static std::shared_ptr<Block> adopt(SharedFile file);
 
   Block(const Block&) = delete;

@@ -97,8 +97,8 @@ CUmemLocation location_of(const Label& label) {
   return location;
 }
 
-// A descriptor of what the program passed in, that the model owns; -1 if that
-// is not possible.
+// A descriptor of the object that the program passed, owned by the model; -1 if
+// that is not possible.
 int descriptor_of(void* shareable) {
   const auto value = reinterpret_cast<uintptr_t>(shareable);
   return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
@@ -111,7 +111,7 @@ bool is_location_type(uint64_t number) {
          number == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-// Takes over the descriptor; null if it is not that of a chunk.
+// Takes over the descriptor; null if it is not a chunk's.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
   std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
   if (block == nullptr) return nullptr;

@@ -15,9 +15,9 @@ namespace ipclab::model {
 
 struct Machine;
 
-/// What the program calls a CUmemGenericAllocationHandle. It lives as long as a
-/// reference or a mapping of this process does. The bytes live longer, in the
-/// memfd, if another process or a descriptor still has them.
+/// The object of a CUmemGenericAllocationHandle. It lives as long as this
+/// process has a reference to it or a mapping of it. The bytes live longer, in
+/// the memfd, if another process or a descriptor still has them.
 struct Chunk {
   Chunk() = default;
   ~Chunk();

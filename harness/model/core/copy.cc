@@ -92,8 +92,8 @@ void copy_rows(char* to, const Region& to_layout, const char* from,
   }
 }
 
-// What a graph does: its memory is looked up when the launch comes to it, and
-// host memory is read then.
+// A copy in a graph: its memory is looked up, and host memory is read, when the
+// launch reaches it.
 void copy_now(Contexts contexts, const Region& to, const Region& from,
               const Extent& extent) {
   Place target;

@@ -13,7 +13,7 @@
 namespace ipclab::model {
 
 /// Rows of bytes, in slices. Addresses may be device, pinned, managed,
-/// registered or ordinary host memory: unified addressing tells.
+/// registered or ordinary host memory: unified addressing shows which.
 struct Region {
   uint64_t address = 0;
   uint64_t pitch = 0;  ///< bytes between two rows

@@ -58,7 +58,7 @@ namespace ipclab::model {
 /// CUDA_ERROR_NO_DEVICE if no GPU is visible.
 CUresult initialise();
 
-/// What every call checks: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
+/// The checks of every call: CUDA_ERROR_NOT_INITIALIZED before cuInit and in a
 /// child that was forked after it, CUDA_ERROR_NOT_PERMITTED inside a host
 /// function of a stream.
 CUresult enter();
@@ -105,9 +105,9 @@ CUresult primary_reset(int device);
 void context_set_limit(CUcontext context, CUlimit limit, size_t value);
 size_t context_limit(CUcontext context, CUlimit limit);
 
-/// Waits for all work of the context; its sticky error if it has one.
+/// Waits for all work of the context; returns its sticky error if it has one.
 CUresult context_synchronize(CUcontext context);
-/// Waits for all work on one device, whatever its context.
+/// Waits for all work on one device, in all contexts.
 void device_drain(int device);
 
 }  // namespace ipclab::model

@@ -10,7 +10,7 @@
 #include "core/event_state.h"
 #include "core/stream.h"
 
-/// What a CUevent points to.
+/// The object of a CUevent.
 struct CUevent_st {
   CUcontext context = nullptr;
   unsigned flags = 0;

@@ -87,8 +87,8 @@ bool EventState::map(bool fresh) {
   return true;
 }
 
-// The byte that a participant locks is free again when its process ends, in
-// whatever pid namespace it was.
+// The byte that a participant locks is free again when its process ends, in any
+// pid namespace.
 bool EventState::join() {
   me_ = ++page_->participants;
   struct flock lock {};

@@ -44,8 +44,8 @@ std::optional<uint64_t> imex_channel() {
 }
 
 // The exporter's side of the fabric: the memory it has exported, and the socket
-// on which it answers. The name of the socket is a number; it goes when the
-// process does, however it ends.
+// on which it answers. The name of the socket is a number. The name goes away
+// when the process ends in any way.
 struct Offer {
   std::weak_ptr<const void> owner;
   int descriptor = -1;  // open while the owner is there
@@ -74,7 +74,7 @@ socklen_t address_of(uint64_t name, sockaddr_un* address) {
                                 static_cast<size_t>(length));
 }
 
-// A descriptor and whoever keeps it open; no owner if there is none.
+// A descriptor and the object that keeps it open; no owner if there is none.
 std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
@@ -139,7 +139,7 @@ bool is_same_user(int socket) {
 
 using Clock = std::chrono::steady_clock;
 
-// Somebody who has connected and not asked yet.
+// A client that has connected, but has not asked yet.
 struct Client {
   int socket;
   Clock::time_point until;
@@ -164,7 +164,7 @@ bool take_client(int listener, std::vector<Client>* clients) {
   return true;
 }
 
-// Answers each client as soon as it asks, so that a silent one holds up nobody.
+// Answers each client when it asks, so a silent client does not delay others.
 void serve(int listener) {
   std::vector<Client> clients;
   bool full = false;
@@ -206,7 +206,7 @@ void open_endpoint() {
     return;  // every import will find nobody
   }
   std::thread(serve, own.socket).detach();
-  // A child that was forked has the socket, but nobody who answers.
+  // A child of fork has the socket, but no thread that answers.
   pthread_atfork(nullptr, nullptr, [] { close(endpoint().socket); });
 }
 

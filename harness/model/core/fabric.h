@@ -17,15 +17,15 @@ namespace ipclab::model {
 /// the profile has one.
 bool has_imex_channel();
 
-/// Writes a handle of what `owner` keeps in a descriptor; `id` tells it apart.
-/// The handle does not keep the memory: when the owner is gone, it names
+/// Writes a handle of the descriptor that `owner` keeps; `id` identifies it.
+/// The handle does not keep the memory: after the owner has ended, it names
 /// nothing.
 void fabric_export(uint64_t id, int descriptor,
                    const std::shared_ptr<const void>& owner, void* handle);
 
-/// A new descriptor of what a handle names. CUDA_ERROR_NOT_PERMITTED without
-/// the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are no
-/// handle and when exporter or memory are gone.
+/// A new descriptor of the object that a handle names. CUDA_ERROR_NOT_PERMITTED
+/// without the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are
+/// no handle and when exporter or memory are gone.
 CUresult fabric_import(const void* handle, int* descriptor);
 
 }  // namespace ipclab::model

@@ -30,7 +30,8 @@ bool is_node_of(const CUgraph_st& graph, CUgraphNode node) {
                      [&](const auto& own) { return own.get() == node; });
 }
 
-// A new node where the program wants it; null if it cannot be there.
+// A new node at the place that the program asks for; null if it cannot be
+// there.
 std::unique_ptr<CUgraphNode_st> make_node(const NodePlace& place,
                                           CUgraphNodeType type) {
   const std::shared_ptr<CUgraph_st> graph = graphs().find(place.graph);
@@ -53,7 +54,7 @@ CUresult insert(std::unique_ptr<CUgraphNode_st> made, CUgraphNode* node) {
   return CUDA_SUCCESS;
 }
 
-// What `record` gives to a stream that keeps it.
+// The command that `record` gives to a stream that keeps it.
 CUresult recorded(CUcontext context, const Recording& record,
                   std::vector<Command>* commands) {
   const auto stream =
@@ -65,8 +66,8 @@ CUresult recorded(CUcontext context, const Recording& record,
   return CUDA_SUCCESS;
 }
 
-// The nodes in an order that keeps all dependencies, else in that of their
-// making; fewer if dependencies form a circle.
+// The nodes in an order that keeps all dependencies; other nodes stay in the
+// order of their creation. Fewer nodes if dependencies form a circle.
 std::vector<const CUgraphNode_st*> in_order(const CUgraph_st& graph) {
   std::vector<const CUgraphNode_st*> order;
   std::set<const CUgraphNode_st*> done;

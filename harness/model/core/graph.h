@@ -12,19 +12,19 @@
 
 #include "core/stream.h"
 
-/// What a CUgraphNode points to.
+/// The object of a CUgraphNode.
 struct CUgraphNode_st {
   CUgraph graph = nullptr;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   std::vector<CUgraphNode> after;  ///< what it depends on
-  /// One command; none of an empty node, those of the child of a child graph.
+  /// One command. An empty node has none; a child graph has those of the child.
   std::vector<ipclab::model::Command> commands;
   std::shared_ptr<CUgraph_st> child;
   CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
   CUdeviceptr freed = 0;  ///< by a free node
 };
 
-/// What a CUgraph points to.
+/// The object of a CUgraph.
 struct CUgraph_st {
   CUgraph_st() = default;
   ~CUgraph_st();  ///< gives the addresses of its allocations back
@@ -34,7 +34,7 @@ struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 
-/// What a CUgraphExec points to.
+/// The object of a CUgraphExec.
 struct CUgraphExec_st {
   std::shared_ptr<CUgraph_st> graph;  ///< keeps the addresses of allocations
   struct Step {
@@ -54,20 +54,20 @@ std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
 /// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);
 
-/// Where a new node goes.
+/// The place of a new node.
 struct NodePlace {
   CUgraph graph;
   const CUgraphNode* after;
   size_t count;
 };
 
-/// Gives a stream the work that becomes a node. What the call refuses the node
-/// is refused for.
+/// Gives a stream the work that becomes a node. The node is refused if the call
+/// is refused.
 using Recording = std::function<CUresult(const std::shared_ptr<Stream>&)>;
 
-/// Adds what `record` gives a stream of the context, one command.
-/// CUDA_ERROR_INVALID_VALUE for a graph that is not alive and for dependencies
-/// that are not of it.
+/// Adds the one command that `record` gives to a stream of the context.
+/// CUDA_ERROR_INVALID_VALUE for a graph that does not exist, and for
+/// dependencies that are not its own nodes.
 CUresult graph_add(const NodePlace& place, CUcontext context,
                    const Recording& record, CUgraphNode* node);
 CUresult graph_add_empty(const NodePlace& place, CUgraphNode* node);

@@ -42,7 +42,7 @@ bool is_own(const Handle& handle);
 bool exporter_is_alive(const Handle& handle);
 /// Opens the exporter's file; not valid, with errno, if that is not possible
 /// (it ended, it closed the object, or it belongs to another user). It may be
-/// another file by now, or that of another process: its id tells.
+/// another file by now, or a file of another process; its id shows that.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

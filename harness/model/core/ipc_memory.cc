@@ -84,7 +84,7 @@ void disable_lazy_peer(Machine& machine, CUcontext context, int gpu) {
   if (gpu != context->gpu) remove_lazy_peer(machine, context, gpu);
 }
 
-// Leaves only the memory that the handle names to the kernels.
+// Gives kernels access only to the memory that the handle names.
 void isolate(Machine& machine, const Import& import, const Handle& handle) {
   const int device = import.context->device;
   const bool shares_page = import.size == kPage;

@@ -104,7 +104,7 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
   return CUDA_SUCCESS;
 }
 
-// Takes away what the module gave the program.
+// Removes what the module gave to the program.
 void withdraw(const CUmod_st& module) {
   for (const auto& function : module.functions) {
     functions().remove(function.get());

@@ -96,8 +96,9 @@ Pool find_pool(Machine& machine, CUmemoryPool handle) {
 
 namespace {
 
-// What a driver of CUDA 13.2 and newer tells of a pool: values that cuda.h of
-// older toolkits lacks. A type for which there is no enumerator is a number.
+// Attributes of a pool that drivers of CUDA 13.2 and newer return; cuda.h of
+// older toolkits does not have them. A type for which there is no enumerator is
+// a number.
 constexpr int kKnowsProperties = 13020;
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;

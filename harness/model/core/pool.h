@@ -40,7 +40,7 @@ struct Lease {
 
 }  // namespace ipclab::model
 
-/// What a CUmemoryPool points to.
+/// The object of a CUmemoryPool.
 struct CUmemPoolHandle_st {
   CUmemPoolProps properties{};
   int gpu = -1;  ///< of the profile; -1: host memory
@@ -78,7 +78,7 @@ struct PoolPlace {
 /// CUDA_ERROR_NOT_PERMITTED for fabric handles (there is no IMEX channel).
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
-/// Returns at once; the memory goes with the last free.
+/// Returns at once; the memory is released with the last free.
 CUresult pool_destroy(CUmemoryPool pool);
 
 /// The default and the current pool of a place, as cuMemGetDefaultMemPool has
@@ -92,7 +92,7 @@ CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
                           CUmemoryPool pool);
 
 /// cuMemAllocAsync and cuMemAllocFromPoolAsync. The address is known at once;
-/// kernels may use it when the stream has come to the allocation.
+/// kernels may use it when the stream has reached the allocation.
 CUresult pool_allocate(CUmemoryPool pool, const std::shared_ptr<Stream>& stream,
                        uint64_t size, uint64_t* address);
 /// Frees memory of a pool, or ends the use of imported memory: in the order of
@@ -117,13 +117,13 @@ void after_synchronize(CUcontext context);
 
 /// The pool of a handle, or null if there is none (any more).
 Pool find_pool(Machine& machine, CUmemoryPool handle);
-/// What a GPU may do with all memory of a pool.
+/// The access of a GPU to all memory of a pool.
 Access access_of(const CUmemPoolHandle_st& pool, int ordinal);
 bool refuses_attributes(const CUmemPoolHandle_st& pool);
 inline bool is_managed(const CUmemPoolProps& properties) {
   return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
 }
-/// Gives back what a destroyed pool has, as soon as nobody can use it.
+/// Releases the memory of a destroyed pool as soon as nobody can use it.
 void bury(Machine& machine, const Pool& pool);
 /// Publishes memory that the program gets from a pool.
 void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,

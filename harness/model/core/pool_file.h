@@ -13,7 +13,7 @@
 
 namespace ipclab::model {
 
-/// What the pool's creator says of it to everybody who imports it.
+/// What the pool's creator says about it to its importers.
 struct PoolPage {
   char magic[8];
   uint64_t id;
@@ -26,8 +26,8 @@ class PoolFile {
   /// Null and a line on standard error if there is no descriptor left.
   static std::shared_ptr<PoolFile> create(CUmemLocation location,
                                           unsigned handle_types);
-  /// Another process's pool; null if the file is none. What its page says is
-  /// checked and kept: a later change of it changes nothing here.
+  /// Another process's pool; null if the file is not a pool. Its description is
+  /// checked and copied, so a later change of the page has no effect here.
   static std::shared_ptr<PoolFile> adopt(SharedFile file);
 
   PoolFile(const PoolFile&) = delete;
@@ -37,8 +37,8 @@ class PoolFile {
   const PoolPage& page() const { return page_; }
   /// Where `size` new bytes (a multiple of kPage) begin; 0 if there is no room.
   uint64_t grow(uint64_t size);
-  /// Gives the memory behind a range back to the system. Read again, it is
-  /// zero.
+  /// Gives the memory of a range back to the system. When it is read again, it
+  /// is zero.
   void discard(uint64_t offset, uint64_t size);
   /// Counts the physical memory of a pool on a GPU for the machine.
   void count(uint64_t bytes);

@@ -14,8 +14,8 @@ namespace ipclab::model {
 /// handle, the default pool and an imported one.
 CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
                      unsigned long long flags, void* shareable);
-/// The pool of a fabric handle or of a descriptor, which stays the caller's.
-/// Each import is a pool of its own, that only its own GPU may use.
+/// The pool of a fabric handle or of a descriptor, which the caller still
+/// closes. Each import is a separate pool, which only its own GPU may use.
 CUresult pool_import(void* shareable, CUmemAllocationHandleType type,
                      unsigned long long flags, CUmemoryPool* pool);
 /// CUDA_ERROR_INVALID_VALUE unless the address is that of an allocation of a

@@ -15,7 +15,7 @@
 namespace ipclab::model {
 namespace {
 
-// Up to this size allocations share pages; larger ones have theirs alone.
+// Up to this size allocations share pages; larger ones have their own.
 constexpr uint64_t kLargestInSharedPage = 1 << 20;
 
 bool ipc_capable(const CUmemPoolHandle_st& pool) {
@@ -88,7 +88,7 @@ int policy(const CUmemPoolHandle_st& pool, CUmemPool_attribute which) {
   return pool.policies[which - 1];
 }
 
-// May an allocation in a stream that is ordered behind `behind` have it?
+// May an allocation get it, in a stream that is ordered after `behind`?
 bool usable(const CUmemPoolHandle_st& pool, const Stream* stream,
             const Order& behind, const Freed& freed) {
   if (freed.stream == nullptr) return true;
@@ -116,7 +116,7 @@ bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
   return previous.mapping + previous.bytes > lease.mapping;
 }
 
-// The stream has come to the free.
+// The stream has reached the free.
 void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
   if (pool->imported) {
     machine.window.retire(lease.mapping, lease.bytes);
@@ -132,7 +132,7 @@ void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
 
 }  // namespace
 
-// A destroyed pool goes when nobody can use its memory any more.
+// A destroyed pool is deleted when nobody can use its memory any more.
 void bury(Machine& machine, const Pool& pool) {
   const bool idle = pool->leases.empty() && pool->unfinished_frees == 0;
   if (!pool->destroyed || !idle) return;

@@ -118,7 +118,7 @@ std::vector<PoolSpace::Piece> PoolSpace::remove(uint64_t limit) {
   for (const Piece& piece : removed) {
     cut(piece.address, piece.size);
     reserved_ -= piece.size;
-    // What is left of the piece it was in stays.
+    // The rest of the piece stays.
     const auto entry = std::prev(pieces_.upper_bound(piece.address));
     const Piece old = entry->second;
     pieces_.erase(entry);

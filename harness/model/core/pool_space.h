@@ -24,18 +24,19 @@ class PoolSpace {
     uint64_t size;
   };
 
-  /// Takes in reserved memory, free for anybody. Multiples of kPage.
+  /// Adds reserved memory, which every stream may get. Multiples of kPage.
   void add(const Piece& piece);
   /// The address of `size` bytes, a multiple of `unit`, in free memory for
   /// which `usable` holds; the smallest run of such memory that is large
-  /// enough. 0 if there is none. `after` gets what the memory was freed by.
+  /// enough. 0 if there is none. `after` receives the frees of that memory.
   uint64_t take(uint64_t size, uint64_t unit,
                 const std::function<bool(const Freed&)>& usable,
                 std::vector<Ticket>* after);
   void give(uint64_t address, uint64_t size, const Freed& freed);
-  /// Lets anybody have what was freed by a free that is `over`.
+  /// Lets every stream get memory whose free is `over`.
   void settle(const std::function<bool(const Freed&)>& over);
-  /// Takes out at most `limit` bytes that anybody may have, in whole pages.
+  /// Removes at most `limit` bytes of memory that every stream may get, in
+  /// whole pages.
   std::vector<Piece> remove(uint64_t limit);
   uint64_t offset_of(uint64_t address) const;
   uint64_t reserved() const { return reserved_; }

@@ -15,7 +15,7 @@ namespace ipclab::model {
 template <typename T>
 class Registry {
  public:
-  /// Takes the object in and returns the handle that the program gets.
+  /// Adds the object and returns the handle for the program.
   T* add(std::shared_ptr<T> object) {
     T* handle = object.get();
     const std::unique_lock lock(mutex_);

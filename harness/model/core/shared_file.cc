@@ -38,7 +38,7 @@ void list(int descriptor) {
   open_files[descriptor / 64].fetch_or(uint64_t{1} << descriptor % 64);
 }
 
-// False in a child, where the number may be somebody else's by now.
+// False in a child of fork, where another file may have the number by now.
 bool unlist(int descriptor) {
   if (!has_place(descriptor)) return true;
   const uint64_t bit = uint64_t{1} << descriptor % 64;
@@ -97,9 +97,9 @@ bool is_sealed_file(int descriptor) {
 // ---- counting
 
 // A lock belongs to the open file, so it lasts while any descriptor of the file
-// or mapping does, also a descriptor in flight, and /proc/locks shows it to
-// everybody. Where it begins, far behind all data, tells machine and GPU, and
-// its length the bytes.
+// or mapping does, also a descriptor in a message, and /proc/locks shows it to
+// all processes. Its begin, far after all data, stands for machine and GPU, and
+// its length for the bytes.
 constexpr uint64_t kLockMark = uint64_t{1} << 60;
 constexpr int kMachineShift = 36;
 constexpr uint64_t kMachineMask = (1 << 24) - 1;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that make up the simulated machine: each is a memfd, so that
 // nothing is left when its processes end. Its name says to which machine it
-// belongs, its seals that nobody can make it shorter under a mapping, and a
-// lock on it tells every process of the machine how much memory of a GPU it is.
+// belongs. Its seals prevent that somebody makes it shorter under a mapping. A
+// lock on it shows every process of the machine how much memory of a GPU it
+// uses.
 #pragma once
 
 #include <sys/types.h>
@@ -30,8 +31,8 @@ class SharedFile {
   static SharedFile create(const char* what, uint64_t size, Size kind);
   /// Takes over a descriptor; not valid unless it is a file of this machine.
   static SharedFile adopt(int descriptor);
-  /// Opens what another process of the machine has under this number; not
-  /// valid, with errno, if that is not possible.
+  /// Opens the file that another process of the machine has under this number;
+  /// not valid, with errno, if that is not possible.
   static SharedFile open_of(uint32_t pid, int descriptor);
 
   bool valid() const { return descriptor_ >= 0; }
@@ -39,8 +40,8 @@ class SharedFile {
   uint64_t size() const;
   /// Makes the file that large; only for Size::kGrows.
   bool grow_to(uint64_t size);
-  /// Counts bytes of a GPU for this file, in place of what it counted before,
-  /// as long as anybody has it open or mapped.
+  /// Sets the bytes of a GPU that this file counts for. They count as long as a
+  /// process has the file open or mapped.
   void count(int gpu, uint64_t bytes);
 
  private:

@@ -47,8 +47,8 @@ void merge(const Order& from, Order* to) {
   }
 }
 
-// Signals are the program's business, but a fault on this thread is not to be
-// swallowed.
+// Signals belong to the program, but a fault on this thread must not be
+// ignored.
 void block_signals() {
   sigset_t all;
   sigfillset(&all);
@@ -98,7 +98,7 @@ std::vector<Ticket> Stream::predecessors() {
   return after;
 }
 
-// What the operation holds goes here, where no lock is held.
+// Releases the operation's objects here, where no lock is held.
 void Stream::execute(Operation operation) {
   for (const Ticket& ticket : operation.after) {
     ticket.stream->wait(ticket.number);

@@ -19,7 +19,7 @@ namespace ipclab::model {
 
 class Stream;
 
-/// What a stream does at its turn. A graph keeps commands and hands them out at
+/// A command of a stream. A graph keeps commands and gives them to a stream at
 /// each launch, so `run` may be called more than once.
 struct Command {
   CUgraphNodeType type;
@@ -32,8 +32,8 @@ struct Ticket {
   uint64_t number;
 };
 
-/// Which frees of pool memory work is ordered behind: for each stream that made
-/// one, by its id, the number of the last that is over by then.
+/// Which frees of pool memory come before some work: for each stream with
+/// frees, by its id, the number of the last one that is done by then.
 using Order = std::map<unsigned long long, uint64_t>;
 
 class Stream : public std::enable_shared_from_this<Stream> {
@@ -48,7 +48,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
-  /// waits for). It waits for the work of `after` besides.
+  /// waits for). The work also waits for that of `after`.
   void submit(Command command, bool always = false,
               const std::vector<Ticket>& after = {});
   /// submit() of a free, which an Order counts.
@@ -57,7 +57,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// already.
   bool begin_capture();
   bool capturing();
-  /// What is captured cannot become a graph any more; false if nothing is.
+  /// Makes the capture invalid; false if the stream does not capture.
   bool spoil_capture();
   bool capture_is_spoilt();
   /// Ends that. `kept` gets the commands, nothing if the capture was spoilt.
@@ -69,9 +69,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// True when the work of that number is done.
   bool done(uint64_t number);
   void wait_all();
-  /// What the work given so far is ordered behind.
+  /// The frees that come before the work given so far.
   Order order_so_far();
-  /// What all work given from now on is ordered behind.
+  /// The frees that come before all work given from now on.
   Order order_from_now();
   /// Work given before this call made later work wait for these frees.
   void follow(const Order& frees);
@@ -117,7 +117,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
 }  // namespace ipclab::model
 
-/// What a CUstream points to.
+/// The object of a CUstream.
 struct CUstream_st {
   std::shared_ptr<ipclab::model::Stream> stream;
 };
@@ -129,7 +129,7 @@ CUresult stream_create(CUcontext context, unsigned flags, int priority,
 CUresult stream_destroy(CUstream stream);
 /// The stream behind a handle: 0 and CU_STREAM_LEGACY the legacy default
 /// stream of the context, CU_STREAM_PER_THREAD one for this thread. Null if the
-/// handle is not alive.
+/// stream does not exist.
 std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context);
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context);
 void destroy_streams(CUcontext context);

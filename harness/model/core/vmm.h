@@ -14,7 +14,7 @@ namespace ipclab::model {
 
 struct Machine;
 
-/// What cuMemAddressReserve gave the program.
+/// A range that cuMemAddressReserve gave to the program.
 struct Range {
   uint64_t address = 0;
   uint64_t size = 0;         ///< as asked for

@@ -176,8 +176,8 @@ void Window::close(const Piece& piece) {
   close_to_host(piece);
 }
 
-// What a kernel still reads or writes that began before the bytes went: pages
-// of nobody, so that it is lost and ends nobody.
+// A kernel that began before the bytes were freed may still read or write here:
+// these pages belong to nothing, so its writes are lost and do no harm.
 void Window::take_bytes_away(const Piece& piece) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   void* place = alias(piece.address);

@@ -15,8 +15,8 @@
 
 namespace ipclab::model {
 
-/// enter(), and the stream behind a handle: CUDA_ERROR_INVALID_HANDLE if it is
-/// not alive.
+/// enter(), and the stream behind a handle: CUDA_ERROR_INVALID_HANDLE if it
+/// does not exist.
 inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
@@ -24,7 +24,7 @@ inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
-/// enter_stream() for what cannot become part of a graph:
+/// enter_stream() for calls that cannot become part of a graph:
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the stream captures, which makes
 /// the capture invalid.
 inline CUresult enter_live_stream(CUstream handle,

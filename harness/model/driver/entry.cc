@@ -65,7 +65,7 @@ void* own_symbol(const std::string& name) {
   return self == nullptr ? nullptr : dlsym(self, name.c_str());
 }
 
-// The symbol that a base name stands for at a version of CUDA.
+// The symbol of a base name in a version of CUDA.
 void* entry_point(const std::string& name, int version) {
   bool listed = false;
   for (const Version& candidate : kVersions) {
@@ -101,8 +101,9 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
                     cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
-  // NVIDIA's runtime begins with an empty name, and then asks for all functions
-  // whether the program needs them or not: cuGetExportTable says what is wrong.
+  // NVIDIA's runtime asks for an empty name first, and then for all functions,
+  // even those that the program does not need: cuGetExportTable says what is
+  // wrong.
   static std::atomic<bool> said{false};
   if (*name == '\0') said = true;
   if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {

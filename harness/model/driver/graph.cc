@@ -304,7 +304,7 @@ cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
   return error;
 }
 
-// Nothing has to be sent ahead here.
+// Nothing has to be uploaded here.
 IPCLAB_DRIVER_API CUresult cuGraphUpload(CUgraphExec, CUstream handle) {
   std::shared_ptr<Stream> stream;
   return enter_stream(handle, &stream);

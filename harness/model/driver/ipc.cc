@@ -28,8 +28,8 @@ IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
   return CUDA_SUCCESS;
 }
 
-// What a program finds that looks for the name without the version of the
-// header.
+// The function that a program gets if it asks for the name without the header's
+// version.
 #undef cuIpcOpenMemHandle
 IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle(CUdeviceptr* address,
                                               CUipcMemHandle handle,

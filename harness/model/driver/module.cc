@@ -38,8 +38,8 @@ bool is_interprocess(CUevent handle) {
   return event != nullptr && (event->flags & CU_EVENT_INTERPROCESS) != 0;
 }
 
-// What a launch attribute means here. Hints are accepted; what would change the
-// result and is not there is refused.
+// The effect of a launch attribute here. Hints are accepted. An attribute is
+// refused if it would change the result and the model does not have it.
 CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:

@@ -136,7 +136,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   }
 }
 
-// An address that is reserved, without memory behind it.
+// An address that is reserved, but has no memory.
 CUresult read_attribute(void* data, CUpointer_attribute attribute,
                         const Range& range) {
   switch (attribute) {

@@ -66,7 +66,7 @@ CUresult submit_one(CUstream handle, const StreamMemoryOperation& operation) {
   return stream_memory(stream, {operation});
 }
 
-// The model has no events inside a graph: a capture takes external ones only.
+// The model has no events inside a graph: a capture accepts only external ones.
 CUresult enter_event_stream(CUstream handle, bool external,
                             std::shared_ptr<Stream>* stream) {
   return external ? enter_stream(handle, stream)

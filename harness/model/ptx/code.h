@@ -36,8 +36,8 @@ enum class Space : uint8_t {
   kFrame,  ///< variables of the running function, relative to its frame
 };
 
-/// What the scheduler does after an instruction. All but kNext are carried out
-/// by the scheduler itself.
+/// The scheduler's action after an instruction. The scheduler itself does all
+/// of them except kNext.
 enum class Flow : uint8_t {
   kNext,
   kBranch,
@@ -82,11 +82,11 @@ struct Instruction {
   uint8_t count = 1;           ///< elements of a vector
   uint8_t register_bytes = 0;  ///< of d (or the vector's elements)
   uint8_t address_bytes = 8;   ///< of the address register
-  /// Writes d and nothing else, from operands and what never changes while a
-  /// warp runs: it cannot fault and may run earlier than it stands.
+  /// Writes only d, from operands and values that never change while a warp
+  /// runs. It cannot fault and may run earlier than its place in the code.
   bool pure = false;
-  /// So many instructions from here on run one after another, whatever happens:
-  /// none has a guard, lanes meet at none, and all but the last are pure.
+  /// This many instructions from here on always run one after another: none has
+  /// a guard, lanes join at none, and all except the last are pure.
   uint32_t straight = 0;
 };
 

@@ -163,8 +163,8 @@ void FunctionBuilder::build() {
   }
 }
 
-/// Moves what is the same in all blocks that a warp runs (parameters, thread
-/// indices and what follows from them) out of the code.
+/// Moves values that are the same in all blocks of a warp (parameters, thread
+/// indices and values computed from them) out of the code.
 void FunctionBuilder::hoist() {
   std::set<uint32_t> fixed;
   for (const Constant& constant : function_.constants)
@@ -201,7 +201,8 @@ bool FunctionBuilder::is_fixed(const Instruction& i,
   return true;
 }
 
-/// Sets Instruction::straight. Lanes meet at labels and after what is not pure.
+/// Sets Instruction::straight. Lanes join at labels and after instructions that
+/// are not pure.
 void FunctionBuilder::measure_runs() {
   std::vector<Instruction>& code = function_.code;
   std::set<size_t> meetings;

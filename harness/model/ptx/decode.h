@@ -70,11 +70,11 @@ class Decoder {
   Instruction i;  ///< being built
 
   const std::string& name() const { return parts_[0]; }
-  /// Is the modifier there? Takes it.
+  /// Is the modifier there? If so, consumes it.
   bool take(std::string_view modifier);
   /// The first of the modifiers that is there, as its index; -1 without any.
   int take_one_of(std::initializer_list<const char*> modifiers);
-  /// Takes modifiers that make no difference here.
+  /// Consumes modifiers that have no effect here.
   void ignore(std::initializer_list<const char*> modifiers);
   /// The next type among the modifiers.
   Type take_type();

@@ -39,7 +39,7 @@ class Grid {
   void memory_fault(Warp& warp, const Instruction& at, int code,
                     uint64_t address, uint32_t size, bool write);
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  /// Has the time limit passed, or has somebody cancelled the launch?
+  /// Has the time limit passed, or was the launch cancelled?
   void check_limits();
   void print(const std::string& text);
 
@@ -64,9 +64,9 @@ class Grid {
 /// Nanoseconds of a clock that never jumps.
 uint64_t steady_ns();
 
-/// Runs the warp until it has nothing to run, someone must be waited for, or
-/// about `quantum` instructions are done; returns the number of these. Sets
-/// `polled` if it stopped because it seems to wait for somebody outside.
+/// Runs the warp until it has nothing to run, has to wait, or has done about
+/// `quantum` instructions; returns their number. Sets `polled` if it stopped
+/// because it seems to wait for something outside of the warp.
 uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled);
 /// Prepares a warp of a new block: one split at the kernel's first instruction.
 void start_warp(Warp& warp, Arena& arena, const Function& kernel,

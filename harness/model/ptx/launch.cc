@@ -236,8 +236,9 @@ class Worker {
     }
   }
 
-  /// Whoever this kernel waits for may need this processor. On a busy machine a
-  /// yield costs many milliseconds, so a kernel that gets on does it rarely.
+  /// The work that this kernel waits for may need this processor. On a busy
+  /// machine a yield costs many milliseconds, so a kernel that makes progress
+  /// yields rarely.
   void rest() {
     since_yield_ = 0;
     sched_yield();

@@ -95,7 +95,7 @@ class ModuleBuilder {
     return false;
   }
 
-  /// Functions whose address is somewhere: an indirect call may reach them.
+  /// Functions with an address in memory: an indirect call may reach them.
   void find_addresses_taken() {
     const auto add = [&](const std::string& name, int unit) {
       if (const size_t* found = syntax_.function_names.find(name, unit))

@@ -30,7 +30,7 @@ void store_value(char* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-/// T is the type in memory, R that of the register.
+/// T is the type in memory, R is the type of the register.
 template <class T, class R>
 void load(Warp& warp, const Instruction& i, uint32_t mask) {
   R* d = lanes_of<R>(warp, i.d);

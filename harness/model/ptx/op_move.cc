@@ -130,7 +130,7 @@ constexpr SpecialName kSpecials[] = {
     {"%total_smem_size", kTotalShared, 4},
     {"%envreg1", kGridWorkspaceHigh, 4},
     {"%envreg2", kGridWorkspaceLow, 4},
-    // A block is a cluster of its own.
+    // Each block is its own cluster.
     {"%cluster_ctaid.x", kZero, 4},
     {"%cluster_ctaid.y", kZero, 4},
     {"%cluster_ctaid.z", kZero, 4},

@@ -14,9 +14,9 @@
 
 namespace ipclab::ptx {
 
-/// What a launch may touch. Device addresses lie in one window of the process's
-/// address space; host pointers in that range fault, so the interpreter adds
-/// `alias` to reach the bytes.
+/// The memory that a launch may use. Device addresses lie in one window of the
+/// process's address space; host pointers in that range fault, so the
+/// interpreter adds `alias` to reach the bytes.
 struct AddressSpace {
   uint64_t window_begin = 0;
   uint64_t window_size = 0;  ///< bytes

@@ -116,7 +116,7 @@ class WarpRun {
                                   : quantum - done;
       done += run_split(budget);
       store();
-      // Of several splits one may be polling for what another one does.
+      // If there are several splits, one may poll for a write of another.
       if (yield_ && warp_.splits.size() == 1) {
         *polled = true;
         break;
@@ -282,8 +282,8 @@ class WarpRun {
     }
   }
 
-  /// Has this load read the same place the last time? Then the warp waits for
-  /// somebody. One that goes through memory gets on.
+  /// Has this load read the same place the last time? Then the warp is waiting.
+  /// A warp that reads different places makes progress.
   bool reads_again(const Instruction& i) {
     const uint64_t place = lane_address(warp_, i, __builtin_ctz(mask_)) ^
                            static_cast<uint64_t>(pc_) << 48;
@@ -402,7 +402,8 @@ class WarpRun {
   }
 
   void warp_sync(const Instruction& i) {
-    // Lanes with different masks are different groups: each goes on alone.
+    // Lanes with different masks are different groups: each continues by
+    // itself.
     const uint32_t* masks = lanes_of<uint32_t>(warp_, i.e);
     const uint32_t members = masks[__builtin_ctz(mask_)];
     uint32_t group = 0;
@@ -436,8 +437,8 @@ class WarpRun {
     return waiting;
   }
 
-  /// Lets lanes go on that only wanted to meet (bar.warp.sync) when all of them
-  /// have come, each to its own instruction.
+  /// Lets lanes continue that only wait for each other (bar.warp.sync) when all
+  /// of them have arrived, each at its own instruction.
   bool release_meetings() {
     const uint32_t waiting = at_warp_syncs();
     bool released = false;
@@ -453,8 +454,8 @@ class WarpRun {
     return released;
   }
 
-  /// Nobody can run. Did that change? Lanes that want to exchange values in
-  /// different instructions would wait for ever: that is a fault.
+  /// No lane can run. Can a lane run again? Lanes that want to exchange values
+  /// in different instructions would wait for ever: that is a fault.
   bool release_warp_syncs() {
     if (release_meetings()) return true;
     const uint32_t waiting = at_warp_syncs();

@@ -118,7 +118,8 @@ struct SharedVariable {
   bool dynamic = false;
 };
 
-/// What a module-scope name means, looked up first in its own translation unit.
+/// The meaning of a module-scope name; its own translation unit is searched
+/// first.
 template <class T>
 class Names {
  public:

@@ -125,8 +125,9 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
   return error;
 }
 
-/// For unsupported.cc: said once. A runtime that is newer than the driver
-/// refuses what the driver is too old for; that may be any of these functions.
+/// For unsupported.cc: printed once. A runtime that is newer than the driver
+/// refuses functions that the driver does not have yet; that may be any of
+/// these.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {

@@ -366,7 +366,7 @@ def test_doctor_of_a_machine_that_shares_nothing(build: Build) -> None:
     for advice in (
         "nothing can be shared",
         "the driver is older than the runtime",
-        "inside one GPU instance only",
+        "nvidia-smi -mig 0",
         "nvidia-smi -c DEFAULT",
         "a fault of one client",
     ):

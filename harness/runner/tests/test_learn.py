@@ -17,6 +17,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -210,7 +211,7 @@ def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
 
 
 @needs_build
-def test_verify_runs_all_that_passed_anew(tmp_path: Path) -> None:
+def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
     assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
     for exercise in ALL[:2]:
         learn(tmp_path, "check", exercise.name)
@@ -219,7 +220,7 @@ def test_verify_runs_all_that_passed_anew(tmp_path: Path) -> None:
     assert learn(tmp_path, "--verify")[0] == 0
     (tmp_path / ALL[1].name / exercises.SOURCE).write_text(ALL[1].source)
     code, said = learn(tmp_path, "--verify")
-    assert code == 1 and "1 of 2 solutions pass anew" in said
+    assert code == 1 and "1 of 2 solutions pass again" in said
 
 
 @needs_build
@@ -336,6 +337,7 @@ def test_a_path_says_which_exercise_is_next(tmp_path: Path) -> None:
     assert code == 0
     places = [said.index(f"{x.number} {x.title}") for x in wanted]
     assert places == sorted(places)
+    assert f"{len(ALL) - len(wanted)} more exercises are not on this path" in said
     folder = Folder(tmp_path)
     for exercise in wanted[:-1]:
         with folder.change(exercise) as state:
@@ -403,6 +405,18 @@ def test_a_full_disk_loses_nothing(
     code, said = learn(tmp_path, "hint")
     assert code == 3 and "No space left on device" in said
     assert (tmp_path / "progress.json").read_bytes() == before
+
+
+@needs_build
+def test_a_full_disk_is_no_mistake_in_the_exercise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "ld: final link failed: No space left on device"
+    failed = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    code, said = learn(tmp_path, "check")
+    assert code == 3 and ".work: No space left on device" in said
+    assert Folder(tmp_path).read()[ALL[0].name].runs == 0
 
 
 # Each is a progress.json that somebody could hand in, and what a teacher is told.

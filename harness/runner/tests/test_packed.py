@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from conftest import SOURCE, Build
+from ipclab import packed
+from ipclab.errors import UsageError
+from ipclab.learn import toolbox
 
 
 @pytest.fixture
@@ -38,6 +41,47 @@ def suite(build: Build) -> Path:
     shutil.rmtree(build.source)
     shutil.rmtree(build.folder)
     return folder
+
+
+def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> None:
+    """No path of the build is left; the folders are put in when it is used."""
+    here = build.folder / "exercises"
+    here.mkdir()
+    commands = {
+        "compile": [
+            *("/usr/bin/c++", "-std=c++17", "-O0", f"-fmacro-prefix-map={here}=x"),
+            *(
+                "-x",
+                "c++",
+                f"-I{here}",
+                f"-I{build.source}",
+                "-isystem",
+                "/cuda/include",
+            ),
+        ],
+        "link": ["-x", "none", f"-L{here}", "-lexercise", "-L/cuda/lib", "-lcudart"],
+    }
+    (here / "build.json").write_text(json.dumps(commands))
+    suite = tmp_path / "site/ipclab/suite"
+    packed.exercises(build.folder, suite)
+    text = (suite / "exercises/build.json").read_text()
+    assert "/usr" not in text and "/cuda/" not in text.replace("{cuda}/", "")
+    assert str(build.root) not in text and '"-std=c++17"' in text
+
+    with pytest.raises(UsageError, match="headers of CUDA 13 are missing"):
+        toolbox.placed(json.loads(text)["compile"], suite, toolkits=())
+    for header in ("cuda_runtime.h", "crt/host_defines.h"):
+        path = tmp_path / "site/nvidia/cu13/include" / header
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    words = toolbox.placed(json.loads(text)["compile"], suite, toolkits=())
+    assert f"-I{suite}/source/samples/exercises/common" in words
+    assert str(tmp_path / "site/nvidia/cu13/include") in words
+
+
+def test_a_build_without_exercises(build: Build, tmp_path: Path) -> None:
+    packed.exercises(build.folder, tmp_path / "suite")
+    assert not (tmp_path / "suite").exists()
 
 
 def pack(build: Path, suite: Path) -> subprocess.CompletedProcess[str]:

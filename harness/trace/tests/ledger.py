@@ -52,7 +52,7 @@ KINDS = {kind for kind, _ in MAKES.values()} | {"descriptor"}
 
 
 def left(trace: Trace) -> dict[Process, Counter[str]]:
-    """How many things of each kind each process has at its end; empty Counters, too.
+    """How many objects of each kind each process has at its end; also empty Counters.
 
     Only processes that have called CUDA. A descriptor is one that an export has made
     or that came by a message, and that is still open when the process exits.
@@ -76,7 +76,7 @@ def left(trace: Trace) -> dict[Process, Counter[str]]:
 
 
 def lost(trace: Trace) -> set[Process]:
-    """The processes that can give nothing back: killed, or after a fault."""
+    """The processes that cannot release anything: killed, or after a fault."""
     faulted = {
         entry.process
         for entry in trace.entries

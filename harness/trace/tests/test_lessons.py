@@ -20,7 +20,7 @@ from ipclab.trace.findings import suppressions
 LESSONS = {x["lesson"]: x for x in json.loads((BUILD / "lessons.json").read_text())}
 SUPPRESSED = ROOT / "harness" / "trace" / "lessons.supp"
 SKIPPED = 77
-# In which a process is killed, or writes where it must not: its end is the lesson.
+# Lessons in which a process is killed, or faults by a forbidden write, on purpose.
 MEANT_TO_BE_LOST = {
     "21_suballocation_leak",  # only where a driver maps nothing but the loan
     "31_vmm_access",
@@ -30,7 +30,7 @@ MEANT_TO_BE_LOST = {
     "75_unrelated_processes",
 }
 
-# What is removed from a copy of a lesson, and what is then left.
+# The line that is removed from a copy of a lesson, and what is left because of that.
 REMOVED = [
     ("01_legacy_memory", "CUDA_CHECK(cudaFree(data));", "device memory"),
     ("01_legacy_memory", "CUDA_CHECK(cudaIpcCloseMemHandle(data));", "opened handle"),

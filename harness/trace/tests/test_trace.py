@@ -46,7 +46,7 @@ def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
-    """Up to its last call: whatever was written is there, line after line."""
+    """Everything that was written before the last call is there, line after line."""
     folder = tmp_path / "trace"
     process = recorded(folder, [COST, "exchange", "100000"])
     wait_for_begin(folder)

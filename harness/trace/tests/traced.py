@@ -76,7 +76,7 @@ def _first_byte(path: Path) -> bytes:
 
 
 def plain_environment() -> dict[str, str]:
-    """The environment in which a program meets the same CUDA without a trace."""
+    """The environment in which a program uses the same CUDA without a trace."""
     if ON_GPU:
         return dict(os.environ)
     return {**os.environ, "LD_LIBRARY_PATH": str(BUILD / "model")}

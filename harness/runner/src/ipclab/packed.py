@@ -2,6 +2,9 @@
 
     bin/         the programs of lessons, tests and probe
     model/       the reference model
+    faults/      the library of faults, and what lists them
+    trace/       the recorder
+    exercises/   what an exercise is linked with, and how
     source/      the files of the source tree that the runner reads
     site/        the pages, where they were built
     tests.json   CTest's list, with commands relative to this folder
@@ -90,9 +93,42 @@ def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
     return found
 
 
+def exercises(build: Path, suite: Path) -> None:
+    """How to build an exercise where the suite and CUDA may lie anywhere.
+
+    `ipclab learn` puts the folders for {suite} and {cuda}.
+    """
+    path = Path("exercises/build.json")
+    if not (build / path).is_file():
+        return
+    commands = json.loads((build / path).read_text(encoding="utf-8"))
+    words = commands["compile"]
+    plain = words[1 : words.index("-x")]
+    folders = [f"{{cuda}}/{name}" for name in ("lib", "lib64")]
+    made = {
+        "compile": [
+            "c++",
+            *(word for word in plain if not word.startswith("-fmacro-prefix-map")),
+            "-fmacro-prefix-map={suite}/source/=",
+            *("-x", "c++", "-I{suite}/source/samples/exercises/common"),
+            *("-isystem", "{cuda}/include"),
+        ],
+        "link": [
+            *("-x", "none", "-L{suite}/exercises", "-lexercise"),
+            *(f"-L{folder}" for folder in folders),
+            "-l:libcudart.so.13",
+            *(f"-Wl,-rpath,{folder}" for folder in folders),
+        ],
+    }
+    (suite / path).parent.mkdir(parents=True, exist_ok=True)
+    (suite / path).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
 def main(build: Path, suite: Path) -> None:
-    """Write the list of a packed suite from the list of its build."""
+    """Write what only a packed suite has, from the build it comes from."""
     from ipclab import ctest
+
+    exercises(build, suite)
 
     lines = [json.dumps(test) for test in listed(ctest.read(build), suite)]
     if not lines:

@@ -37,7 +37,9 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
             },
         )
     except (OSError, IndexError):
-        raise HarnessError("probe: cannot be started; is the build complete?") from None
+        raise HarnessError(
+            "probe: cannot be started; ci/conformance builds all"
+        ) from None
     if ended.code != 0:
         raise HarnessError(f"probe: {ended.how}; it said: {_last_line(ended.output)}")
     try:

@@ -50,7 +50,7 @@ def run(
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; build it ({error})"
+            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
         ) from None
     print(f"\n{meaning(case, ended)}", flush=True)
     if ended.timed_out or ended.survivors:
@@ -68,7 +68,7 @@ def become(case: Case, role: tuple[str, str], environment: dict[str, str]) -> No
         )
     except (OSError, IndexError) as error:
         raise HarnessError(
-            f"{case.name}: cannot be started; build it ({error})"
+            f"{case.name}: cannot be started; ci/conformance builds it ({error})"
         ) from None
 
 

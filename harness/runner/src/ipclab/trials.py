@@ -351,6 +351,7 @@ def decided(
     """The outcome after applying faults.json: equivalents, legal answers, unfired."""
     result, note = found["result"], found["note"]
     why = ""
+    unexpected = False
     if result != NOT_RUN and fault.allowed:
         if result in NOTICED or any(x["result"] in NOTICED for x in found["cells"]):
             result = FLAGGED
@@ -371,7 +372,7 @@ def decided(
         why = catalogue.unfired.get((fault.name, backend), "")
     elif result != NOT_RUN and (fault.name, backend) in catalogue.unfired:
         note = "faults.json says that it never fires here, but it did"
-    unexpected = result != UNFIRED and note.startswith("faults.json expects")
+        unexpected = True
     wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
     return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
 

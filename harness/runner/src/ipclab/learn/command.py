@@ -272,16 +272,15 @@ def _open(out: Console, build: Path, exercise: Exercise) -> int:
 
 
 def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) -> int:
-    """All exercises in the order of the path; those outside of it come last."""
+    """The exercises of the path in its order, then others that were begun."""
     states = folder.read()
+    rows = [x for i, x in enumerate(known) if i < on_way or x.name in states]
     table = Table(box=None, pad_edge=False)
     for head in ("", "exercise", "lesson", "what to do", "level"):
         table.add_column(head)
     for head in ("minutes", "runs", "hints"):
         table.add_column(head, justify="right")
-    for place, exercise in enumerate(known):
-        if place == on_way:
-            table.add_section()
+    for exercise in rows:
         state = states.get(exercise.name)
         mark, runs, hints = " ", "", ""
         if state is not None:
@@ -299,6 +298,8 @@ def _list(out: Console, folder: Folder, known: Sequence[Exercise], on_way: int) 
             hints,
         )
     out.print(table)
+    if len(rows) < len(known):
+        out.print(f"{len(known) - len(rows)} more exercises are not on this path")
     done = sum(1 for x in known if (s := states.get(x.name)) and s.passed)
     left = sum(
         x.minutes
@@ -416,6 +417,8 @@ def _watch_one(
             place = known.index(exercise)
             later = _next(folder, known[place + 1 :]) or _next(folder, known[:place])
             if later is not None:
+                if known.index(exercise) < on_way <= known.index(later):
+                    out.print("Your path is done. What follows is not on it.")
                 return later
             out.print("There is no other exercise to do.")
 

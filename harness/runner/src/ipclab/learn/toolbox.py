@@ -9,9 +9,11 @@ machine.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,8 +72,8 @@ class Toolbox:
                     "--target learn (ci/learn does all)"
                 )
         commands: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        self._compile: list[str] = commands["compile"]
-        self._link: list[str] = commands["link"]
+        self._compile = placed(commands["compile"], self._build)
+        self._link = placed(commands["link"], self._build)
         self._faults: dict[str, Fault] | None = None
 
     def where(self, profile: str | None = None) -> str:
@@ -96,7 +98,7 @@ class Toolbox:
     def build(self, source: Path, program: Path) -> str:
         """Compile `source`; returns the compiler's errors, or empty.
 
-        Raises HarnessError if there is no compiler or it does not end.
+        Raises HarnessError if there is no compiler, no room, or it does not end.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:
@@ -115,7 +117,10 @@ class Toolbox:
                 f"{source}: the compiler has not ended after {BUILD_SECONDS} s"
             ) from None
         if done.returncode:
-            return (done.stderr or done.stdout).strip() or "the compiler failed"
+            said = (done.stderr or done.stdout).strip() or "the compiler failed"
+            if os.strerror(errno.ENOSPC) in said:  # not the student's fault
+                raise HarnessError(f"{program.parent}: {os.strerror(errno.ENOSPC)}")
+            return said
         part.replace(program)
         return ""
 
@@ -180,3 +185,30 @@ class Toolbox:
             )
         except OSError as error:
             raise HarnessError(f"{program}: {error.strerror}") from None
+
+
+def placed(
+    words: list[str],
+    suite: Path,
+    toolkits: Sequence[str | None] = (os.environ.get("CUDA_HOME"), "/usr/local/cuda"),
+) -> list[str]:
+    """The words of a compiler, with folders for the {suite} and {cuda} of a packed one.
+
+    CUDA is in the wheels beside the suite or in one of the toolkits. Raises UsageError
+    if its headers are in none of them.
+    """
+    if not any("{cuda}" in word for word in words):
+        return words
+    wheels = suite.parents[1] / "nvidia/cu13"
+    for folder in (wheels, *(Path(x) for x in toolkits if x)):
+        headers = ("cuda_runtime.h", "crt/host_defines.h")
+        if all((folder / "include" / x).is_file() for x in headers):
+            return [
+                word.replace("{suite}", str(suite)).replace("{cuda}", str(folder))
+                for word in words
+            ]
+    raise UsageError(
+        "the headers of CUDA 13 are missing, with which an exercise is compiled; "
+        "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
+        "'nvidia-cuda-crt==13.0.*'"
+    )

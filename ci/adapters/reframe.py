@@ -1,0 +1,53 @@
+"""ReFrame: the suite on one node, as one check (ReFrame 4, PyPI reframe-hpc).
+
+    reframe -c ci/adapters/reframe.py -r
+    reframe -c ci/adapters/reframe.py -r --distribute=idle   on all idle nodes
+    … -S options="-k LMEM -j 2"                              options of `ipclab run`
+
+It wants `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab. Records and
+pages are kept in ReFrame's output folder; `ipclab fleet` merges many.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+import json
+from pathlib import Path
+
+import reframe as rfm
+import reframe.utility.sanity as sn
+from reframe.core.builtins import run_before, sanity_function, variable
+
+
+@rfm.simple_test
+class IpclabSuite(rfm.RunOnlyRegressionTest):
+    """One run: a job for each row would meet the limits of a queue."""
+
+    descr = "does the driver of a node keep to what CUDA IPC promises?"
+    valid_systems = ["*"]  # noqa: RUF012  (ReFrame wants lists)
+    valid_prog_environs = ["*"]  # noqa: RUF012
+    executable = "ipclab"
+    options = variable(str, value="")
+    time_limit = "30m"
+    exclusive_access = True
+    keep_files = ["results"]  # noqa: RUF012
+
+    @run_before("run")
+    def set_options(self):
+        """What a person gave with -S options."""
+        self.executable_opts = ["run", "--results", "results", self.options]
+
+    @sanity_function
+    def passes(self):
+        """The run came to its end and nothing in it fails: never an empty one."""
+        path = Path(self.stagedir, "results", "run.json")
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            return sn.assert_true(False, msg=f"no results of ipclab: {error}")
+        counts = ", ".join(f"{n} {name}" for name, n in document["counts"].items())
+        state, code = document["state"], document["exit_code"]
+        why = "; ".join(document["problems"]) or f"see {path.with_name('report.html')}"
+        return sn.assert_eq(
+            (state, code),
+            ("finished", 0),
+            msg=f"ipclab: {state}, exit code {code}: {counts}: {why}",
+        )

@@ -1,0 +1,770 @@
+// Bugs of what a driver keeps: state of one object, thread, API, context or GPU
+// that reaches another one; counts that are wrong from the third on; values
+// that stay although they should change.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <thread>
+
+#include "fault.h"
+#include "pool_calls.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuCtxGetCurrent)(&context);
+  return context;
+}
+
+// --- opened memory -----------------------------------------------------------
+
+struct Opened {
+  std::string handle;  // the key of its bytes
+  cudaIpcMemHandle_t bytes{};
+  CUcontext context = nullptr;
+  std::thread::id thread;
+  int count = 0;
+};
+Table<void*, Opened> opened;
+
+bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
+
+// What this process has open of a handle, in the current context; null if
+// nothing.
+void* already_open(Call& open) {
+  const auto& handle = open.at<cudaIpcMemHandle_t>(1);
+  for (const auto& [address, one] : opened.all())
+    if (std::memcmp(&one.bytes, &handle, sizeof handle) == 0 &&
+        one.context == current_context())
+      return address;
+  return nullptr;
+}
+
+// Proceeds with an open or a close, and keeps the table above.
+int noted_open(Call& call) {
+  if (!is_open_call(call)) {
+    void* const address = call.at<void*>(0);
+    const int code = call.proceed();
+    Opened one = opened.get(address);
+    if (code != kSuccess || --one.count > 0) {
+      if (code == kSuccess) opened.put(address, one);
+      return code;
+    }
+    opened.erase(address);
+    return code;
+  }
+  const auto bytes = call.at<cudaIpcMemHandle_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  void* const address = *call.at<void**>(0);
+  Opened one = opened.get(address);
+  if (one.count++ == 0) {
+    one.handle = key_of(&bytes, sizeof bytes);
+    one.bytes = bytes;
+    one.context = current_context();
+    one.thread = std::this_thread::get_id();
+  }
+  opened.put(address, one);
+  return code;
+}
+
+// The program has the mapping that is there; nobody counts it.
+int give_uncounted(Call& open, void* address) {
+  *open.at<void**>(0) = address;
+  open.fired();
+  return kSuccess;
+}
+
+int third_open_not_counted(Call& call) {
+  void* const known = is_open_call(call) ? already_open(call) : nullptr;
+  return known != nullptr && opened.get(known).count >= 2
+             ? give_uncounted(call, known)
+             : noted_open(call);
+}
+
+int open_by_driver_not_counted(Call& call) {
+  void* const known =
+      is_open_call(call) && !call.is_runtime() ? already_open(call) : nullptr;
+  return known != nullptr ? give_uncounted(call, known) : noted_open(call);
+}
+
+int close_by_driver_lost(Call& call) {
+  if (call.is_runtime()) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int close_of_other_thread_lost(Call& call) {
+  if (is_open_call(call)) return noted_open(call);
+  const Opened one = opened.get(call.at<void*>(0));
+  if (one.count == 0 || one.thread == std::this_thread::get_id())
+    return noted_open(call);
+  call.fired();
+  return kSuccess;
+}
+
+// What a thread does at its end, unless it is the first of the process.
+struct AtThreadEnd {
+  std::vector<std::function<void()>> steps;
+  ~AtThreadEnd() {
+    if (gettid() != getpid())
+      for (const auto& step : steps) step();
+  }
+};
+thread_local AtThreadEnd at_thread_end;
+
+int mapping_ends_with_thread(Call& open) {
+  const int code = open.proceed();
+  if (code != kSuccess) return code;
+  void* const address = *open.at<void**>(0);
+  at_thread_end.steps.push_back([address] {
+    if (cudaIpcCloseMemHandle(address) == cudaSuccess)
+      note_fired("cudaIpcOpenMemHandle");
+  });
+  return code;
+}
+
+// The last close of one mapping closes others, too.
+template <bool (*together)(const Opened& closed, const Opened& other)>
+int close_ends_others(Call& call) {
+  if (is_open_call(call)) return noted_open(call);
+  const Opened one = opened.get(call.at<void*>(0));
+  const int code = noted_open(call);
+  if (code != kSuccess || one.count != 1) return code;
+  for (const auto& [address, other] : opened.all()) {
+    if (!together(one, other)) continue;
+    DRIVER_CALL(cuCtxPushCurrent)(other.context);
+    for (int i = 0; i < other.count; ++i)
+      if (DRIVER_CALL(cuIpcCloseMemHandle)(
+              reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS)
+        call.fired();
+    CUcontext popped = nullptr;
+    DRIVER_CALL(cuCtxPopCurrent)(&popped);
+    opened.erase(address);
+  }
+  return code;
+}
+bool are_of_one_context(const Opened& one, const Opened& other) {
+  return one.context == other.context;
+}
+bool are_of_one_handle(const Opened& one, const Opened& other) {
+  return one.handle == other.handle && one.context != other.context;
+}
+
+// A handle is looked up by one half of its bytes.
+int found_by_half(Call& call) {
+  if (!is_open_call(call)) return noted_open(call);
+  constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
+  auto& handle = call.at<cudaIpcMemHandle_t>(1);
+  for (const auto& [address, one] : opened.all()) {
+    const bool first = std::memcmp(&one.bytes, &handle, kHalf) == 0;
+    const bool second = std::memcmp(one.bytes.reserved + kHalf,
+                                    handle.reserved + kHalf, kHalf) == 0;
+    if (first == second || one.context != current_context()) continue;
+    handle = one.bytes;
+    call.fired();
+    break;
+  }
+  return noted_open(call);
+}
+
+int third_process_refused(Call& call) {
+  static const bool early =
+      first_of_all_processes("one") || first_of_all_processes("two");
+  return early ? call.proceed() : refused(call);
+}
+
+// The GPU of the memory stays current.
+int open_changes_device(Call& open) {
+  int device = 0;
+  const int code = open.proceed();
+  if (code != kSuccess || cudaGetDevice(&device) != cudaSuccess || device == 0)
+    return code;
+  cudaSetDevice(0);
+  open.fired();
+  return code;
+}
+
+// --- events ------------------------------------------------------------------
+
+constexpr unsigned kInterprocess = cudaEventInterprocess;
+
+Table<cudaEvent_t, bool> events;  // between processes; is it imported?
+Table<cudaEvent_t, std::string> event_keys;
+
+// Proceeds with a call that makes, opens or destroys an event, and keeps the
+// tables above. Other calls go on untouched.
+int noted_event(Call& call) {
+  const bool opens = call.is("cudaIpcOpenEventHandle");
+  const std::string key =
+      opens ? key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)) : "";
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (opens) {
+    events.put(*call.at<cudaEvent_t*>(0), true);
+    event_keys.put(*call.at<cudaEvent_t*>(0), key);
+  } else if (call.is("cudaEventCreateWithFlags") &&
+             (call.at<unsigned>(1) & kInterprocess)) {
+    events.put(*call.at<cudaEvent_t*>(0), false);
+  } else if (call.is("cudaEventDestroy")) {
+    events.erase(call.at<cudaEvent_t>(0));
+  }
+  return code;
+}
+
+// The event of a call, if processes share it; else null.
+cudaEvent_t shared_event(Call& call) {
+  if (call.find(kEvent) == nullptr || call.is("cudaEventDestroy"))
+    return nullptr;
+  const auto event = call.value<cudaEvent_t>(kEvent);
+  return events.has(event) ? event : nullptr;
+}
+
+bool is_imported(cudaEvent_t event) { return events.get(event); }
+
+bool is_default(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy;
+}
+
+int no_wait(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+int default_stream_records_early(Call& call) {
+  if (shared_event(call) == nullptr || !is_default(call.at<cudaStream_t>(1)))
+    return noted_event(call);
+  call.at<cudaStream_t>(1) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+int default_stream_never_waits(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event) ||
+      !is_default(call.at<cudaStream_t>(0)))
+    return noted_event(call);
+  return no_wait(call);
+}
+
+int stream_waits_once(Call& call) {
+  static Table<std::pair<cudaStream_t, cudaEvent_t>> waited;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const std::pair<cudaStream_t, cudaEvent_t> key(call.at<cudaStream_t>(0),
+                                                 event);
+  if (waited.has(key)) return no_wait(call);
+  waited.put(key);
+  return call.proceed();
+}
+
+int second_stream_never_waits(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> first;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto stream = call.at<cudaStream_t>(0);
+  if (first.get(event, stream) != stream) return no_wait(call);
+  first.put(event, stream);
+  return call.proceed();
+}
+
+// Once done, always done, whatever is recorded later.
+int stays_ready(Call& call) {
+  static Table<cudaEvent_t> ready;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (ready.has(event)) return no_wait(call);
+  const int code = call.proceed();
+  if (code == kSuccess) ready.put(event);
+  return code;
+}
+
+// A third process gets an event of its own.
+int third_process_unconnected(Call& call) {
+  const int code = noted_event(call);
+  if (code != kSuccess || !call.is("cudaIpcOpenEventHandle")) return code;
+  static Table<std::string, bool> known;  // is it connected?
+  cudaEvent_t& event = *call.at<cudaEvent_t*>(0);
+  const std::string key = event_keys.get(event);
+  if (!known.has(key))
+    known.put(key, first_of_all_processes("one-" + key) ||
+                       first_of_all_processes("two-" + key));
+  if (known.get(key)) return code;
+  cudaEventDestroy(event);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  call.fired();
+  return code;
+}
+
+int second_export_of_other_event(Call& call) {
+  static Table<cudaEvent_t> exported;
+  static cudaEvent_t other = nullptr;
+  cudaEvent_t& event = call.at<cudaEvent_t>(1);
+  const bool again = exported.has(event);
+  exported.put(event);
+  if (again &&
+      (other != nullptr ||
+       cudaEventCreateWithFlags(
+           &other, kInterprocess | cudaEventDisableTiming) == cudaSuccess)) {
+    event = other;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int record_256_lost(Call& call) {
+  static Table<cudaEvent_t, int> records;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  records.put(event, records.get(event) + 1);
+  return records.get(event) % 256 == 0 ? no_wait(call) : call.proceed();
+}
+
+// A wait is for the record that is the last one when the stream comes to it,
+// not for the last one at the call.
+constexpr auto kTurn = std::chrono::seconds(6);  // then it goes on
+struct Turn {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool reached = false, may_go = false;
+};
+void CUDART_CB wait_for_turn(void* data) {
+  Turn& turn = *static_cast<Turn*>(data);
+  std::unique_lock lock(turn.mutex);
+  turn.reached = true;
+  turn.changed.notify_all();
+  turn.changed.wait_for(lock, kTurn, [&] { return turn.may_go; });
+}
+int waits_for_latest(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  auto* const turn = new Turn;  // its thread may outlive all
+  using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
+  static const auto launch =
+      reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
+  if (launch(call.at<cudaStream_t>(0), wait_for_turn, turn) != cudaSuccess)
+    return call.proceed();
+  call.fired();
+  int device = 0;
+  cudaGetDevice(&device);
+  std::thread([turn, event, device] {
+    const auto query = reinterpret_cast<decltype(cudaEventQuery)*>(
+        resolve_runtime("cudaEventQuery"));
+    cudaSetDevice(device);
+    std::unique_lock lock(turn->mutex);
+    turn->changed.wait_for(lock, kTurn, [&] { return turn->reached; });
+    lock.unlock();
+    const auto until = std::chrono::steady_clock::now() + kTurn;
+    while (query(event) == cudaErrorNotReady &&
+           std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+    turn->may_go = true;
+    turn->changed.notify_all();
+  }).detach();
+  return kSuccess;
+}
+
+// --- virtual memory management -----------------------------------------------
+
+struct Mapped {
+  size_t bytes = 0;
+  CUmemGenericAllocationHandle chunk = 0;
+};
+Table<CUdeviceptr, Mapped> mapped;
+
+int noted_map(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap"))
+    mapped.put(call.at<CUdeviceptr>(0),
+               {call.at<size_t>(1), call.at<CUmemGenericAllocationHandle>(3)});
+  else if (call.is("cuMemUnmap"))
+    mapped.erase(call.at<CUdeviceptr>(0));
+  return code;
+}
+
+bool shut_out(CUdeviceptr begin, size_t bytes) {
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return DRIVER_CALL(cuMemSetAccess)(begin, bytes, &access, 1) == CUDA_SUCCESS;
+}
+
+int access_told_at_begin_only(Call& call) {
+  if (!call.is("cuMemGetAccess")) return noted_map(call);
+  const int code = call.proceed();
+  auto& flags = *call.at<unsigned long long*>(0);
+  if (code != kSuccess || flags == 0 || mapped.has(call.at<CUdeviceptr>(2)))
+    return code;
+  flags = 0;
+  call.fired();
+  return code;
+}
+
+int access_of_aliases(Call& call) {
+  const int code = noted_map(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const Mapped one = mapped.get(begin);
+  for (const auto& [address, other] : mapped.all())
+    if (one.bytes != 0 && address != begin && other.chunk == one.chunk &&
+        DRIVER_CALL(cuMemSetAccess)(address, other.bytes,
+                                    call.at<const CUmemAccessDesc*>(2),
+                                    call.at<size_t>(3)) == CUDA_SUCCESS)
+      call.fired();
+  return code;
+}
+
+int unmap_shuts_out_neighbours(Call& call) {
+  const bool unmaps = call.is("cuMemUnmap");
+  const auto begin = unmaps ? call.at<CUdeviceptr>(0) : 0;
+  const auto end = unmaps ? begin + call.at<size_t>(1) : 0;
+  const int code = noted_map(call);
+  if (code != kSuccess || !unmaps) return code;
+  for (const auto& [address, other] : mapped.all())
+    if ((address == end || address + other.bytes == begin) &&
+        shut_out(address, other.bytes))
+      call.fired();
+  return code;
+}
+
+int access_ends_with_thread(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const auto begin = call.at<CUdeviceptr>(0);
+  const auto bytes = call.at<size_t>(1);
+  at_thread_end.steps.push_back([=] {
+    if (shut_out(begin, bytes)) note_fired("cuMemSetAccess");
+  });
+  return code;
+}
+
+// --- pools -------------------------------------------------------------------
+
+// Each allocation may have as much as the whole pool.
+int maximum_of_each_allocation(Call& call) {
+  static Table<cudaMemPool_t, size_t> most;
+  if (call.is("cudaMemPoolCreate")) {
+    cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+    const size_t size = wanted.maxSize;
+    wanted.maxSize = 0;
+    call.at<const cudaMemPoolProps*>(1) = &wanted;
+    const int code = call.proceed();
+    if (code == kSuccess) most.put(*call.at<cudaMemPool_t*>(0), size);
+    return code;
+  }
+  const cudaMemPool_t pool =
+      call.is("cudaMallocAsync") ? current_pool() : call.at<cudaMemPool_t>(2);
+  const size_t size = most.get(pool);
+  if (size == 0) return call.proceed();
+  call.fired();
+  return call.at<size_t>(1) > size ? int{cudaErrorMemoryAllocation}
+                                   : call.proceed();
+}
+
+int trim_resets_threshold(Call& call) {
+  const int code = call.proceed();
+  const auto pool = call.at<cudaMemPool_t>(0);
+  cuuint64_t bytes = 0;
+  if (code != kSuccess ||
+      cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes) !=
+          cudaSuccess ||
+      bytes == 0)
+    return code;
+  bytes = 0;
+  cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &bytes);
+  call.fired();
+  return code;
+}
+
+int watermarks_reset_together(Call& call) {
+  const int code = call.proceed();
+  const auto which = call.at<cudaMemPoolAttr>(1);
+  const bool used = which == cudaMemPoolAttrUsedMemHigh;
+  if (code != kSuccess || (!used && which != cudaMemPoolAttrReservedMemHigh))
+    return code;
+  cuuint64_t zero = 0;
+  if (cudaMemPoolSetAttribute(
+          call.at<cudaMemPool_t>(0),
+          used ? cudaMemPoolAttrReservedMemHigh : cudaMemPoolAttrUsedMemHigh,
+          &zero) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+int export_resets_policies(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (const auto policy : {cudaMemPoolReuseFollowEventDependencies,
+                            cudaMemPoolReuseAllowOpportunistic,
+                            cudaMemPoolReuseAllowInternalDependencies}) {
+    int value = 1;
+    cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(1), policy, &value);
+    if (value == 1) continue;
+    value = 1;
+    cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(1), policy, &value);
+    call.fired();
+  }
+  return code;
+}
+
+// Imports that a fault has freed: what the program frees later is not there.
+Table<void*> gone;
+
+bool was_freed_by_fault(Call& call) {
+  return frees(call) && gone.erase(call.at<void*>(0));
+}
+
+void free_imports(Call& call, bool (*chosen)(cudaMemPool_t, cudaMemPool_t),
+                  cudaMemPool_t pool) {
+  cudaDeviceSynchronize();
+  for (const auto& [address, block] : blocks.all())
+    if (block.imported && chosen(block.pool, pool) &&
+        cudaFree(address) == cudaSuccess) {
+      blocks.erase(address);
+      gone.put(address);
+      call.fired();
+    }
+}
+
+int free_ends_other_imports(Call& call) {
+  if (was_freed_by_fault(call)) return kSuccess;
+  const Block one = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
+  const int code = noted_pools(call);
+  if (code == kSuccess && one.imported)
+    free_imports(
+        call, [](cudaMemPool_t a, cudaMemPool_t b) { return a == b; },
+        one.pool);
+  return code;
+}
+
+int destroy_ends_other_pools(Call& call) {
+  if (was_freed_by_fault(call)) return kSuccess;
+  const bool destroys = call.is("cudaMemPoolDestroy") &&
+                        imported_pools.has(call.at<cudaMemPool_t>(0));
+  const int code = noted_pools(call);
+  if (code == kSuccess && destroys)
+    free_imports(
+        call, [](cudaMemPool_t a, cudaMemPool_t b) { return a != b; },
+        call.at<cudaMemPool_t>(0));
+  return code;
+}
+
+int second_export_of_other_pool(Call& call) {
+  static Table<cudaMemPool_t> exported;
+  auto& pool = call.at<cudaMemPool_t>(1);
+  if (call.at<cudaMemAllocationHandleType>(2) != kFd) return call.proceed();
+  if (exported.has(pool)) {
+    cudaMemPoolProps wanted{};
+    wanted.allocType = cudaMemAllocationTypePinned;
+    wanted.location = {cudaMemLocationTypeDevice, 0};
+    wanted.handleTypes = kFd;
+    cudaMemPool_t other = nullptr;
+    if (cudaMemPoolCreate(&other, &wanted) == cudaSuccess) {
+      pool = other;
+      call.fired();
+    }
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) exported.put(pool);
+  return code;
+}
+
+int set_pool_resets_other_gpus(Call& call) {
+  const int code = call.proceed();
+  int devices = 0;
+  if (code != kSuccess ||
+      DRIVER_CALL(cuDeviceGetCount)(&devices) != CUDA_SUCCESS)
+    return code;
+  for (int device = 0; device < devices; ++device) {
+    cudaMemPool_t own = nullptr, preset = nullptr;
+    if (device == call.at<int>(0) ||
+        cudaDeviceGetMemPool(&own, device) != cudaSuccess ||
+        cudaDeviceGetDefaultMemPool(&preset, device) != cudaSuccess ||
+        own == preset)
+      continue;
+    cudaDeviceSetMemPool(device, preset);
+    call.fired();
+  }
+  return code;
+}
+
+// --- errors ------------------------------------------------------------------
+
+int error_of_other_thread(Call& call) {
+  static std::mutex mutex;
+  static int last = kSuccess;
+  static std::thread::id whose;
+  const int code = call.proceed();
+  if (!call.is_runtime()) return code;
+  const std::lock_guard lock(mutex);
+  if (call.is("cudaGetLastError")) {
+    if (code != kSuccess || last == kSuccess ||
+        whose == std::this_thread::get_id())
+      return code;
+    call.fired();
+    return std::exchange(last, kSuccess);
+  }
+  if (code != kSuccess && code != cudaErrorNotReady) {
+    last = code;
+    whose = std::this_thread::get_id();
+  }
+  return code;
+}
+
+int success_clears_error(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && call.is_runtime() && !call.is("cudaGetLastError") &&
+      !call.is("cudaPeekAtLastError") && cudaGetLastError() != cudaSuccess)
+    call.fired();
+  return code;
+}
+
+int driver_refusal_told_by_runtime(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.is_runtime()) return code;
+  call.fired();
+  cudaIpcCloseMemHandle(nullptr);  // refused, and remembered
+  return code;
+}
+
+}  // namespace
+
+void add_state(List& list) {
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  const char* const kClose = "cudaIpcCloseMemHandle";
+  list.named("open-third-not-counted",
+             "a third open of a handle does not raise the reference count",
+             {kOpen, kClose}, third_open_not_counted);
+  list.named("open-by-driver-not-counted",
+             "an open by the driver API of what is open does not count",
+             {kOpen, kClose}, open_by_driver_not_counted);
+  list.named("close-by-driver-lost", "a close by the driver API does nothing",
+             {kClose}, close_by_driver_lost);
+  list.named("close-of-other-thread-lost",
+             "a close by another thread than the opener's does nothing",
+             {kOpen, kClose}, close_of_other_thread_lost);
+  list.named("mapping-ends-with-thread",
+             "opened memory is closed when the thread that opened it ends",
+             {kOpen}, mapping_ends_with_thread);
+  list.named("close-ends-all",
+             "the last close of one handle closes all others, too",
+             {kOpen, kClose}, close_ends_others<are_of_one_context>);
+  list.named("close-ends-other-gpu",
+             "the last close on one GPU ends the mapping on the other GPU",
+             {kOpen, kClose}, close_ends_others<are_of_one_handle>, 2);
+  list.named("handle-half-compared",
+             "handles that agree in one half open the same memory",
+             {kOpen, kClose}, found_by_half);
+  list.named("third-importer-refused", "a third process cannot open a handle",
+             {kOpen}, third_process_refused);
+  list.named("open-changes-device", "an open makes GPU 0 the current device",
+             {kOpen}, open_changes_device, 2);
+
+  const char* const kCreate = "cudaEventCreateWithFlags";
+  const char* const kDestroy = "cudaEventDestroy";
+  const char* const kOpenEvent = "cudaIpcOpenEventHandle";
+  const char* const kRecord = "cudaEventRecord";
+  const char* const kWait = "cudaStreamWaitEvent";
+  list.named("default-stream-records-early",
+             "a record in the default stream does not wait for its work",
+             {kCreate, kOpenEvent, kDestroy, kRecord},
+             default_stream_records_early);
+  list.named("default-stream-never-waits",
+             "the default stream does not wait for an imported event",
+             {kOpenEvent, kDestroy, kWait}, default_stream_never_waits);
+  list.named("stream-waits-once",
+             "a stream waits for an imported event the first time only",
+             {kOpenEvent, kDestroy, kWait}, stream_waits_once);
+  list.named("second-stream-never-waits",
+             "of several streams only the first waits for an imported event",
+             {kOpenEvent, kDestroy, kWait}, second_stream_never_waits);
+  list.named("query-stays-ready",
+             "an imported event that was ready once is always ready",
+             {kOpenEvent, kDestroy, "cudaEventQuery"}, stays_ready);
+  list.named("sync-stays-ready",
+             "a host waits for an imported event the first time only",
+             {kOpenEvent, kDestroy, "cudaEventSynchronize"}, stays_ready);
+  list.named("third-importer-unconnected",
+             "a third process that opens an event sees no records",
+             {kOpenEvent, kDestroy}, third_process_unconnected);
+  list.named("event-second-export-elsewhere",
+             "the second handle of an event is one of another event",
+             {"cudaIpcGetEventHandle"}, second_export_of_other_event);
+  list.named("record-256-lost", "each 256th record of an event is lost",
+             {kCreate, kOpenEvent, kDestroy, kRecord}, record_256_lost);
+  list.named("wait-for-latest",
+             "a wait is for the record that is the last one at its turn",
+             {kOpenEvent, kDestroy, kWait}, waits_for_latest);
+
+  list.named("getaccess-begin-only",
+             "only the first address of a mapping reports its access",
+             {"cuMemGetAccess", "cuMemMap", "cuMemUnmap"},
+             access_told_at_begin_only);
+  list.named("setaccess-of-aliases",
+             "access to one mapping is access to all mappings of that memory",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
+  list.named("unmap-shuts-out-neighbours",
+             "when a range is unmapped the mappings beside it lose access",
+             {"cuMemMap", "cuMemUnmap"}, unmap_shuts_out_neighbours);
+  list.named("access-ends-with-thread",
+             "access ends when the thread that gave it ends",
+             {"cuMemSetAccess"}, access_ends_with_thread);
+
+  list.named(
+      "maxsize-of-each",
+      "the maximal size limits each allocation, not all of them",
+      {"cudaMemPoolCreate", "cudaMallocFromPoolAsync", "cudaMallocAsync"},
+      maximum_of_each_allocation);
+  list.named("trim-resets-threshold", "trimming sets the threshold to 0",
+             {"cudaMemPoolTrimTo"}, trim_resets_threshold);
+  list.named("watermarks-reset-together",
+             "resetting one watermark resets the other one, too",
+             {"cudaMemPoolSetAttribute"}, watermarks_reset_together);
+  list.named("export-resets-policies",
+             "an export of a pool switches its reuse policies on",
+             {"cudaMemPoolExportToShareableHandle"}, export_resets_policies);
+  list.named("import-free-ends-others",
+             "freeing one import ends the other imports of its pool",
+             {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
+             free_ends_other_imports);
+  list.named("import-destroy-ends-others",
+             "destroying one imported pool ends the imports of others",
+             {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
+              "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
+             destroy_ends_other_pools);
+  list.named("pool-second-export-elsewhere",
+             "the second descriptor of a pool is one of another pool",
+             {"cudaMemPoolExportToShareableHandle"},
+             second_export_of_other_pool);
+  list.named("pool-third-importer-refused",
+             "a third process cannot import a pool",
+             {"cudaMemPoolImportFromShareableHandle"}, third_process_refused);
+  list.named("setpool-resets-other-gpus",
+             "setting the pool of one GPU resets those of the others",
+             {"cudaDeviceSetMemPool"}, set_pool_resets_other_gpus, 2);
+
+  list.named("error-of-other-thread",
+             "a refusal in one thread is the last error of another",
+             {"cudaGetLastError", "*"}, error_of_other_thread);
+  list.named("success-clears-error", "a call that succeeds clears the error",
+             {"cudaGetLastError", "*"}, success_clears_error);
+  list.named("driver-refusal-told-by-runtime",
+             "a refusal by the driver API is the runtime's last error",
+             {"cudaIpcGetMemHandle", kOpen, kClose, "cudaIpcGetEventHandle",
+              kOpenEvent},
+             driver_refusal_told_by_runtime);
+}
+
+}  // namespace ipclab::faults
