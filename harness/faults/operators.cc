@@ -522,8 +522,8 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaMemSetMemPool",
                             "cudaLaunchKernelExC"};
 // Functions that tests use, but that the documentation of IPC does not mention,
-// and functions that came after CUDA 13.0 and that few machines have: only named
-// faults break these.
+// and functions that came after CUDA 13.0 and that few machines have: only
+// named faults break these.
 constexpr Names kTools = {"cuDeviceGetFabricClusterUuid",
                           "cuDeviceGetCliqueCount",
                           "cuDeviceGetCliqueInfo",
