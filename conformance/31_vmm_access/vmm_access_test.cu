@@ -511,6 +511,13 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     words.fill(pattern("by the importer"));
     range.unmap(0, bytes);
     range.unmap(bytes, bytes);
+
+    // A reservation in which nothing is left is still reserved.
+    const Reservation whole(bytes);
+    whole.map(0, bytes, one);
+    EXPECT_SUCCESS(DRIVER(cuMemUnmap)(whole.at(0), bytes));
+    EXPECT_SUCCESS(DRIVER(cuMemMap)(whole.at(0), bytes, 0, two.handle(), 0));
+    whole.unmap(0, bytes);
     me.signal("done");
   });
   scenario.run(20s);
