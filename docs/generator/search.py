@@ -32,7 +32,8 @@ WEIGHT = {
     "errata": 0.5,
 }
 OTHER = 0.6
-ASIDE, LESS = ("_code", "_out", "_proof", "_test"), 0.6  # sections that name much
+# Sections that name much, or ask what another section answers.
+ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
 APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
 WHOLE = ("rule", "class", "struct")  # pages about one thing
 
