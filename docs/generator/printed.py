@@ -51,7 +51,7 @@ def page(book: Book, pages: Mapping[str, Page], version: str) -> str:
     return (
         f"{OPENING}<h1>CUDA IPC, lesson by lesson</h1>\n<p>ipclab {escape(version)}. "
         '<a href="index.html">To the pages</a></p>\n<nav aria-label="Contents">\n'
-        f"<ol>\n{''.join(contents)}</ol>\n</nav>\n{sections}</main>\n</body>\n</html>\n"
+        f"<ul>\n{''.join(contents)}</ul>\n</nav>\n{sections}</main>\n</body>\n</html>\n"
     )
 
 
