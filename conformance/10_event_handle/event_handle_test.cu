@@ -129,69 +129,53 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
   scenario.run(30s);
 }
 
+// A copy and a kernel of the importer, queued in `stream` after a wait.
+static void works_after_a_wait(Role& me, const Pattern& written,
+                               cudaStream_t stream) {
+  const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
+  launch_copy(by_kernel, by_copy, stream);  // loads the kernel
+  CALL(cudaStreamSynchronize(stream));
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
+                       cudaMemcpyDeviceToDevice, stream));
+  launch_copy(by_kernel, mapping, stream);
+  look_on(me);
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  me.signal("ready");
+
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
+  EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
 TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", records_late(written));
-
   scenario.role("importer", [written](Role& me) {
-    const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
     const Stream stream;
-    const auto handles = me.receive<Handles>("handles");
-    LegacyMapping mapping(handles.memory, kBytes);
-    SharedEvent event(handles.event);
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-    CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
-                         cudaMemcpyDeviceToDevice, stream));
-    launch_copy(by_kernel, mapping, stream);
-    look_on(me);
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    me.signal("ready");
-
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
-    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
-    event.destroy();
-    mapping.close();
-    me.signal("closed");
+    works_after_a_wait(me, written, stream);
   });
-
   scenario.run(30s);
 }
 
-// The same in the default streams of both processes.
 TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario;
   scenario.role("exporter", records_late(written, nothing, nothing, true));
-
   scenario.role("importer", [written](Role& me) {
-    const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
-    launch_copy(by_kernel, by_copy, nullptr);  // loads the kernel
-    CALL(cudaDeviceSynchronize());
-    const auto handles = me.receive<Handles>("handles");
-    LegacyMapping mapping(handles.memory, kBytes);
-    SharedEvent event(handles.event);
-    EXPECT_SUCCESS(cudaStreamWaitEvent(nullptr, event, 0));
-    CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
-                         cudaMemcpyDeviceToDevice, nullptr));
-    launch_copy(by_kernel, mapping, nullptr);
-    look_on(me);
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(nullptr));
-    me.signal("ready");
-
-    EXPECT_TRUE(passes(nullptr));
-    EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
-    EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
-    event.destroy();
-    mapping.close();
-    me.signal("closed");
+    works_after_a_wait(me, written, nullptr);
   });
-
   scenario.run(30s);
 }
 

@@ -19,8 +19,8 @@ constexpr size_t kSmall = kBytes / 8;  // what a driver takes for itself
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;
 
-// The exporter makes it and calls `send`; `open` opens it in the importer. The
-// open takes no free memory.
+// The exporter makes it and calls `send`; `open` opens it in the importer.
+// Judges that this open uses no device memory.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
                      const std::function<Owned(Role&)>& open) {
   Scenario scenario;

@@ -363,6 +363,7 @@ int waits_for_latest(Call& call) {
     std::unique_lock lock(turn->mutex);
     turn->changed.wait_for(lock, kTurn, [&] { return turn->reached; });
     lock.unlock();
+    // A poll: this fault keeps the driver's own wait from being called.
     const auto until = std::chrono::steady_clock::now() + kTurn;
     while (query(event) == cudaErrorNotReady &&
            std::chrono::steady_clock::now() < until)

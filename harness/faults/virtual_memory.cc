@@ -218,8 +218,8 @@ bool owner_is_dead() {
   return ended;
 }
 
-// Notes the exporter's references to its chunks, and says when none is left.
-// Exports and mappings are noted; the handle counts while it is in `exports`.
+// Counts the references that the exporter has to each of its chunks (mappings,
+// and the handle while it is in `exports`). Tells when the last one is gone.
 int tell_when_given_up(Call& call) {
   const int code = noted(call);
   if (code != kSuccess) return code;

@@ -68,13 +68,18 @@ std::vector<IdleProcesses::Problem> IdleProcesses::end() {
     const std::string who = "the process that played " + idle.role + " last (" +
                             std::to_string(idle.process.pid) + ")";
     pollfd gone{idle.process.ended.get(), POLLIN, 0};
+    bool killed = false;
     if (poll(&gone, 1, kEndsWithin) != 1) {
       problems.push_back({Record::kHung, who + " does not end"});
-      kill(idle.process.pid, SIGKILL);
+      killed = kill(idle.process.pid, SIGKILL) == 0;
+      if (poll(&gone, 1, kEndsWithin) != 1) {
+        problems.push_back({Record::kBroken, "SIGKILL does not end " + who});
+        continue;
+      }
     }
     int status = 0;
     waitpid(idle.process.pid, &status, 0);
-    if (WIFSIGNALED(status) && problems.empty())
+    if (WIFSIGNALED(status) && !killed)
       problems.push_back({Record::kCrashed, who + " was killed by " +
                                                 signal_name(WTERMSIG(status)) +
                                                 " after its end"});

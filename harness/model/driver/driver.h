@@ -15,8 +15,8 @@
 
 namespace ipclab::model {
 
-/// enter(), and the stream behind a handle: CUDA_ERROR_INVALID_HANDLE if it
-/// does not exist.
+/// Does what enter() does, then finds the stream of a handle.
+/// CUDA_ERROR_INVALID_HANDLE if there is none.
 inline CUresult enter_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   CUcontext context;
   if (CUresult error = enter(&context)) return error;
