@@ -4,6 +4,12 @@
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+# Brings what is missing (arguments: as ci/setup), then puts it onto PATH.
+set_up() {
+  ci/setup "$@" || exit
+  use_tools
+}
+
 # One line, and the end.
 die() {
   echo "$(basename "$0"): $*" >&2
@@ -52,7 +58,7 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# [target=NAME] build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
+# [target=NAMES] build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
 # progress, elsewhere quietly unless something is wrong.
 build() {
   local preset=$1 log=build/$1.log
@@ -64,7 +70,7 @@ build() {
   }
   local quiet=()
   [[ -t 1 ]] || quiet=(-- --quiet)
-  cmake --build --preset "$preset" ${target:+--target "$target"} "${quiet[@]}" || die "the build failed"
+  cmake --build --preset "$preset" ${target:+--target $target} "${quiet[@]}" || die "the build failed"
 }
 
 use_tools

@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/leaks.h"
+#include "harness/toolkit/newer_runtime.h"
 
 using namespace ipclab;
 
@@ -183,19 +185,26 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    cudaDeviceProp properties;
-    CALL(cudaGetDeviceProperties(&properties, 0));
-    const int supported = attribute(cudaDevAttrIpcEventSupport);
-    EXPECT_EQ(properties.ipcEventSupported, supported);
-    EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED), supported);
+    int devices = 0;
+    CALL(cudaGetDeviceCount(&devices));
+    for (int device = 0; device < std::min(devices, 2); ++device) {
+      cudaDeviceProp properties;
+      CALL(cudaGetDeviceProperties(&properties, device));
+      const int supported = attribute(cudaDevAttrIpcEventSupport, device);
+      EXPECT_EQ(properties.ipcEventSupported, supported);
+      EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, device),
+                supported);
 
-    cudaEvent_t event = nullptr;
-    cudaIpcEventHandle_t handle;
-    CALL(cudaEventCreateWithFlags(
-        &event, cudaEventInterprocess | cudaEventDisableTiming));
-    EXPECT_CODE(supported != 0 ? cudaSuccess : cudaErrorNotSupported,
-                cudaIpcGetEventHandle(&handle, event));
-    CALL(cudaEventDestroy(event));
+      CALL(cudaSetDevice(device));
+      cudaEvent_t event = nullptr;
+      cudaIpcEventHandle_t handle;
+      CALL(cudaEventCreateWithFlags(
+          &event, cudaEventInterprocess | cudaEventDisableTiming));
+      EXPECT_CODE(supported != 0 ? cudaSuccess : cudaErrorNotSupported,
+                  cudaIpcGetEventHandle(&handle, event));
+      CALL(cudaEventDestroy(event));
+    }
+    CALL(cudaSetDevice(0));
   });
   scenario.run(20s);
 }
@@ -560,7 +569,7 @@ TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
     CUipcMemHandle bytes;
     std::memcpy(&bytes, &handle, sizeof bytes);
 
-    // driver_entry() asks at CUDART_VERSION.
+    // driver_entry() asks at a version of CUDA 13.
     const auto open = reinterpret_cast<decltype(&cuIpcOpenMemHandle_v2)>(
         driver_entry("cuIpcOpenMemHandle"));
     ASSERT_NE(open, nullptr);
@@ -751,12 +760,21 @@ TEST(QuerySupport, ANewerMinorVersionSharesMemory) {
     me.wait("closed");
   });
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("memory"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    mapping.fill(pattern("importer"));
+    CALL(cudaFree(nullptr));
+    Sentinel<void*> opened;
+    const cudaError_t code = NOTED(cudaIpcOpenMemHandle(
+        opened.out(), me.receive<cudaIpcMemHandle_t>("memory"),
+        cudaIpcMemLazyEnablePeerAccess));
+    EXPECT_TRUE(gives(code, "cudaIpcOpenMemHandle", cudaSuccess));
+    if (code == cudaSuccess) {
+      const Words words(opened.result(), kBytes);
+      EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+      words.fill(pattern("importer"));
+    }
     me.signal("written");
-    mapping.close();
+    if (code == cudaSuccess)
+      EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened.result()));
     me.signal("closed");
   });
   scenario.run(20s);
@@ -767,16 +785,20 @@ TEST(QuerySupport, ACallThatNeedsANewerDriverSaysSo) {
   needs(gpus(1), lacks_13_1);
   Scenario scenario(Scenario::kShared);
   scenario.role("caller", [](Role&) {
-    // By name: the headers of CUDA 13.0 lack it.
-    using GetContext = cudaError_t (*)(void** context, int device);
-    const auto get_context = reinterpret_cast<GetContext>(
-        dlsym(RTLD_DEFAULT, "cudaDeviceGetExecutionCtx"));
-    ASSERT_NE(get_context, nullptr) << "not in this runtime";
-    Sentinel<void*> context;
-    const cudaError_t code = NOTED(get_context(context.out(), 0));
+    ASSERT_EQ(driver_entry("cuGraphGetId"), nullptr)
+        << "the driver is old and has the function";
+    // By name: the runtime of CUDA 13.0 lacks it.
+    const auto get_id = reinterpret_cast<decltype(&cudaGraphGetId)>(
+        dlsym(RTLD_DEFAULT, "cudaGraphGetId"));
+    ASSERT_NE(get_id, nullptr) << "not in this runtime";
+    cudaGraph_t graph = nullptr;
+    CALL(cudaGraphCreate(&graph, 0));
+    Sentinel<unsigned> id;
+    const cudaError_t code = NOTED(get_id(graph, id.out()));
     EXPECT_EQ(name_of(cudaGetLastError()), name_of(code));
-    EXPECT_TRUE(gives(code, "cudaDeviceGetExecutionCtx",
-                      cudaErrorCallRequiresNewerDriver));
+    EXPECT_TRUE(
+        gives(code, "cudaGraphGetId", cudaErrorCallRequiresNewerDriver));
+    CALL(cudaGraphDestroy(graph));
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -182,8 +182,11 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
+    me.wait("open again");
+    buffer.fill(pattern("exporter, later"));
+    me.signal("written");
     me.wait("closed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
   });
 
   scenario.role("importer", [](Role& me) {
@@ -194,6 +197,12 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
       ASSERT_TRUE(kernel_reads(mapping, pattern("exporter")));
       mapping.close();
     }
+    LegacyMapping mapping(handle, kBytes);
+    me.signal("open again");
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, later")));
+    mapping.fill(pattern("importer"));
+    mapping.close();
     me.signal("closed");
   });
 

@@ -1,5 +1,5 @@
-// What a handle names: one allocation, whole, and never a later one.
-// Mirror of samples/02_handle_identity.
+// What a handle names: one whole allocation, and never a later one. Mirror of
+// samples/02_handle_identity.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -58,8 +58,8 @@ struct Probes {
   unsigned count = 0;
 };
 
-// The edges of an allocation, and of what might be mapped of it alone: one
-// page, or what 32 bits count.
+// The edges of an allocation, and of parts that a driver might map alone: one
+// page, or 4 GiB.
 Probes probes_of(size_t bytes) {
   std::set<size_t> places{0, bytes / 2, bytes - 1};
   for (const size_t edge : {size_t{512}, size_t{4096}, size_t{2} << 20,
@@ -256,8 +256,8 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
   scenario.run(20s);
 }
 
-// The second importer's address space is filled otherwise, if possible with
-// something at the exporter's address.
+// The second importer's address space has other memory in it, if possible at
+// the exporter's address.
 TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   covers("LMEM-15");
   needs(gpus(1), legacy_memory);
@@ -463,6 +463,8 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
 
     const DeviceBuffer buffer(kLarge);
     buffer.fill(pattern("exporter"));
+    EXPECT_EQ(id_of(Words(buffer.data + 1, kSmall)), id_of(buffer))
+        << "an allocation has two ids";
     me.send("id", id_of(buffer));
     me.send("handle", buffer.legacy_handle());
     me.wait("closed");

@@ -17,9 +17,10 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
+constexpr int kManyOpens = 300;  // more than a byte counts
 
-// The exporter of a mapping that must go on working: each time the importer
-// has written, it finds that and answers with something new.
+// The exporter of a mapping that must keep working: after each write of the
+// importer it finds the values and writes new ones.
 void answer(Role& me, const DeviceBuffer& buffer, int times) {
   for (int i = 0; i < times; ++i) {
     const std::string turn = std::to_string(i);
@@ -71,7 +72,7 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     void* first = open_handle(handle);
-    for (int i = 1; i < kOpens; ++i) {
+    for (int i = 1; i < kManyOpens; ++i) {
       void* again = nullptr;
       EXPECT_SUCCESS(
           cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess));
@@ -80,7 +81,7 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
     EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
     EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
     // Raised by one each time, or one of these would be refused.
-    for (int i = 0; i < kOpens; ++i)
+    for (int i = 0; i < kManyOpens; ++i)
       EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
     me.signal("closed");
   });
@@ -134,7 +135,7 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.run(20s);
 }
 
-// Only a kernel may try: cudaMemcpy would take the address for the host's.
+// Only a kernel may try: cudaMemcpy would treat the address as the host's.
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
@@ -317,7 +318,7 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
     cudaGetLastError();
     me.observe("closing the middle of an open mapping: " + name_of(code));
     if (code == cudaSuccess) {
-      mapping.data = nullptr;  // it counts as the close
+      mapping.data = nullptr;  // this call was the close
     } else {
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       mapping.close();

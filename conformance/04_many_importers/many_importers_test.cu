@@ -324,6 +324,7 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
                                   cudaIpcMemLazyEnablePeerAccess);
     }));
     const Words mapping(opened, kShared);
+    LegacyMapping own(handle, kShared);  // the second open, by this thread
     std::vector<uint32_t*> pointers;
     for (size_t at = 0; at < mapping.count; at += kWords)
       pointers.push_back(mapping.data + at);
@@ -340,6 +341,8 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
 
     EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
+    EXPECT_TRUE(kernel_reads(own, pattern("exporter"))) << "open in one thread";
+    own.close();
     cudaPointerAttributes attributes{};
     CALL(cudaPointerGetAttributes(&attributes, opened));
     EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";

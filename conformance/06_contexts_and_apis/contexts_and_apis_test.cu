@@ -66,7 +66,7 @@ class SecondContext {
   CUcontext context_ = nullptr;
 };
 
-// The current context must not open the handle, by neither API.
+// The current context must not open the handle, by either API.
 void expect_refused_here(const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> pointer;
   EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
@@ -135,7 +135,7 @@ TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
       expect_refused_here(handle);
     }
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    // The context that has the first one may have the other one, too.
+    // The context that opened the first handle may also open the other one.
     LegacyMapping second(handle, kBytes);
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     second.close();

@@ -69,6 +69,9 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   Sentinel<cudaPointerAttributes> of_own, of_mapping;
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_own.out(), own.data));
   EXPECT_EQ(of_own.result().devicePointer, own.data);
+  uint32_t* const last = mapping.data + mapping.count - 1;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), last));
+  EXPECT_EQ(of_mapping.result().type, cudaMemoryTypeDevice) << "the last word";
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), mapping.data));
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);

@@ -46,8 +46,8 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
-/// Counts to `expected` + 1 if it stands at `expected`; a step that came out
-/// of its turn is counted in the second word.
+/// Sets the first word to `expected` + 1 if it is `expected`; otherwise the
+/// step came out of order, and the second word counts it.
 __global__ void count_on(volatile uint32_t* counter, uint32_t expected) {
   if (counter[0] != expected) counter[1] = counter[1] + 1;
   counter[0] = counter[0] + 1;
@@ -68,6 +68,11 @@ __global__ void check_round(const volatile uint32_t* data, size_t count,
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < count; i += step)
     if (data[i] != round) atomicAdd(wrong, 1u);
+}
+
+/// What a round writes into each word, by a kernel or by a memset.
+uint32_t word_of(int round) {
+  return static_cast<unsigned char>(round) * 0x01010101u;
 }
 
 unsigned blocks() {
@@ -165,6 +170,7 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
     latch.hold(stream);
     mapping.queue_fill(written, stream);
     EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     me.signal("recorded");
     for (int i = 0; i < kLooks; ++i) {
       me.wait("look");
@@ -269,15 +275,16 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const Stream stream;
+    const Stream stream, other;
     const SharedEvent event;
     me.send("handle", event.handle());
     CALL(cudaEventRecord(event, stream));
     EXPECT_TRUE(passes(stream));
     me.signal("recorded 1");
     me.wait("asked 1");
-    Latch latch;
+    Latch latch, other_latch;
     latch.hold(stream);
+    other_latch.hold(other);
     CALL(cudaEventRecord(event, stream));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     me.signal("recorded 2");
@@ -286,8 +293,13 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
       me.signal("looked");
     }
     me.wait("asked 2");
+    // And once more, while the second record is pending.
+    CALL(cudaEventRecord(event, other));
     latch.release();
     EXPECT_TRUE(passes(stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    other_latch.release();
+    EXPECT_TRUE(passes(other));
     EXPECT_SUCCESS(cudaEventQuery(event));
     me.signal("done");
     me.wait("closed");
@@ -408,11 +420,14 @@ static void exporter_writes_many_rounds(Role& me) {
           TwoWays{buffer.legacy_handle(), ping.handle(), pong.handle()});
   me.wait("opened");
   const auto write = [&](int round) {
-    write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
-                                              static_cast<uint32_t>(round));
+    if (round % 2 != 0)
+      CALL(cudaMemsetAsync(buffer.data, round, buffer.bytes(), stream));
+    else
+      write_round<<<blocks(), 256, 0, stream>>>(buffer.data, buffer.count,
+                                                word_of(round));
     CALL(cudaGetLastError());
   };
-  write(-1);  // loads the kernel before the stream is held
+  write(-2);  // loads the kernel before the stream is held
   EXPECT_TRUE(passes(stream));
   Latch latch;
   latch.hold(stream);
@@ -448,9 +463,8 @@ TEST(EventPingPong, MemoryWrittenBeforeTheRecordIsSeenBehindTheWait) {
     for (int round = 0; round < kBulkRounds; ++round) {
       ASSERT_TRUE(whistle.hear()) << "round " << round;
       CALL(cudaStreamWaitEvent(stream, ping, 0));
-      check_round<<<blocks(), 256, 0, stream>>>(mapping.data, mapping.count,
-                                                static_cast<uint32_t>(round),
-                                                wrong.data + round);
+      check_round<<<blocks(), 256, 0, stream>>>(
+          mapping.data, mapping.count, word_of(round), wrong.data + round);
       CALL(cudaGetLastError());
       CALL(cudaEventRecord(pong, stream));
       ASSERT_TRUE(whistle.blow());

@@ -168,7 +168,7 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
       Sentinel<CUipcEventHandle> driver_handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
                   DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
-      // Nothing promises that a refused call leaves the handle alone.
+      // Nothing promises that a refused call does not write the handle.
       if (handle.touched() || driver_handle.touched())
         me.observe("a refused export writes into the handle");
       EXPECT_SUCCESS(cudaEventRecord(event, nullptr));
@@ -231,7 +231,7 @@ TEST(EventRefusals, ElapsedTime) {
   const auto measures_nothing = [](cudaEvent_t event) {
     const SharedEvent timed(cudaEventDefault), end(cudaEventDefault);
     const Stream stream;
-    // Recorded and done: only the missing clock is left as a reason.
+    // The record is complete, so only the missing timing can be the reason.
     CALL(cudaEventRecord(timed, stream));
     CALL(cudaEventRecord(event, stream));
     Latch latch;
@@ -568,6 +568,8 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event, plain(cudaEventDisableTiming);
     Sentinel<cudaIpcEventHandle_t> none, handle;
+    // An error that nobody has asked for does not hide a later one.
+    EXPECT_NE(NOTED(cudaSetDevice(-1)), cudaSuccess);
     EXPECT_TRUE(is_told_once("cudaIpcGetEventHandle of a plain event",
                              NOTED(cudaIpcGetEventHandle(none.out(), plain))));
     EXPECT_TRUE(context_is_usable());

@@ -145,10 +145,11 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer word(kWordBytes);
-    clear(word);
+    const DeviceBuffer buffer(kWordBytes);
+    clear(buffer);
+    const Words word(buffer.data + 1, kWordBytes / 2);  // an odd word
     const Stream stream;
-    me.send("word", word.legacy_handle());
+    me.send("word", buffer.legacy_handle());
     me.wait("importer waits");
     EXPECT_SUCCESS(write(word, 6, stream));
     EXPECT_TRUE(passes(stream));
@@ -168,7 +169,8 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     me.wait("closed");
   });
   scenario.role("importer", [](Role& me) {
-    LegacyMapping word(me.receive<Handle>("word"), kWordBytes);
+    LegacyMapping mapping(me.receive<Handle>("word"), kWordBytes);
+    const Words word(mapping.data + 1, kWordBytes / 2);
     const Stream stream, other;
     EXPECT_SUCCESS(wait_for(word, 7, stream));
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -183,7 +185,7 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     me.wait("exporter waits");
     EXPECT_SUCCESS(write(word, 8, stream));
     EXPECT_TRUE(passes(stream));
-    word.close();
+    mapping.close();
     me.signal("closed");
   });
   scenario.run(20s);
@@ -221,7 +223,7 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
       EXPECT_SUCCESS(write(word, one.holds, writes));
       EXPECT_TRUE(passes(writes));
       EXPECT_SUCCESS(wait_for(word, one.value, waits, one.flags));
-      // The wait has its turn meanwhile.
+      // Leaves time for the wait to take effect.
       for (int look = 0; look < kLooks; ++look) {
         EXPECT_SUCCESS(write(word, one.holds, writes));
         ASSERT_TRUE(passes(writes));
@@ -229,7 +231,7 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(waits));
       EXPECT_SUCCESS(write(word, one.lets_pass, writes));
       EXPECT_TRUE(passes(waits));
-      // Each condition holds for its own value: no stream stays behind.
+      // Each condition is true for its own value, so no stream is left waiting.
       EXPECT_SUCCESS(write(word, one.value, writes));
       ASSERT_TRUE(passes(waits));
     }

@@ -39,10 +39,10 @@ __global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
   }
 }
 
-// Replaces words with a kernel. A copy would not work: CUDA takes an address
-// that it does not know for one of the host. Returns how many, or nothing if
-// the GPU stopped the kernel; then this process has lost its context, and only
-// its end closes what it opened.
+// Replaces words with a kernel. A copy would not work: CUDA treats an address
+// that it does not know as one of the host. Returns how many, or nothing if the
+// GPU stopped the kernel; then this process has lost its context, and only its
+// end closes what it opened.
 std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
                               uint32_t to) {
   unsigned long long count = 0;
@@ -94,7 +94,7 @@ constexpr Search kSearches[] = {{"before, from near", true, false},
                                 {"after, from near", false, false},
                                 {"after, from far", false, true}};
 
-// How many words of the secret stand in the `bytes` beside a mapping, as far as
+// How many words of the secret are in the `bytes` beside a mapping, as far as
 // the GPU lets this process look, piece by piece.
 size_t secrets_beside(Role& me, const Words& mapping, size_t bytes,
                       const Search& search) {
@@ -425,7 +425,7 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
     for (const size_t bytes : {kSmall, kBlock}) {
       const auto old = me.receive<size_t>("old");
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
-      // Not specified is what stands there, not that both see the same.
+      // The contents are not specified, but both must see the same.
       EXPECT_EQ(secret_words(mapping.data, bytes), old);
       mapping.close();
       me.signal("closed");

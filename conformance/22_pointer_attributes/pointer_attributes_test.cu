@@ -138,7 +138,7 @@ TEST(PointerAttributes, OtherMemoryAllowsNoHandleType) {
       int number = -1;
       const CUresult code =
           NOTED(DRIVER(cuMemExportToShareableHandle)(&number, chunk, kFd, 0));
-      EXPECT_NE(code, CUDA_SUCCESS) << kind << " is exported all the same";
+      EXPECT_NE(code, CUDA_SUCCESS) << kind << " is exported nevertheless";
       CALL(DRIVER(cuMemRelease)(chunk));
       me.observe(std::string(kind) + ": cuMemExportToShareableHandle gives " +
                  name_of(code));

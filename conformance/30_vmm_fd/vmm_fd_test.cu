@@ -21,6 +21,7 @@ using namespace ipclab;
 
 namespace {
 
+constexpr size_t kGranules = 3;  // of one allocation: not a power of two
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr rlim_t kRoomForDescriptors = 16;
 constexpr size_t kMostExports = 4096;
@@ -67,7 +68,7 @@ TEST(VmmFd, CopyOfTheImporterReadsWhatTheExporterWrote) {
   scenario.run(20s);
 }
 
-// A size that 32 bits do not count; only its ends are touched.
+// A size that does not fit in 32 bits; only its ends are touched.
 TEST(VmmFd, MoreThanFourGibibytesAreSharedWhole) {
   covers("VMM-06");
   needs(gpus(1), vmm_fd);
@@ -110,7 +111,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
+    const size_t bytes = kGranules * granule();
     const Chunk chunk = Chunk::create(bytes);
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("A"));
@@ -127,7 +128,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
 
   scenario.role("importer", [](Role& me) {
     const Descriptor descriptor = me.receive_descriptor("descriptor");
-    const Mapping mapping(Chunk::import(descriptor), granule());
+    const Mapping mapping(Chunk::import(descriptor), kGranules * granule());
     EXPECT_TRUE(kernel_reads(mapping, pattern("A")));
     EXPECT_TRUE(copy_reads(mapping, pattern("A")));
     mapping.fill(pattern("B"));

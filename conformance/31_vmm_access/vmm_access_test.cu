@@ -188,6 +188,11 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_EQ(access_at(alias.address()), kNone);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
     EXPECT_EQ(access_at(alias.address()), kNone) << "other addresses";
+    const Reservation range(2 * bytes);
+    for (const size_t at : {size_t{0}, bytes}) range.map(at, bytes, chunk);
+    EXPECT_SUCCESS(set_access(range.at(0), bytes, access_for(0)));
+    EXPECT_EQ(access_at(range.at(bytes)), kNone) << "the same reservation";
+    for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
 
     // And what was given can be taken away, from each by itself.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
@@ -271,6 +276,8 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
     const Words words = words_at(mapped.address(), bytes);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
+    EXPECT_EQ(access_at(mapped.address()), 3u) << "it may be raised later";
   });
 
   for (const char* writer : kWriters)
@@ -573,6 +580,41 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
   scenario.run(20s);
 }
 
+TEST(VmmAccess, TheWantedAddressIsAHint) {
+  covers("VMM-44");
+  needs(gpus(1), vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("owner", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const size_t bytes = granule();
+    const auto reserve_at = [&](CUdeviceptr hint) {
+      Sentinel<CUdeviceptr> address;
+      EXPECT_SUCCESS(
+          DRIVER(cuMemAddressReserve)(address.out(), bytes, 0, hint, 0));
+      return address.result();
+    };
+    const auto free = [&](CUdeviceptr address) {
+      EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
+    };
+    const auto expect_apart = [&](CUdeviceptr one, CUdeviceptr other) {
+      EXPECT_TRUE(one + bytes <= other || other + bytes <= one)
+          << "the same addresses are reserved twice";
+    };
+    const CUdeviceptr first = reserve_at(0);
+    const CUdeviceptr second = reserve_at(first);
+    expect_apart(first, second);
+    free(first);
+    const CUdeviceptr third = reserve_at(first);
+    expect_apart(second, third);
+    me.observe(std::string("where the wanted addresses are free: ") +
+               (third == first ? "these" : "others"));
+    free(second);
+    free(third);
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
@@ -610,8 +652,15 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
       EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
     }
-    // One kernel over all.
+    // One memset and one kernel over all.
     const Words whole = words_at(range.at(0), range.bytes());
+    whole.poison();
+    for (int k = 0; k < kChunks; ++k) {
+      uint32_t word = 0;
+      CALL(cudaMemcpy(&word, pointer_to(range.at(k * bytes)), sizeof word,
+                      cudaMemcpyDeviceToHost));
+      EXPECT_EQ(word, 0xEEEEEEEEu) << name_of_chunk(k);
+    }
     whole.fill(pattern("by the importer"));
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
@@ -915,6 +964,14 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     mapping.fill(pattern("by GPU 1"));
+    EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
+    EXPECT_EQ(access_at(mapping.address(), 0), 3u);
+    EXPECT_EQ(access_at(mapping.address(), 1), 3u) << "given before";
+    const Mapped both(chunk, bytes);
+    const CUmemAccessDesc list[] = {access_for(0), access_for(1)};
+    EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(both.address(), bytes, list, 2));
+    for (const int device : {0, 1})
+      EXPECT_EQ(access_at(both.address(), device), 3u) << "GPU " << device;
     me.signal("done");
   });
   scenario.run(20s);

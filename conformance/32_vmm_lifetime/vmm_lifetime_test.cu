@@ -27,7 +27,7 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
+constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
 
@@ -337,14 +337,17 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     Chunk chunk = Chunk::import(descriptor);
     descriptor.close();
     say(me, kHeld[3]);
-    Mapping mapping(chunk, kWatched);
+    const Reservation range(kWatched);  // to the end: addresses hold no memory
+    range.map(0, kWatched, chunk);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
+    const Words words = words_at(range.at(0), granule());
     Sentinel<CUmemGenericAllocationHandle> retained;
-    CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), mapping.data));
+    CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), words.data));
     chunk.release();
     say(me, kHeld[4]);
-    EXPECT_TRUE(
-        kernel_reads(Words(mapping.data, granule()), pattern("exporter")));
-    mapping.unmap();
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    range.unmap(0, kWatched);
     say(me, kHeld[5]);
     Chunk(retained.result()).release();
     say(me, kLast);
@@ -366,6 +369,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
       const Chunk chunk = Chunk::create(bytes);
       const Mapping mapping(chunk, bytes);
       CALL(cudaMemcpy(mapping.data, &round, sizeof round, cudaMemcpyDefault));
+      CALL(cudaDeviceSynchronize());  // a small copy may return early
       me.send_descriptor("descriptor", chunk.descriptor().get());
       me.wait("done");
     });

@@ -1,6 +1,6 @@
-// Virtual memory management says no: wrong sizes, reserved arguments, exports
-// that were not asked for, descriptors of other things.
-// Mirror of samples/33_vmm_refusals.
+// What virtual memory management refuses: wrong sizes, reserved arguments,
+// handle types that were not requested, descriptors of other things. Mirror of
+// samples/33_vmm_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>

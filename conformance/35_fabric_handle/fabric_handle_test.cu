@@ -1,6 +1,5 @@
-// Memory that 64 bytes of plain data stand for, and who may use them; logical
-// endpoints, which such bytes can stand for, too, and copies to them.
-// Mirror of samples/35_fabric_handle.
+// Memory and logical endpoints that 64 bytes of plain data name, who may use
+// these bytes, and copies to endpoints. Mirror of samples/35_fabric_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <glob.h>
@@ -484,23 +483,29 @@ TEST(LogicalEndpoint, SizesFollowTheLimits) {
   covers("ENDP-04");
   needs(gpus(1), endpoints);
   run_alone([](Role& me) {
-    CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
-    const EndpointLimits limits = limits_of(wanted);
-    me.observe("alignment " + std::to_string(limits.alignment) + ", at most " +
-               std::to_string(limits.most) + " bytes");
-    ASSERT_GT(limits.alignment, 0u);
-    ASSERT_GE(limits.most, limits.alignment);
-    const EndpointIds ids;
-    for (const cuuint64_t good : {limits.alignment, 2 * limits.alignment}) {
-      wanted.size = good;
-      EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << good;
-      EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
-    }
-    for (const cuuint64_t bad :
-         {limits.alignment / 2, limits.alignment + limits.alignment / 2,
-          limits.most + limits.alignment}) {
-      wanted.size = bad;
-      EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << bad;
+    std::vector<CUlogicalEndpointProp> kinds{unicast_on(0, endpoint_granule())};
+    if (attribute(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED))
+      kinds.push_back(multicast_of(1, endpoint_granule()));
+    for (CUlogicalEndpointProp& wanted : kinds) {
+      SCOPED_TRACE("type " + std::to_string(wanted.type));
+      const EndpointLimits limits = limits_of(wanted);
+      me.observe("type " + std::to_string(wanted.type) + ": alignment " +
+                 std::to_string(limits.alignment) + ", at most " +
+                 std::to_string(limits.most) + " bytes");
+      ASSERT_GT(limits.alignment, 0u);
+      ASSERT_GE(limits.most, limits.alignment);
+      const EndpointIds ids;
+      for (const cuuint64_t good : {limits.alignment, 2 * limits.alignment}) {
+        wanted.size = good;
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << good;
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+      }
+      for (const cuuint64_t bad :
+           {limits.alignment / 2, limits.alignment + limits.alignment / 2,
+            limits.most + limits.alignment}) {
+        wanted.size = bad;
+        EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << bad;
+      }
     }
     EXPECT_TRUE(context_is_usable());
   });

@@ -62,6 +62,12 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
     EXPECT_TRUE(copy_reads(buffer, pattern("later")));
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    for (const cudaStream_t other : {cudaStreamLegacy, cudaStreamPerThread}) {
+      const AsyncBuffer more(kBytes, other);
+      more.queue_fill(pattern("a default stream"), other);
+      EXPECT_TRUE(passes(other));
+      EXPECT_TRUE(kernel_reads(more, pattern("a default stream")));
+    }
   });
   scenario.run(30s);
 }

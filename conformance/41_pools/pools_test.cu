@@ -70,6 +70,11 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     EXPECT_EQ(current_pool(), own);
     EXPECT_NE(default_pool(), own);
     expect_from(own, AsyncBuffer(kBytes));
+    CALL(in_a_thread([&] {
+      EXPECT_EQ(current_pool(), own) << "in another thread";
+      expect_from(own, AsyncBuffer(kBytes));
+      return cudaSuccess;
+    }));
 
     EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool()));
     EXPECT_EQ(current_pool(), default_pool());
@@ -262,7 +267,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
 
-    // Nor the other way round.
+    // The same in the other direction.
     const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(0));
     EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(1, 0));
@@ -440,14 +445,19 @@ TEST(Pools, APoolTellsHowItWasMade) {
   scenario.role("allocator", [](Role& me) {
     constexpr size_t kLargest = 64 << 20;
     const Pool shared(shareable(kLargest)), own, unlimited(shareable(0));
-    for (cudaMemPool_t pool :
-         {static_cast<cudaMemPool_t>(shared), static_cast<cudaMemPool_t>(own),
-          default_pool()}) {
+    const int last = device_count() - 1;  // another GPU, if there is one
+    const Pool far(pool_properties(cudaMemHandleTypeNone, 0, last));
+    const auto expect_on = [](int device, cudaMemPool_t pool) {
       EXPECT_EQ(told<int>(pool, kAllocationType),
                 CU_MEM_ALLOCATION_TYPE_PINNED);
       EXPECT_EQ(told<int>(pool, kLocationType), CU_MEM_LOCATION_TYPE_DEVICE);
-      EXPECT_EQ(told<int>(pool, kLocationId), 0);
-    }
+      EXPECT_EQ(told<int>(pool, kLocationId), device);
+    };
+    expect_on(0, shared);
+    expect_on(0, own);
+    expect_on(0, default_pool());
+    expect_on(last, far);
+    expect_on(last, default_pool(last));
     EXPECT_EQ(told<int>(shared, kExportHandleTypes),
               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     EXPECT_EQ(told<int>(own, kExportHandleTypes), CU_MEM_HANDLE_TYPE_NONE);

@@ -184,8 +184,8 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.run(60s);
 }
 
-// Whether memory is reused after an event is the driver's choice; that it is
-// not without one, while the first stream is held, is not.
+// After an event the driver may reuse the memory. Without one, while the first
+// stream is held, it must not.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);

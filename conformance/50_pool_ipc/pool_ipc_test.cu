@@ -103,6 +103,66 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   scenario.run(20s);
 }
 
+// The driver API says the same in sentences of its own.
+TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
+  covers("POOL-06");
+  needs(gpus(1), pool_fd);
+  static constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const auto words_at = [](CUdeviceptr address) {
+    return Words(reinterpret_cast<void*>(address), kBytes);
+  };
+  const auto destroy = [](CUdeviceptr address, CUmemoryPool pool) {
+    EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(address, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool));
+  };
+  Scenario scenario(Scenario::kShared);
+
+  scenario.role("exporter", [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    CUmemPoolProps wanted{};
+    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.handleTypes = kFd;
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    Sentinel<CUmemoryPool> pool;
+    CALL(DRIVER(cuMemPoolCreate)(pool.out(), &wanted));
+    Sentinel<int> shared;
+    CALL(DRIVER(cuMemPoolExportToShareableHandle)(shared.out(), pool.result(),
+                                                  kFd, 0));
+    const Descriptor descriptor(shared.result());
+    me.send_descriptor("pool", descriptor.get());
+    Sentinel<CUdeviceptr> address;
+    CALL(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes, pool.result(),
+                                         nullptr));
+    words_at(address.result()).fill(pattern("exporter"));
+    Sentinel<CUmemPoolPtrExportData> data;
+    CALL(DRIVER(cuMemPoolExportPointer)(data.out(), address.result()));
+    me.send("pointer", data.result());
+    me.wait("freed");
+    EXPECT_TRUE(kernel_reads(words_at(address.result()), pattern("importer")));
+    destroy(address.result(), pool.result());
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Descriptor shared = me.receive_descriptor("pool");
+    Sentinel<CUmemoryPool> pool;
+    CALL(DRIVER(cuMemPoolImportFromShareableHandle)(
+        pool.out(), reinterpret_cast<void*>(uintptr_t(shared.get())), kFd, 0));
+    auto data = me.receive<CUmemPoolPtrExportData>("pointer");
+    Sentinel<CUdeviceptr> address;
+    CALL(DRIVER(cuMemPoolImportPointer)(address.out(), pool.result(), &data));
+    const Words words = words_at(address.result());
+    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+    words.fill(pattern("importer"));
+    destroy(address.result(), pool.result());
+    me.signal("freed");
+  });
+
+  scenario.run(20s);
+}
+
 // A process with two pools, each with its own descriptor, pointers and end.
 TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
   covers("POOL-06");
@@ -311,7 +371,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// Refused, or usable: data that nobody can import is neither.
+// The export is refused, or its data can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);

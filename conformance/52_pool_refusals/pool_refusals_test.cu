@@ -1,5 +1,5 @@
-// What of the stream-ordered allocator cannot be exported or imported, and
-// that a refusal harms nothing. Mirror of samples/52_pool_refusals.
+// Which pools and pointers cannot be exported or imported, and that a refusal
+// harms nothing. Mirror of samples/52_pool_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -106,8 +106,7 @@ void* by_value(int descriptor) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }
 
-// Tries to import something as a pointer. Writes through what comes of it are
-// the caller's business.
+// Tries to import something as a pointer. Does not use the imported memory.
 Outcome import_pointer(cudaMemPool_t pool, PointerData data, void** pointer) {
   return outcome_of(NOTED(cudaMemPoolImportPointer(pointer, pool, &data)),
                     kPointerRefusals);
@@ -150,7 +149,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
     EXPECT_TRUE(context_is_usable());
     pool.release();  // to the end of the process, see below
   });
-  // No other test destroys a pool whose export was refused: some drivers are
+  // Only this test destroys a pool whose export was refused: some drivers are
   // reported to crash then.
   scenario
       .role("destroyer",
@@ -232,11 +231,16 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const auto refuses = refuses_to_create(me);
-    refuses("the first reserved byte",
-            [](cudaMemPoolProps& wanted) { wanted.reserved[0] = 1; });
-    refuses("the last reserved byte", [](cudaMemPoolProps& wanted) {
-      wanted.reserved[sizeof wanted.reserved - 1] = 1;
-    });
+    // Since CUDA 13.4 the driver API has a hint in the byte after `usage`.
+    Sentinel<int> driver;
+    CALL(cudaDriverGetVersion(driver.out()));
+    const size_t first = offsetof(cudaMemPoolProps, reserved) +
+                         (driver.result() < 13040 ? 0 : 1);
+    for (const size_t byte : {first, sizeof(cudaMemPoolProps) - 1})
+      refuses(("reserved byte " + std::to_string(byte)).c_str(),
+              [byte](cudaMemPoolProps& wanted) {
+                reinterpret_cast<unsigned char*>(&wanted)[byte] = 1;
+              });
     refuses("Win32", [](cudaMemPoolProps& wanted) {
       wanted.handleTypes = cudaMemHandleTypeWin32;
     });
@@ -613,6 +617,8 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     AnyHandle none;
     Sentinel<int> number;
     Sentinel<PointerData> no_data, data;
+    // An error that nobody has asked for does not hide a later one.
+    EXPECT_NE(NOTED(cudaSetDevice(-1)), cudaSuccess);
     EXPECT_TRUE(is_told_once(
         "cudaMemPoolExportToShareableHandle with flags",
         NOTED(cudaMemPoolExportToShareableHandle(none.out(), pool, kFd, 1))));

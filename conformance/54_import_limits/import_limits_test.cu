@@ -239,8 +239,8 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
 
 // --- importing twice --------------------------------------------------------
 
-// Not documented. Kernels and copies find out in different ways that memory is
-// gone, each perhaps with the life of its process.
+// Not documented. A kernel and a copy find out in different ways that memory is
+// gone, and either may end its process.
 TEST(ImportLimits, OneAllocationImportedTwice) {
   covers("IMPL-11");
   needs(gpus(1), pool_fd);

@@ -138,8 +138,8 @@ static void frees_before_the_importer_has(Role& me) {
   const Pool pool(shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
-  // Memory that is freed too early stays in the pool for the next owner. If the
-  // system got it back, it would not change while an importer has it.
+  // Memory that is freed too early stays in the pool for the next owner. Memory
+  // that the system gets back would not change while an importer has it.
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   me.send_descriptor("pool", pool.exported().get());
   const Stream stream, other;
@@ -156,9 +156,9 @@ static void frees_before_the_importer_has(Role& me) {
   buffer.data = nullptr;
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
-  // No next owner may write before the importer has read: some get different
-  // memory, and the last one is ordered after it. They ask for more than the
-  // pool has left, so a block that counts as free would go to one of them.
+  // No next owner may write before the importer has read. Some get different
+  // memory; the last one is ordered after the importer. They ask for more than
+  // the pool has left, so a block that counts as free would go to one of them.
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
     others.emplace_back(pool, kBytes, other);

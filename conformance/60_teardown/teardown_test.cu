@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,8 +36,8 @@ constexpr unsigned kOpensOfAThread = 1000;
 constexpr int kHandles = 4;
 constexpr int kImporters = 3;
 
-// The two sides of one cycle after another, of which nothing is left. Each side
-// makes what lasts and returns its cycle.
+// The two sides of many cycles; each cycle must leave nothing. Each side makes
+// what lasts and returns its cycle.
 using Cycle = std::function<void(int)>;
 
 void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
@@ -52,9 +54,43 @@ void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
   scenario.run(90s);
 }
 
+// A second thread of a role, in which the calls of run() are made.
+class SecondThread {
+ public:
+  ~SecondThread() {
+    run(nullptr);
+    thread_.join();
+  }
+  void run(std::function<void()> work) {
+    std::unique_lock lock(mutex_);
+    work_ = std::move(work);
+    is_due_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !is_due_; });
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (bool goes_on = true; goes_on; changed_.notify_all()) {
+      changed_.wait(lock, [this] { return is_due_; });
+      goes_on = work_ != nullptr;
+      if (goes_on) work_();
+      is_due_ = false;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> work_;
+  bool is_due_ = false;
+  std::thread thread_{[this] { serve(); }};
+};
+
 // The number of the cycle, at the place where the other side reads it.
 void write_number(void* memory, int number) {
   CALL(cudaMemcpy(memory, &number, sizeof number, cudaMemcpyDefault));
+  CALL(cudaDeviceSynchronize());  // a small copy may return early
 }
 
 void expect_number(const void* memory, int number) {
@@ -81,10 +117,13 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
         };
       },
       [](Role& me) {
-        return [&me](int number) {
-          LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+        const auto other = std::make_shared<SecondThread>();
+        return [&me, other](int number) {
+          const auto handle = me.receive<Handle>("handle");
+          LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
           expect_number(mapping.data, number);
           mapping.close();
+          other->run([&] { again.close(); });
           me.signal("closed");
         };
       });
@@ -105,10 +144,11 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
         };
       },
       [](Role& me) {
-        return [&me](int) {
+        const auto other = std::make_shared<SecondThread>();
+        return [&me, other](int) {
           SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
           CALL(cudaEventSynchronize(event));
-          event.destroy();
+          other->run([&] { event.destroy(); });
           me.signal("destroyed");
         };
       });
@@ -128,11 +168,14 @@ TEST(Teardown, OrderedChunksLeaveNothing) {
         };
       },
       [](Role& me) {
-        return [&me](int number) {
+        const auto other = std::make_shared<SecondThread>();
+        return [&me, other](int number) {
           {
             const Descriptor descriptor = me.receive_descriptor("descriptor");
-            const Mapping mapping(Chunk::import(descriptor), granule());
+            Chunk chunk = Chunk::import(descriptor);
+            const Mapping mapping(chunk, granule());
             expect_number(mapping.data, number);
+            other->run([&] { chunk.release(); });
           }
           me.signal("released");
         };
@@ -162,13 +205,14 @@ TEST(Teardown, OrderedPoolMemoryLeavesNothing) {
       },
       [](Role& me) {
         const auto pool = std::make_shared<Pool>(me.receive_descriptor("pool"));
-        return [&me, pool](int number) {
+        const auto other = std::make_shared<SecondThread>();
+        return [&me, pool, other](int number) {
           AsyncBuffer buffer(*pool, me.receive<PointerData>("pointer"), kBytes);
           expect_number(buffer.data, number);
           if (number % 2 == 0) {
-            buffer.free();
+            other->run([&] { buffer.free(); });
           } else {
-            buffer.free_async();
+            other->run([&] { buffer.free_async(); });
             CALL(cudaStreamSynchronize(nullptr));
           }
           me.signal("freed");

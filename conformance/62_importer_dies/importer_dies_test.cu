@@ -23,7 +23,7 @@ using Handle = cudaIpcMemHandle_t;
 using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
-constexpr size_t kWatched = size_t{2} << 30;  // far above what else changes
+constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
 }  // namespace

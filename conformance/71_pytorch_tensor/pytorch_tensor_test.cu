@@ -18,8 +18,8 @@ constexpr int kTensors = 48;
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-// A layout of which the storage, its elements and their steps follow from `i`:
-// whole matrices, transposed ones, every second or third element.
+// A layout that depends on `i` (storage, elements, strides): whole matrices,
+// transposed ones, every second or third element.
 Tensor layout(int i) {
   Tensor tensor{};
   const int64_t step = 1 + i % 3, columns = 5 + i % 32;

@@ -13,8 +13,8 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBytes = size_t{2} << 30;
-constexpr size_t kSmall = kBytes / 8;  // what a driver takes for itself
+constexpr size_t kBytes = size_t{1} << 30;
+constexpr size_t kSmall = kBytes / 4;  // what a driver takes for itself
 
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;

@@ -14,21 +14,24 @@ namespace {
 
 constexpr size_t kBytes = 128 << 10;
 constexpr int kRounds = 30;
+constexpr int kHeldRounds = 5;  // queued before the first is done
 
 // Where the wait for an event and the record are: in the stream or in the
 // graph.
 enum class Events { kAround, kInside };
 
-// The graph of one side: it copies `from` to `to`.
+// The graph of one side: it copies `from` to `to`, once `held_by` is released.
 class Replay {
  public:
   Replay(const Stream& stream, const Words& to, const Words& from,
-         Events events, cudaEvent_t waits, cudaEvent_t records)
+         Events events, cudaEvent_t waits, cudaEvent_t records,
+         Latch* held_by = nullptr)
       : stream_(stream), events_(events), waits_(waits), records_(records) {
     cudaGraph_t graph = nullptr;
     CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     if (events == Events::kInside)
       CALL(cudaStreamWaitEvent(stream, waits, cudaEventWaitExternal));
+    if (held_by != nullptr) held_by->hold(stream);
     launch_copy(to, from, stream);
     if (events == Events::kInside)
       CALL(cudaEventRecordWithFlags(records, stream, cudaEventRecordExternal));
@@ -68,11 +71,14 @@ void rounds(Events events, Judge judge) {
     const SharedEvent written, taken;
     const Stream stream;
     source.fill(round_pattern(0));
-    const Replay replay(stream, shared, source, events, taken, written);
+    Latch latch;
+    const Replay replay(stream, shared, source, events, taken, written,
+                        events == Events::kAround ? &latch : nullptr);
     me.send("memory", shared.legacy_handle());
     me.send("written", written.handle());
     me.send("taken", taken.handle());
     for (int round = 0; round < kRounds; ++round) {
+      if (round == kHeldRounds) latch.release();
       source.queue_fill(round_pattern(round), stream);
       replay.launch();
       me.signal("written " + std::to_string(round));

@@ -97,9 +97,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     }
     for lesson in known:
         folder = lesson["lesson"]
-        program, common = traces.sources(folder)
         try:
-            picture = diagrams.figure(traces.read(folder), program, common, references)
+            lesson_trace = traces.read(folder)
+            picture = diagrams.figure(lesson_trace, traces.sources(folder), references)
         except (
             traces.Missing
         ) as error:  # a test fails for it; the other pages are whole

@@ -8,25 +8,65 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ipclab.trace.sequence import Step
+from generator import traces
+from ipclab.trace.sequence import NAMELESS, Step
 
-# What is called, and calls of CUDA that a macro or a table of functions is given.
-CALLED = re.compile(r"[A-Za-z_]\w*(?=\s*(?:\(|<<<))|\bcu(?:da)?[A-Z]\w+")
-STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+# What is called: f(, f<T>(, kernel<<<, kernel<T><<<, and calls of CUDA that a macro or
+# a table of functions is given.
+CALLED = re.compile(
+    r"[A-Za-z_]\w*(?=\s*(?:<[\w:, *]*>\s*)?(?:\(|<<<))|\bcu(?:da)?[A-Z]\w+"
+)
+MADE = re.compile(r"\b([A-Z]\w*)(?:<[\w:, *]*>)?\s+\w+[({]")  # Ranks ranks(argv)
+METHOD = re.compile(r"(?:\.|->)\s*(\w+)")
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 HELPER = re.compile(
-    r"^(?:template <.*?>\n)?(?:static |inline |\[\[.*?\]\]\s)*"
-    r"(?:[\w:<>,*&]+[ *&]+)+?(\w+)\([^;{]*?\{.*?\n}",
+    r"^( *)(?:template <[^\n]*>\n\1)?"
+    r"(?:static |inline |explicit |\[\[[^\n]*?\]\]\s)*"
+    r"(?!else |return |case )"
+    r"(?:(?:[\w:<>,*&]+[ *&]+)+?(?:\w+::)*|(?:\w+::)+|(?=[A-Z]\w*[a-z]\w*\())"
+    r"(?!if\b|for\b|while\b|switch\b)(\w+)\([^;{]*?\{(?:[^\n]*}$|.*?\n\1})",
     re.MULTILINE | re.DOTALL,
 )
 FUNCTION = re.compile(r"^(?:[\w:<>,*&\[\]]+[ *&]+)+(\w+)\(")
+# Where a statement ends: with its line, after the head of a loop or of a template.
+HEAD = re.compile(r"\s*(?:(?:else )?(?:if|for|while|switch) ?\(|template )")
+LOOP = re.compile(r"\b(?:for|while) \(")
+ALONE = re.compile(r"\s*(?:[{}()\],;]+|else|#.*)")
 ROLES = ("exporter", "importer")
-# What it costs to leave a step without a line, to go back, to stay, to go on.
-UNKNOWN, BACK, STAY, ON, ELSEWHERE = 4.0, 2.0, 0.2, 0.02, 1.5
-ASKED = 0.01
+SENDS, RECEIVES = "sendmsg", "recvmsg"  # at the end of every message
+# What it costs to leave a step without a line, to go back, to stay, to go on a line.
+# The numbers have no meaning of their own: docs/tests/test_align.py has what they
+# lead to in every lesson.
+UNKNOWN, BACK, STAY, ON = 4.0, 2.0, 0.15, 0.02
+# To stay for a step that the line has made before, in a loop and elsewhere.
+ROUND, AGAIN = 0.2, 1.0
+# To come to a call by a helper, by a helper of it, and by another name.
+HELPED, FARTHER, RENAMED = 0.15, 0.2, 0.3
+ASKED = 0.1  # to be at a question to the machine
+FAR = 90  # lines that it is to what comes after a return: nearly as far as back
+
+
+@dataclass(frozen=True)
+class Helper:
+    """What functions of one name lead to."""
+
+    names: frozenset[str] = frozenset()  # calls, themselves or by others, and texts
+    near: frozenset[str] = frozenset()  # those that stand in the functions
+    often: frozenset[str] = frozenset()  # those that are in a loop
+
+    def __or__(self, other: Helper) -> Helper:
+        return Helper(
+            self.names | other.names, self.near | other.near, self.often | other.often
+        )
+
+    def in_a_loop(self) -> Helper:
+        """The same, called by a loop."""
+        return replace(self, often=self.names)
 
 
 @dataclass(frozen=True)
@@ -35,10 +75,11 @@ class Line:
 
     number: int  # from 1
     function: str  # the function that contains it; empty outside of functions
-    names: frozenset[str]  # that it calls, itself or by a helper
-    strings: frozenset[str]
-    helper: str = ""  # of samples/common that it calls
-    calls: frozenset[str] = frozenset()  # what stands in it
+    calls: frozenset[str] = frozenset()  # of the statement that begins there
+    functions: frozenset[str] = frozenset()  # of the program that it calls
+    leads: Helper = Helper()  # to these it comes itself or by a helper
+    helper: str = ""  # of a header that it calls
+    returns: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,23 +88,29 @@ class Place:
 
     line: int | None
     other: int | None = None  # of the process that receives a message
-    helper: str = ""  # of samples/common that the line calls
+    helper: str = ""  # of a header that the line calls
+    name: str = ""  # what the line calls, if the step has another name for it
 
 
 def places(
-    steps: Sequence[Step], program: str, common: str, first: str = "exporter"
+    steps: Sequence[Step],
+    program: str,
+    headers: Sequence[str] = (),
+    first: str = "exporter",
 ) -> list[Place]:
     """The place of each step.
 
-    `program` is the source of the lesson, `common` the headers that it includes,
-    `first` the process that goes through main().
+    `program` is the source of the lesson, `headers` what it includes: each knows
+    those before it. `first` is the process that goes through main().
     """
-    lines = _lines(program, _helpers(common))
+    lines = _lines(program, _helpers(headers))
     found: list[tuple[Line | None, Line | None]] = [(None, None)] * len(steps)
     for process in dict.fromkeys(x for step in steps for x in (step.who, step.to) if x):
         own = [i for i, step in enumerate(steps) if process in (step.who, step.to)]
+        made = [steps[i] for i in own]
         order = _in_order(lines, process, process == first)
-        for i, line in zip(own, _laid([steps[i] for i in own], order), strict=True):
+        stops = _stops(order, made, process)
+        for i, line in zip(own, _laid(made, stops, process), strict=True):
             here, there = found[i]
             found[i] = (line, there) if steps[i].who == process else (here, line)
     return [
@@ -71,66 +118,125 @@ def places(
             here.number if here else None,
             there.number if there else None,
             here.helper if here else "",
+            _written(step, here) if here else "",
         )
-        for here, there in found
+        for step, (here, there) in zip(steps, found, strict=True)
     ]
 
 
-def _helpers(common: str) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """Each function of the headers, with all names that it leads to, and the texts
-    that stand in it, which can be the name of a message."""
-    bodies: dict[str, set[str]] = {}
-    texts: dict[str, frozenset[str]] = {}
-    for match in HELPER.finditer(common):
-        body = _code(match[0])
-        texts[match[1]] = frozenset(STRING.findall(body))
-        bodies[match[1]] = set(CALLED.findall(STRING.sub("", body))) - {match[1]}
-    changed = True
-    while changed:
-        changed = False
-        for names in bodies.values():
-            more = set().union(*(bodies[x] for x in names & bodies.keys())) - names
-            names |= more
-            changed |= bool(more)
-    return {name: (frozenset(names), texts[name]) for name, names in bodies.items()}
+def _helpers(headers: Iterable[str]) -> dict[str, Helper]:
+    """Each function of the headers by its name, with all that it leads to.
+
+    A header that comes first calls nothing of a later one, although that may have a
+    function of the same name.
+    """
+    known: dict[str, Helper] = {}
+    for text in headers:
+        direct: dict[str, Helper] = {}
+        for match in HELPER.finditer(_code(text)):
+            direct[match[2]] = direct.get(match[2], Helper()) | _body(
+                match[2], match[0]
+            )
+        own = dict(direct)
+        changed = True
+        while changed:
+            changed = False
+            for name, helper in direct.items():
+                leads = _leading(helper, own) | _leading(helper, known)
+                changed |= leads != own[name]
+                own[name] = leads
+        known |= {name: own[name] | known.get(name, Helper()) for name in own}
+    return known
 
 
-def _lines(
-    program: str, helpers: Mapping[str, tuple[frozenset[str], frozenset[str]]]
-) -> list[Line]:
-    found, function = [], ""
-    texts = [_code(text).rstrip() for text in program.splitlines()]
-    for i, text in enumerate(texts):
-        if match := FUNCTION.match(text):
+def _body(name: str, text: str) -> Helper:
+    """What a function itself calls."""
+    begin, *loops = LOOP.split(text, maxsplit=1)
+    once, often = (frozenset(_called(x) - {name}) for x in (begin, "".join(loops)))
+    return Helper(once | often, once | often, often)
+
+
+def _leading(helper: Helper, known: Mapping[str, Helper]) -> Helper:
+    leads = helper
+    for name in helper.names & known.keys():
+        more = replace(known[name], near=frozenset())
+        leads |= more.in_a_loop() if name in helper.often else more
+    return leads
+
+
+def _called(text: str) -> set[str]:
+    """The names of what it calls, and its texts, which can be names of messages."""
+    code = STRING.sub("", text)
+    return {*CALLED.findall(code), *MADE.findall(code), *STRING.findall(text)}
+
+
+def _lines(program: str, helpers: Mapping[str, Helper]) -> list[Line]:
+    texts = _code(program).splitlines()
+    own = {match[1] for text in texts if (match := FUNCTION.match(text))}
+    found, function, looped = [], "", False
+    for i, statement in enumerate(_statements(texts)):
+        calls = _called(statement)
+        if match := FUNCTION.match(statement):
             function = match[1]
-        statement = text
-        if not i or not texts[i - 1] or texts[i - 1].endswith((";", "{", "}", ":")):
-            for more in texts[i + 1 :]:  # what begins here goes on below
-                if not text or statement.endswith((";", "{", "}")):
-                    break
-                statement += "\n" + more
-        names = set(CALLED.findall(STRING.sub("", statement)))
-        used = sorted(names & helpers.keys())
-        strings = frozenset(STRING.findall(statement))
+            calls.discard(function)
+        methods = set(METHOD.findall(statement))
+        functions = (calls & own) - methods
+        used = sorted((calls & helpers.keys()) - functions)
+        leads = Helper(frozenset(calls))
         for name in used:
-            names |= helpers[name][0]
-            strings |= helpers[name][1]
-        helper = used[0] if used else ""
-        calls = frozenset(CALLED.findall(STRING.sub("", text)))
-        found.append(Line(i + 1, function, frozenset(names), strings, helper, calls))
-        if text == "}":
+            leads |= helpers[name]
+        if LOOP.search(statement) or looped:
+            leads = leads.in_a_loop()
+        if statement:
+            looped = bool(LOOP.search(statement)) and statement[-1] not in "{;"
+        found.append(
+            Line(
+                i + 1,
+                function,
+                frozenset(calls),
+                frozenset(functions),
+                leads,
+                used[0] if used else "",
+                bool(re.search(r"\breturn\b", statement)),
+            )
+        )
+        if texts[i] == "}":
             function = ""
     return found
 
 
+def _statements(texts: Sequence[str]) -> list[str]:
+    """The statement that begins in each line; empty where one goes on."""
+    found: list[str] = []
+    begun = None  # the number of the line in which the open statement begins
+    for i, text in enumerate(texts):
+        if begun is None:
+            found.append(text)
+            begun = i
+        else:
+            found.append("")
+            found[begun] += "\n" + text
+        whole = found[begun]
+        if (
+            not text
+            or text.endswith((";", "{", "}", ":"))
+            or ALONE.fullmatch(text)
+            or (HEAD.match(whole) and whole.count("(") == whole.count(")"))
+        ):
+            begun = None
+    return found
+
+
 def _code(text: str) -> str:
-    return re.sub(r"//.*", "", text)
+    """The text without its comments, line by line."""
+    return re.sub(r"[ \t]*(?://.*)?$", "", text, flags=re.MULTILINE)
 
 
-def _in_order(lines: list[Line], process: str, first: bool) -> list[tuple[Line, float]]:
-    """The lines as a process comes to them, each with what it costs to be there.
+def _in_order(lines: list[Line], process: str, first: bool) -> list[Line | None]:
+    """The lines as a process comes to them; None where it comes no farther.
 
-    A function of the lesson stands after each line that calls it.
+    A function of the lesson stands before each line that calls it: most are called to
+    be an argument of another call. Only the first process asks the machine.
     """
     role = re.sub(r"[ _]?\d+$", "", process)
     functions: dict[str, list[Line]] = {}
@@ -142,69 +248,154 @@ def _in_order(lines: list[Line], process: str, first: bool) -> list[tuple[Line, 
         begins = ["main"]
     apart = frozenset(("main", *ROLES))
     order = [x for name in begins for x in _entered(name, functions, apart)]
-    met = {line.number for line in order}
     rest = [
         line
         for name, inside in functions.items()
-        if name not in apart
+        if name not in ROLES
         for line in inside
-        if line.number not in met
+        if line not in order and (first or not line.helper.startswith("require"))
     ]
-    # What can be the lesson's own call is no question to the machine.
-    asked = [(x, ASKED if x.helper.startswith("require") else 0.0) for x in order]
-    return asked + [(x, ELSEWHERE) for x in rest]
+    return [*order, None, *rest]
 
 
 def _entered(
     name: str, functions: Mapping[str, list[Line]], met: frozenset[str]
-) -> list[Line]:
-    """The lines of a function, and where it calls others of them, theirs."""
-    found = []
+) -> list[Line | None]:
+    """The lines of a function, each after those of the functions that it calls."""
+    found: list[Line | None] = []
     for line in functions.get(name, []):
-        found.append(line)
-        for called in sorted(line.calls & functions.keys() - met - {name}):
+        entered = sorted(line.functions - met - {name})
+        for called in entered:
             found += _entered(called, functions, met | {name})
+        found.append(line)
+        found += [None] if entered and line.returns else []
     return found
 
 
-def _fits(step: Step, line: Line) -> bool:
+@dataclass(frozen=True)
+class Stop:
+    """A line on the way of a process that can make one of its steps."""
+
+    line: Line
+    price: float  # what it costs to be there
+    at: int  # how many lines that can make one of its steps are before it
+
+
+def _stops(
+    order: Iterable[Line | None], steps: Sequence[Step], process: str
+) -> list[Stop]:
+    stops = []
+    at = 0
+    for line in order:
+        if line is None:
+            at += FAR
+        elif any(_fits(step, line, process) is not None for step in steps):
+            at += 1
+            # What can be the lesson's own call is no question to the machine.
+            price = ASKED if line.helper.startswith("require") else 0.0
+            stops.append(Stop(line, price, at))
+    return stops
+
+
+def _written(step: Step, line: Line) -> str:
+    """How the line calls what the step calls otherwise; empty if it has one name."""
+    if step.text in line.leads.names:
+        return ""
+    others = traces.runtime(step.driver)
+    return next((x for x in others if x in line.leads.names), "")
+
+
+def _fits(step: Step, line: Line, process: str) -> float | None:
+    """What it costs to come to the line for that step; None: it cannot be there."""
     if step.kind == "refused" and line.helper.startswith("require"):
-        return False  # a machine that refuses what a lesson requires ends it
+        return None  # a machine that refuses what a lesson requires ends it
     if step.to:
-        return step.text in line.strings
+        way = SENDS if process == step.who else RECEIVES
+        if way not in line.leads.names:
+            return None
+        return _near(line, way if step.text == NAMELESS else _name(step))
     if step.text.startswith("close descriptor"):
-        return "close" in line.names
-    return step.text.removeprefix("kernel ") in line.names
+        return _near(line, "close")
+    text = _name(step)
+    # A lesson that is written for the driver API asks the machine by the runtime's.
+    asked = line.helper.startswith("require") and text.startswith("cu")
+    for name in (text, f"cuda{text[2:]}" if asked else "", _written(step, line)):
+        cost = _near(line, name)
+        if cost is not None:
+            return cost if name == text else cost + RENAMED
+    return None
 
 
-def _laid(steps: Iterable[Step], order: list[tuple[Line, float]]) -> list[Line | None]:
+def _name(step: Step) -> str:
+    """How the step stands in a source."""
+    return f'"{step.text}"' if step.to else step.text.removeprefix("kernel ")
+
+
+def _near(line: Line, name: str) -> float | None:
+    """What it costs that the line leads to it by helpers; None: it does not."""
+    if name in line.calls:
+        return 0.0
+    if name in line.leads.near:
+        return HELPED
+    return FARTHER if name in line.leads.names else None
+
+
+def _laid(
+    steps: Iterable[Step], order: Sequence[Stop], process: str
+) -> list[Line | None]:
     """The cheapest line for each step."""
-    count = len(order)
-    costs = [0.0] * count
+    if not order:
+        return [None for _ in steps]
+    costs = [0.0] * len(order)
     trail: list[list[tuple[int, bool]]] = []
+    made: list[frozenset[str]] = [frozenset()] * len(order)  # since it came there
     for step in steps:
+        key = f"{step.text} {step.who} {step.to}"
+        new_made: list[frozenset[str]] = []
         came: list[tuple[int, bool]] = []
         new = []
-        fits = [_fits(step, line) for line, _ in order]
-        for at in range(count):
-            best, source, matched = costs[at] + UNKNOWN, at, False
-            if fits[at]:
-                for before in range(count):
-                    far = at - before
-                    move = BACK if far < 0 else ON * far if far else STAY
-                    cost = costs[before] + order[at][1] + (move if trail else 0)
-                    if cost < best:
-                        best, source, matched = cost, before, True
+        ahead, behind = _cheapest(costs, order)
+        for i, stop in enumerate(order):
+            best, source, matched = costs[i] + UNKNOWN, i, False
+            fit = _fits(step, stop.line, process)
+            if fit is not None:
+                ways = [(fit, i)]
+                if trail:
+                    on, back = ahead[i], behind[i]
+                    again = STAY
+                    if key in made[i]:
+                        often = _name(step) in stop.line.leads.often
+                        again = ROUND if often else AGAIN
+                    ways = [(costs[i] + again, i)]
+                    ways += [(on[0] + fit, on[1]), (back[0] + fit, back[1])]
+                cost, before = min(ways)
+                if cost + stop.price < best:
+                    best, source, matched = cost + stop.price, before, True
             new.append(best)
             came.append((source, matched))
-        costs = new
+            stayed = made[i] if source == i else frozenset()
+            new_made.append(stayed | {key} if matched else stayed)
+        costs, made = new, new_made
         trail.append(came)
-    if not count:
-        return [None for _ in trail]
-    at = min(range(count), key=costs.__getitem__)
+    at = min(range(len(order)), key=costs.__getitem__)
     laid: list[Line | None] = []
     for came in reversed(trail):
         source, matched = came[at]
-        laid.append(order[at][0] if matched else None)
+        laid.append(order[at].line if matched else None)
         at = source
     return laid[::-1]
+
+
+def _cheapest(
+    costs: Sequence[float], order: Sequence[Stop]
+) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
+    """For each stop what it costs to come there from one before it, and from one
+    after it, and which one that is."""
+    ahead, behind = [(math.inf, 0)], [(math.inf, 0)]
+    for i, cost in enumerate(costs[:-1]):
+        far = ON * (order[i + 1].at - order[i].at)
+        so_far, source = ahead[-1]
+        ahead.append(min((so_far + far, source), (cost + far, i)))
+    for i in range(len(costs) - 1, 0, -1):
+        behind.append(min(behind[-1], (costs[i] + BACK, i)))
+    return ahead, behind[::-1]

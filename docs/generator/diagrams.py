@@ -19,22 +19,26 @@ from ipclab.trace import pictures
 from ipclab.trace.sequence import Step
 
 MOST_STEPS = 48
-AFTER_DEATH = 10
+BEFORE, AFTER = 5, 10  # steps that are drawn around a death
+
+AROUND = 3  # lines that are shown before and after that of a step; as in steps.js
 
 
 def figure(
-    lesson: traces.Lesson, program: str, common: str, links: Mapping[str, str]
+    lesson: traces.Lesson, source: traces.Sources, links: Mapping[str, str]
 ) -> str:
     """Both pictures with their caption, as HTML.
 
-    `program` and `common` are what the lesson is written with, `links` has the
-    reference of a call.
+    `source` is what the lesson is written with, `links` has the reference of a call.
     """
-    steps, where = located(lesson, program, common)
+    steps, where = located(lesson, source)
     title = f"Sequence of lesson {lesson.folder}"
-    most = _shown(steps)
-    told = pictures.sequence(steps, lesson.names, title, links, most)
-    for i, (step, place) in enumerate(zip(steps[:most], where, strict=False)):
+    drawn = _drawn(steps, where)
+    most = len(drawn)
+    shown = [step for step, _ in drawn]
+    left_out = steps[steps.index(shown[-1]) + 1 :]
+    told = pictures.sequence([*shown, *left_out], lesson.names, title, links, most)
+    for i, (step, place) in enumerate(drawn):
         told = told.replace(
             f'data-step="{i}"', f'data-step="{i}" {_attributes(step, place)}', 1
         )
@@ -44,31 +48,51 @@ def figure(
         title = f"Memory of lesson {lesson.folder}"
         picture = pictures.memory(lesson.story, title, since)
         parts.append(_scrolling(picture, title))
+    told = _around([place for _, place in drawn], source.program)
     return (
-        f'<figure class="sequence steps">{"".join(parts)}'
+        f'<figure class="sequence steps">{"".join(parts)}{told}'
         f"<figcaption>Drawn from a trace of this lesson: {escape(lesson.machine)}."
         "</figcaption></figure>\n"
     )
 
 
 def located(
-    lesson: traces.Lesson, program: str, common: str
+    lesson: traces.Lesson, source: traces.Sources
 ) -> tuple[list[Step], list[Place]]:
     """The steps, and the place of each in the program.
 
     What a helper of samples/common asks the machine first is one step.
     """
-    steps = traces.steps(lesson, program + common)
-    where = align.places(steps[: 2 * MOST_STEPS], program, common, lesson.names[0])
-    kept, places = _folded(steps, where)
-    return [*kept, *steps[len(where) :]], places
+    steps = traces.steps(lesson, source.text)
+    where = align.places(steps, source.program, source.headers, lesson.names[0])
+    named = [
+        replace(step, text=place.name or step.text)
+        for step, place in zip(steps, where, strict=True)
+    ]
+    return _folded(named, where)
 
 
-def _shown(steps: Sequence[Step]) -> int:
-    """How many steps are drawn: so many, and on to a death with what follows it."""
-    near = enumerate(steps[: 2 * MOST_STEPS - AFTER_DEATH])
-    deaths = [i + AFTER_DEATH for i, step in near if step.kind == "death"]
-    return max([MOST_STEPS, *deaths])
+def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Place]]:
+    """What is drawn: the first steps, and each death with what is around it.
+
+    A step between two of them says how many are left out there.
+    """
+    wanted = set(range(MOST_STEPS))
+    for i, step in enumerate(steps):
+        if step.kind == "death":  # seen by another process, later than it was
+            own = [j for j in range(i) if step.who in (steps[j].who, steps[j].to)]
+            for at in (*own[-1:], i):
+                wanted |= set(range(at - BEFORE, at + AFTER + 1))
+    drawn: list[tuple[Step, Place]] = []
+    last = -1
+    for i in sorted(wanted & set(range(len(steps)))):
+        left_out = i - last - 1
+        if left_out > 0:
+            gap = Step("", "more", f"… {left_out} steps later", steps[i].at)
+            drawn.append((gap, Place(None)))
+        drawn.append((steps[i], where[i]))
+        last = i
+    return drawn
 
 
 def _folded(
@@ -101,6 +125,20 @@ def _attributes(step: Step, place: Place) -> str:
         f'data-at="{step.at}" data-lines="{escape(told)}" '
         f'data-told="{escape(step.sentence)}"'
     )
+
+
+def _around(where: Sequence[Place], program: str) -> str:
+    """The lines of the program that make the steps, for steps.js: the page shows only
+    parts of it."""
+    text = program.splitlines()
+    numbers = {x for place in where for x in (place.line, place.other) if x}
+    wanted = {x + i for x in numbers for i in range(-AROUND, AROUND + 1)}
+    lines = "".join(
+        f'<span class="line" data-line="{x}">{escape(text[x - 1])}</span>\n'
+        for x in sorted(wanted)
+        if 0 < x <= len(text)
+    )
+    return f"<template><pre>{lines}</pre></template>"
 
 
 def _scrolling(picture: str, title: str) -> str:

@@ -34,7 +34,9 @@ def completed(page: Page, lesson: dict[str, Any]) -> Page:
 
 def minutes(body: str, lines: int) -> int:
     """How long the page takes with its exercises, in steps of five minutes."""
-    words = len(text_of(re.sub(r"<(svg|pre)\b.*?</\1>", "", body, flags=re.S)).split())
+    words = len(
+        text_of(re.sub(r"<(svg|pre|template)\b.*?</\1>", "", body, flags=re.S)).split()
+    )
     return 5 * max(1, round((words / WORDS + lines / LINES + EXERCISES) / 5))
 
 

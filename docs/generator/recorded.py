@@ -59,6 +59,11 @@ def runs(folders: Iterable[Path]) -> list[Run]:
                 f"{folder}: {contents.wrong}; record it again with ipclab run"
             )
         kills = matrix.read(folder)
+        if kills and kills["backend"] != contents.run["backend"]:
+            raise Missing(
+                f"{folder}/{matrix.NAME}: was made with --backend {kills['backend']}, "
+                f"the run with {contents.run['backend']}; make it again"
+            )
         found.append(Run(folder.name, contents.run, contents.records, kills))
     return sorted(found, key=lambda run: not run.real)
 

@@ -14,6 +14,7 @@ from typing import Any
 from generator.chapters import page_of
 from generator.recorded import Run
 from generator.text import facts, lines, plain, spelled, table
+from ipclab import matrix, trials
 from ipclab.catalogue import Entry
 from ipclab.faults import Fault
 
@@ -65,6 +66,7 @@ GROUPS = {
     "POOL": "IPC pools",
     "IMPL": "Imported pools",
     "LIFE": "Lifetime",
+    "MPS": "Multi-Process Service",
     "PLAT": "Platform",
     "CACH": "Caches of handles",
     "TENS": "Tensors of PyTorch",
@@ -204,16 +206,56 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     if known:
         text += f"@section {page}_departure Known departures\n\n"
         text += "\n".join(f"- {entry}" for entry in known) + "\n\n"
+    noticed = _noticed(name, faults, evidence.runs)
+    if noticed:
+        text += f"@section {page}_faults Faults that it notices\n\n{noticed}"
+    return text + "*/\n"
+
+
+def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
+    """The faults that a test of the row has to notice, and what the kill matrices of
+    recorded machines say; empty if there is neither."""
+    shown = [run for run in runs if run.kills]
+    text = ""
     if faults:
-        text += (
-            f"@section {page}_faults Faults that it notices\n\n"
-            "Each was put into a driver, and a test of this rule failed.\n\n"
+        text = (
+            "Each of these breaks what the rule says, so a test of the rule has to "
+            "fail. `ipclab mutants` puts them in front of a driver, one at a time.\n\n"
         )
         text += table(
-            ("fault", "what it breaks"),
-            ([f"`{x.name}`", plain(x.what)] for x in faults),
+            ("fault", "what it breaks", *(run.machine for run in shown)),
+            (
+                [
+                    f"`{x.name}`",
+                    plain(x.what),
+                    *(_result(y, x.name, row) for y in shown),
+                ]
+                for x in faults
+            ),
         )
-    return text + "*/\n"
+        if not shown:
+            text += "No recorded machine has a kill matrix yet.\n\n"
+    for run in shown:
+        results = [_result(run, x["name"], row) for x in (run.kills or {})["faults"]]
+        seen = sum(x in trials.NOTICED for x in results)
+        text += (
+            f"- On {run.machine} the tests of this rule noticed {seen or 'no'} "
+            f"fault{'s' * (seen != 1)}: "
+            f'<a href="machines/{run.name}/{matrix.PAGE}">kill matrix</a>.\n'
+        )
+    return text + "\n" * bool(shown)
+
+
+def _result(run: Run, fault: str, row: str) -> str:
+    """What became of a fault in the tests of a row, in the words of the matrix."""
+    found = [
+        cell["result"]
+        for x in (run.kills or {})["faults"]
+        if x["name"] == fault
+        for cell in x["cells"]
+        if cell["row"] == row
+    ]
+    return str(found[0]) if found else "not run"
 
 
 def origin(row: Row) -> str:

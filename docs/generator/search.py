@@ -13,7 +13,9 @@ from generator.frame import Page, text_of
 from generator.navigation import Book
 
 HEADING = re.compile(r'<h[2-6] id="([^"]+)">.*?</h[2-6]>', re.DOTALL)
-UNREAD = re.compile(r"<(svg|script|style|button)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL)
+UNREAD = re.compile(
+    r"<(svg|script|style|button|template)\b.*?</\1>|<desc>.*?</desc>", re.DOTALL
+)
 MOST = 6000  # characters of one section
 # What a reader wants first where two pages have the same words.
 WEIGHT = {

@@ -80,7 +80,7 @@ def framed(
     group = book.under.get(page.name)
     crumbs: list[tuple[str, str]] = []
     if page.name != "index":
-        if part is not None:
+        if part is not None and part.title != book.label(page.name):
             title = f"{part.number} {part.title}".strip()
             crumbs.append((title, "lessons" if part.number else ""))
         if group:

@@ -53,7 +53,9 @@ RUNTIME = {
     "cuMemAllocPitch": ("cudaMallocPitch",),
     "cuMemFree": ("cudaFree",),
     "cuMemFreeAsync": ("cudaFreeAsync", "cudaFree"),
-    "cuMemcpy": ("cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpyFromSymbol"),
+    "cuMemcpy": ("cudaMemcpy", "cudaMemcpyAsync"),
+    "cuMemcpyDtoH": ("cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpyFromSymbol"),
+    "cuMemcpyHtoD": ("cudaMemcpy", "cudaMemcpyAsync", "cudaMemcpyToSymbol"),
     "cuMemset": ("cudaMemset", "cudaMemsetAsync"),
     "cuStreamCreate": ("cudaStreamCreateWithFlags", "cudaStreamCreate"),
     "cuStreamCreateWithPriority": (
@@ -106,10 +108,10 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
         if isinstance(entry, Call) and as_written(entry.name, source)
     )
     drawn: list[Step] = []
-    for step in sequence.steps(story, []):
-        text = step.text
+    for step in sequence.every_step(story, []):
+        text, driver = step.text, ""
         if step.kind in ("call", "refused", "copy", "never") and text[:2] == "cu":
-            text = as_written(text, source)
+            text, driver = as_written(text, source), text
         if not text or step.kind == "end" or _models_own(lesson, step):
             continue
         before = next((x for x in reversed(drawn) if x.who == step.who), None)
@@ -119,7 +121,7 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
             continue  # it asks again and again until the work is done
         kept = step.kind in ("refused", "message") or step.detail == sequence.NOT_YET
         told = step.detail if kept else ""
-        drawn.append(replace(step, text=text, detail=told))
+        drawn.append(replace(step, text=text, detail=told, driver=driver))
     return sequence.without_rounds(drawn)
 
 
@@ -145,15 +147,25 @@ def as_written(name: str, source: str) -> str:
     """
     if name.startswith("cuLaunch") and "<<<" in source:
         return name
-    family = re.match("cuMem(cpy|set)", name)
-    known = RUNTIME.get(family[0] if family else name, ())
-    if family and name.endswith("Async"):
-        known = tuple(sorted(known, key=lambda x: not x.endswith("Async")))
     words = _words(source)
-    for candidate in (name, *known, f"cuda{name.removeprefix('cu')}"):
+    for candidate in (name, *runtime(name), f"cuda{name.removeprefix('cu')}"):
         if candidate in words:
             return candidate
     return ""
+
+
+def runtime(name: str) -> tuple[str, ...]:
+    """The calls of the runtime that make this call of the driver, the likely one first.
+
+    >>> runtime("cuMemsetD32Async")
+    ('cudaMemsetAsync', 'cudaMemset')
+    """
+    plain = name.removesuffix("Async") if name not in RUNTIME else name
+    family = re.match("cuMem(cpy|set)", name)
+    known = RUNTIME.get(plain) or RUNTIME.get(family[0] if family else "", ())
+    if family and name.endswith("Async"):
+        known = tuple(sorted(known, key=lambda x: not x.endswith("Async")))
+    return known
 
 
 @functools.cache
@@ -161,14 +173,27 @@ def _words(source: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", source))
 
 
-def sources(lesson: str) -> tuple[str, str]:
-    """The program of a lesson, and what its own headers and the common ones do."""
+@dataclass(frozen=True)
+class Sources:
+    """What a lesson is written with."""
+
+    program: str
+    headers: tuple[str, str]  # the common ones, and those of the lesson
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.program + "".join(self.headers)
+
+
+def sources(lesson: str) -> Sources:
+    """The program of a lesson, and what it includes."""
     program = TOP / "samples" / lesson / f"{lesson.partition('_')[2]}.cu"
-    headers = [
-        *sorted(program.parent.glob("*.h")),
-        *sorted((TOP / "samples/common").glob("*.h")),
-    ]
-    return program.read_text(), "".join(path.read_text() for path in headers)
+    common, own = (
+        "".join(path.read_text() for path in sorted(folder.glob("*.h")))
+        for folder in (TOP / "samples/common", program.parent)
+    )
+    return Sources(program.read_text(), (common, own))
 
 
 def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:

@@ -132,12 +132,18 @@ def section(run: Run) -> str:
         f"{run.about['started'][:10]}, folder `docs/results/{run.name}`.\n\n"
         + table(["chapter", *used], counts)
         + (f"What this machine cannot show:\n\n{missing}" if unjudged else "")
-        + (_kill_matrix(run.kills) if run.kills else "")
+        + (
+            _kill_matrix(run.kills)
+            if run.kills
+            else "No kill matrix of this machine is recorded: this site does not show "
+            "which faults the suite notices in front of this driver.\n\n"
+        )
     )
 
 
 def _kill_matrix(kills: matrix.Document) -> str:
     """Which faults the suite noticed here, and by name those that it did not."""
+    part = kills["partial"]
     missed = [
         [f"`{fault['name']}`", plain(fault["what"]), fault["result"]]
         for fault in kills["faults"]
@@ -147,6 +153,7 @@ def _kill_matrix(kills: matrix.Document) -> str:
     return (
         f"Is the suite able to fail here? {len(kills['faults'])} faults were put in "
         f"front of this driver, one at a time, on {kills['made'][:10]}:\n\n"
+        + (f"This is not the whole matrix: {plain(part)}.\n\n" if part else "")
         + table(
             ["result", "faults", "what that means"],
             (

@@ -41,8 +41,12 @@ class Site:
     @property
     def pages(self) -> list[Path]:
         """All of them; slides are no pages of the book."""
-        slides = set(self.folder.glob("slides_*.html"))
-        return sorted(set(self.folder.glob("*.html")) - slides)
+        return sorted(set(self.folder.glob("*.html")) - set(self.slides))
+
+    @property
+    def slides(self) -> list[Path]:
+        """The slides of the workshop, one file a path."""
+        return sorted(self.folder.glob("slides_*.html"))
 
     @property
     def some(self) -> list[Path]:

@@ -40,8 +40,9 @@ def violations(
 
 
 def whole(site: Site) -> list[Path]:
-    """The pages that are looked at, but the one that joins all."""
-    return [path for path in site.some if path.name != "book.html"]
+    """The pages that are looked at, but the one that joins all; and slides."""
+    pages = [path for path in site.some if path.name != "book.html"]
+    return pages + site.slides[:1]
 
 
 def test_no_page_keeps_anybody_out(browser: Browser, axe: str, site: Site) -> None:

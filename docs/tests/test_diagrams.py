@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 import gzip
 import json
 import re
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ LESSONS = [path.name for path in sorted((TOP / "samples").glob("[0-9]*"))]
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
     recorded = traces.read(lesson)
-    drawn = traces.steps(recorded, "".join(traces.sources(lesson)))
+    drawn = traces.steps(recorded, traces.sources(lesson).text)
     assert len(drawn) >= 5, "too little to draw; record it again: ci/docs --trace"
     picture = pictures.sequence(drawn, recorded.names, "title", {})
     assert not re.search(r'[xy12]="-?[\d.]*\.', picture), "coordinates are whole pixels"
@@ -33,7 +34,7 @@ def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
     """Its kernels have the names that stand in the source today."""
-    text = "".join(traces.sources(lesson))
+    text = traces.sources(lesson).text
     for step in traces.steps(traces.read(lesson), text):
         if step.kind == "kernel":
             name = step.text.removeprefix("kernel ")
@@ -59,7 +60,7 @@ def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
 def test_a_picture_shows_what_its_page_says(lesson: str, told: str) -> None:
     sentences = [
         x.sentence
-        for x in traces.steps(traces.read(lesson), "".join(traces.sources(lesson)))
+        for x in traces.steps(traces.read(lesson), traces.sources(lesson).text)
     ]
     assert any(told in sentence for sentence in sentences), sentences
 
@@ -92,14 +93,77 @@ def test_a_long_name_stays_in_its_box() -> None:
     [text] = re.findall(
         r'<text class="call"[^>]*>([^<]*)', pictures.sequence(drawn, ["a"], "")
     )
-    assert len(text) == 40 and text.endswith("… ×7")  # noqa: RUF001
+    assert len(text) == 37 and text.endswith("… ×7")  # noqa: RUF001
+
+
+def memory_rows(lesson: str) -> list[str]:
+    """The texts of a picture of memory, line by line."""
+    picture = pictures.memory(traces.read(lesson).story, "")
+    return re.findall(r'<text class="(?:block|who|at|count)"[^>]*>([^<]*)', picture)
+
+
+def test_a_descriptor_keeps_memory_when_nobody_has_a_handle() -> None:
+    rows = memory_rows("32_vmm_lifetime")
+    assert "descriptor" in rows
+    counts = [int(x) for x in rows[rows.index("references") + 1 :]]
+    assert counts[-1] == 0 and all(counts[:-1]), counts
+
+
+def test_only_what_ends_with_a_killed_process_has_a_cross() -> None:
+    """In lesson 63 two allocations and a mapping; the descriptor was closed before."""
+    lesson = traces.read("63_exporter_dies")
+    assert pictures.memory(lesson.story, "").count('class="cross"') == 3
+
+
+@pytest.mark.parametrize("lesson", ["03_reference_count", "70_handle_cache"])
+def test_a_text_stands_in_its_bar_or_after_it(lesson: str) -> None:
+    picture = pictures.memory(traces.read(lesson).story, "")
+    bars = re.findall(
+        r'<rect class="\w+" x="(\d+)" y="\d+" width="(\d+)"[^>]*/>'
+        r'<text class="at" x="(\d+)" y="\d+">([^<]*)',
+        picture,
+    )
+    assert len(bars) > 1
+    width = int(re.findall(r'<svg class="memory"[^>]* width="(\d+)"', picture)[0])
+    for left, wide, at, text in bars:
+        end = int(at) + pictures.LETTER * len(text)
+        inside = int(at) > int(left) and end <= int(left) + int(wide)
+        assert inside or int(at) >= int(left) + int(wide), text
+        assert end <= width, text
 
 
 def test_the_caption_says_where_it_was_recorded() -> None:
     recorded = traces.read("01_legacy_memory")
-    figure = diagrams.figure(recorded, *traces.sources("01_legacy_memory"), {})
+    figure = diagrams.figure(recorded, traces.sources("01_legacy_memory"), {})
     assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
     assert figure.count("<svg") == 2  # its memory, too
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_death_is_drawn(lesson: str) -> None:
+    """With what is around it, and with the number of steps that are left out."""
+    recorded = traces.read(lesson)
+    source = traces.sources(lesson)
+    deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]
+    drawn = diagrams.figure(recorded, source, {})
+    assert drawn.count('class="death"/>') + drawn.count('rect class="death') >= len(
+        deaths
+    )
+    for death in deaths:
+        assert f'data-told="{escape(death.sentence)}"' in drawn
+
+
+def test_a_death_far_below_has_a_gap_before_it() -> None:
+    """In lesson 74 the producer writes the word of a consumer that was killed."""
+    recorded = traces.read("74_pipeline")
+    drawn = diagrams.figure(recorded, traces.sources("74_pipeline"), {})
+    told = re.findall(r'data-told="([^"]*)"', drawn)
+    [gap] = [i for i, text in enumerate(told) if re.search(r"… \d+ steps later", text)]
+    [death] = [i for i, text in enumerate(told) if "killed by SIGKILL" in text]
+    assert diagrams.MOST_STEPS <= gap < death
+    assert any("cuStreamWriteValue32" in text for text in told[gap:death])
+    numbers = re.findall(r'data-step="(\d+)"', drawn)
+    assert numbers == [str(i) for i in range(len(told))]
 
 
 def test_a_lesson_without_a_trace_says_what_to_do(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from browser import PHONE, Browser, Page
-from conftest import Site
+from conftest import TOP, Site
 from generator.chapters import page_of
 
 Lessons = list[dict[str, Any]]
@@ -34,6 +34,21 @@ box.dispatchEvent(new Event("input"));
 """
 HITS = """
 return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href"));
+"""
+# Steps of a picture that say a line, and for which no code is shown.
+STEPS_WITHOUT_CODE = """
+const next = document.querySelector("[aria-label='One step on']");
+const without = [];
+for (const step of document.querySelectorAll("figure.steps .step")) {
+  const shown = document.querySelectorAll("figure.steps .lines pre .now").length;
+  const said = (step.dataset.lines || "").split(" ").filter(Boolean).length;
+  if (shown !== said) without.push(step.dataset.told);
+  next.click();
+}
+return without;
+"""
+NAME_OF_MEMORY = """
+return document.querySelector("svg.memory text.block").getBoundingClientRect().left;
 """
 # A column so narrow that a word has a letter a line.
 CLIPPED = """
@@ -78,9 +93,18 @@ for (const line of document.querySelectorAll("figure.map .edge path")) {
 }
 return [...crossed];
 """
+# What the buttons of the programs put into the clipboard.
+COPIED = """
+const copied = [];
+Object.defineProperty(navigator, "clipboard",
+  {value: {writeText: async (text) => copied.push(text)}});
+for (const button of document.querySelectorAll("main div.code > .copy-button"))
+  button.click();
+return copied;
+"""
 CUT = """
-return [...document.querySelectorAll("figure.sequence rect.call + text")]
-  .filter((text) => text.getBBox().width > text.previousSibling.getBBox().width)
+return [...document.querySelectorAll("figure.sequence svg:not(.memory) rect + text")]
+  .filter((text) => text.getBBox().width > text.previousElementSibling.getBBox().width)
   .map((text) => text.textContent);
 """
 
@@ -139,7 +163,8 @@ def test_every_page_is_in_the_menu_or_below_one_that_is(
 
 
 def test_no_page_has_a_fault_on_a_phone(browser: Browser, site: Site) -> None:
-    found = [x for page in site.some for x in faults(browser, page, PHONE)]
+    pages = site.some + site.slides[:1]
+    found = [x for page in pages for x in faults(browser, page, PHONE)]
     assert not found, "\n".join(found)
 
 
@@ -223,6 +248,29 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("cudaIpcOpenMemHandle", "calls.html#call_cudaIpcOpenMemHandle"),
         ("doctor", "doctor.html"),
         ("granularity", "glossary.html"),
+        ("what is a granule", "glossary.html"),
+        ("invalid device context", "errors.html#error_cudaErrorDeviceUninit"),
+        ("error 999", "errors.html#error_cudaErrorUnknown"),
+        ("segfault", "errors.html#error_cudaErrorIllegalAddress"),
+        ("unified memory", "lesson_20.html"),
+        ("numpy", "lesson_71.html"),
+        ("python", "lesson_71.html"),
+        ("bandwidth", "lesson_73.html"),
+        ("performance", "lesson_73.html"),
+        ("latency", "lesson_73.html"),
+        ("double free", "lesson_03.html"),
+        ("two users", "lesson_75.html"),
+        ("cuda ipc event", "lesson_10.html"),
+        ("debug", "trace.html"),
+        ("ROCm", "glossary.html"),
+        ("cupy", "lesson_71.html"),
+        ("kubernets", "lesson_61.html"),
+        ("MIG", "lesson_64.html"),
+        ("fork", "five.html"),
+        ("spawn", "five.html"),
+        ("leak", "lesson_32.html"),
+        ("stale", "lesson_02.html"),
+        ("jetson", "doctor.html"),
     ],
 )
 def test_the_search_leads_to_what_was_typed(
@@ -252,6 +300,16 @@ def test_a_hit_has_a_line_of_context_with_the_word_marked(
     assert hits(page, "granularity")
     marked = page.run("return document.querySelector('#hits .context mark').innerText")
     assert marked.lower().startswith("granularit")
+
+
+def test_the_copy_button_takes_the_program_as_it_is(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    source = (TOP / "samples/06_contexts_and_apis/contexts_and_apis.cu").read_text()
+    page = browser.open(site.folder / "lesson_06.html")
+    [first, *_] = page.run(COPIED)
+    assert "cuIpcGetMemHandle" in first and first in source
+    assert not page.run("return document.querySelectorAll('a .copy-button').length")
 
 
 def test_the_map_leads_to_every_lesson(
@@ -344,3 +402,32 @@ def test_a_lesson_that_the_search_lacks_is_noticed(
     file.write_text("\n".join(kept))
     found = hits(browser.open(copy.folder / "index.html"), "Legacy memory")
     assert "lesson_01.html" not in [x.partition("#")[0] for x in found]
+
+
+def test_every_step_of_a_lesson_shows_its_code(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    """Also where the page does not show that part of the program."""
+    for lesson in lessons:
+        page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
+        without = page.run(STEPS_WITHOUT_CODE)
+        assert not without, (lesson["lesson"], without)
+
+
+def test_the_names_of_memory_stay_in_sight(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_74.html", PHONE)
+    page.run("document.querySelectorAll('.sequence-scroll')[1].scrollTo(500, 0)")
+    left = 0.0
+    for _ in range(100):
+        left = page.run(NAME_OF_MEMORY)
+        if left >= 0:
+            break
+        time.sleep(0.05)
+    assert 0 <= left < PHONE
+
+
+@pytest.mark.parametrize("page", ["results.html", "rules.html", "lesson_01.html"])
+def test_the_way_to_a_page_names_nothing_twice(site: Site, page: str) -> None:
+    [crumbs] = re.findall(r'<nav class="crumbs".*?</nav>', site.text(page), re.DOTALL)
+    names = re.findall(r">\s*([^<>\s][^<>]*?)\s*</(?:a|li)>", crumbs)
+    assert len(names) > 1 and len(set(names)) == len(names), names

@@ -6,6 +6,8 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from generator import (
     rules,
     verdicts,
 )
+from ipclab.errors import UsageError
 from ipclab.faults import Fault
 
 ROW = {
@@ -205,23 +208,130 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
     assert "(" not in title
 
 
-def test_a_recorded_machine_shows_its_kill_matrix() -> None:
-    fault = {"name": "cudaFree.noop", "what": "does nothing", "wrong": False}
-    kills = {
-        "made": "2026-11-22T10:00:00+00:00",
-        "unproved": ["LMEM-01"],
-        "faults": [
-            {**fault, "result": "killed"},
-            {**fault, "name": "cudaFree.late", "result": "survived", "wrong": True},
-        ],
+def fault(name: str, result: str) -> dict[str, Any]:
+    """A fault of a kill matrix, that the tests of LMEM-01 met."""
+    cell = {
+        "row": "LMEM-01",
+        "result": result,
+        "test": "conformance.01_legacy_memory.A.B",
+        "verdict": "violates" if result == "killed" else "conforms",
+        "reason": "",
     }
-    told = verdicts.page([replace(run(("conforms", "")), kills=kills)])
+    return {
+        "name": name,
+        "kind": "operator",
+        "function": "cudaFree",
+        "operator": "noop",
+        "what": "does nothing",
+        "profile": None,
+        "result": result,
+        "left": 0,
+        "tests": 1,
+        "fired": 1,
+        "note": "",
+        "cells": [cell],
+        "why": "",
+        "wrong": result != "killed",
+    }
+
+
+KILLS: dict[str, Any] = {
+    "version": 2,
+    "suite": "conformance",
+    "backend": "cuda",
+    "machine": "NVIDIA H200, driver 580.1",
+    "made": "2026-11-22T10:00:00+00:00",
+    "seconds": 1.5,
+    "digest": "d",
+    "partial": None,
+    "problems": [],
+    "unsound": [],
+    "baseline": 1,
+    "unproved": ["LMEM-01"],
+    "rows": [
+        {
+            **{x: ROW[x] for x in ("id", "statement", "kind")},
+            "lesson": "01_legacy_memory",
+        }
+    ],
+    "faults": [fault("a-fault", "killed"), fault("cudaFree.late", "survived")],
+}
+
+
+def test_a_recorded_machine_shows_its_kill_matrix() -> None:
+    told = verdicts.page([replace(run(("conforms", "")), kills=KILLS)])
     assert "2 faults were put in front of this driver" in told
     assert "| killed | 1 | a test failed: the fault was noticed |" in told
     assert "| `cudaFree.late` | does nothing | survived |" in told
-    assert "`cudaFree.noop`" not in told
+    assert "`a-fault`" not in told
     assert 'No fault made these rules fail here: @ref rule_LMEM_01 "LMEM-01"' in told
-    assert "in front of this driver" not in verdicts.page([run(("conforms", ""))])
+    assert "not the whole matrix" not in told
+    part = {**KILLS, "partial": "-k LMEM"}
+    told = verdicts.page([replace(run(("conforms", "")), kills=part)])
+    assert "This is not the whole matrix: -k LMEM." in told
+
+
+def test_a_machine_without_a_kill_matrix_says_so() -> None:
+    told = verdicts.page([run(("conforms", ""))])
+    assert "in front of this driver, one at a time" not in told
+    assert "No kill matrix of this machine is recorded" in told
+    assert "mutants.html" not in told
+    rule = section(run(("conforms", "")))
+    assert "No recorded machine has a kill matrix yet." in rule
+    assert "mutants.html" not in rule
+
+
+def test_a_rule_says_which_faults_its_tests_noticed_on_a_machine() -> None:
+    rule = section(replace(run(("conforms", "")), kills=KILLS))
+    assert "| fault | what it breaks | NVIDIA H200, driver 580.1 |" in rule
+    assert "| `a-fault` | breaks it | killed |" in rule
+    assert "the tests of this rule noticed 1 fault:" in rule
+    assert '<a href="machines/h200/mutants.html">kill matrix</a>' in rule
+    assert "No recorded machine" not in rule
+    other = {**KILLS, "faults": [fault("cudaFree.late", "killed")]}
+    rule = section(replace(run(("conforms", "")), kills=other))
+    assert "| `a-fault` | breaks it | not run |" in rule
+    none = {**KILLS, "faults": [fault("a-fault", "survived")]}
+    rule = section(replace(run(("conforms", "")), kills=none))
+    assert "| `a-fault` | breaks it | survived |" in rule
+    assert "the tests of this rule noticed no faults:" in rule
+
+
+def recorded_folder(into: Path, kills: dict[str, Any] | None) -> Path:
+    """A recorded machine as docs/results/README.md describes one."""
+    folder = into / "h200-580.159"
+    shutil.copytree(TOP / "docs/results/h200-580.159", folder)
+    if kills is not None:
+        (folder / "mutants.json").write_text(json.dumps(kills))
+    return folder
+
+
+@pytest.mark.parametrize("kills", [None, KILLS])
+def test_every_file_that_a_machine_has_is_there(
+    tmp_path: Path, kills: dict[str, Any] | None
+) -> None:
+    found = recorded.runs([recorded_folder(tmp_path, kills)])
+    machines.write(found, tmp_path)
+    links = re.findall(r'href="(machines/[^"]*)"', verdicts.page(found))
+    assert links and all((tmp_path / link).is_file() for link in links)
+    assert ("machines/h200-580.159/mutants.html" in links) == (kills is not None)
+    report = (tmp_path / "machines/h200-580.159/report.html").read_text()
+    assert ('id="matrix"' in report) == (kills is not None)
+    if kills:
+        page = (tmp_path / "machines/h200-580.159/mutants.html").read_text()
+        assert "cudaFree.late" in page and "LMEM-01" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"backend": "model"}, "made with --backend model"), ({"rows": []}, "is missing")],
+)
+def test_a_kill_matrix_of_something_else_is_one_clear_error(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    folder = recorded_folder(tmp_path, {**KILLS, **change})
+    with pytest.raises((recorded.Missing, UsageError), match=why):
+        recorded.runs([folder])
 
 
 def test_machines_stand_side_by_side_differences_first() -> None:

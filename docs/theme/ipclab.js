@@ -42,7 +42,7 @@
   if (asked) ready().then(() => { box.value = asked; box.focus(); });
 
   // A button on every program and command that is worth copying.
-  for (const code of document.querySelectorAll("main .code, main [data-copy]")) {
+  for (const code of document.querySelectorAll("main div.code, main [data-copy]")) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "copy-button";

@@ -64,8 +64,9 @@
           found.set(word, 0.3 + 0.4 * typed.length / word.length);
     if (!found.size && typed.length >= 4) {
       const most = typed.length >= 8 ? 2 : 1;
+      const close = (word) => typed.length > 5 || word[0] === typed[0];  // "rust" is no "must"
       for (const word of built.vocabulary)
-        if (distance(typed, word, most) <= most) found.set(word, 0.4);
+        if (close(word) && distance(typed, word, most) <= most) found.set(word, 0.4);
     }
     if (!found.size && typed.length >= 4)
       for (const word of built.vocabulary)

@@ -6,6 +6,7 @@
   const steps = [...figure.querySelectorAll(".step")];
   const [sequence, memory] = figure.querySelectorAll(".sequence-scroll");
   const program = [...document.querySelectorAll("main [data-line]")];
+  const others = [...figure.querySelector("template").content.querySelectorAll("span")];  // no part of the page
   if (!steps.length) return;
 
   const element = (name, attributes = {}, ...inside) => {
@@ -33,11 +34,11 @@
   const AROUND = 3;
   const excerpt = (role, line) => {
     const number = Number(line);
-    const shown = program.filter((x) => Math.abs(Number(x.dataset.line) - number) <= AROUND);
+    const near = (x) => Math.abs(Number(x.dataset.line) - number) <= AROUND;
+    const onPage = program.some((x) => Number(x.dataset.line) === number);
+    const shown = (onPage ? program : others).filter(near);
     const box = element("div", {}, element("b", {}, role));
     const pre = element("pre", { tabindex: "0", role: "group", "aria-label": `Code of the ${role}` });
-    if (!shown.some((x) => Number(x.dataset.line) === number))
-      return element("div", {}, element("b", {}, role), element("p", { class: "soft" }, `line ${number} of the source`));
     for (const one of shown) {
       const copy = one.cloneNode(true);
       copy.removeAttribute("data-line");
@@ -58,6 +59,13 @@
     const [[t1, x1], [t2, x2]] = [moments[after - 1], moments[after]];
     return x1 + 3 + (x2 - x1 - 6) * Math.min(1, (at - t1) / (t2 - t1));
   };
+
+  // The names of memory and processes stay in sight, on top of what scrolls.
+  const names = memory ? [...memory.querySelectorAll("text.block, text.who")] : [];
+  for (const name of names) name.parentNode.append(name);
+  memory?.addEventListener("scroll", () => {
+    for (const name of names) name.setAttribute("transform", `translate(${memory.scrollLeft} 0)`);
+  });
 
   let current = -1;
   const show = (wanted) => {
@@ -82,7 +90,8 @@
       const x = place(Number(step.dataset.at));
       now.setAttribute("x1", x);
       now.setAttribute("x2", x);
-      memory.scrollTo({ left: x - memory.clientWidth / 2 });
+      const fits = x < memory.clientWidth - 60;
+      memory.scrollTo({ left: fits ? 0 : x - memory.clientWidth / 2 });
     }
   };
 

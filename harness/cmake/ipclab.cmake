@@ -89,8 +89,8 @@ function(ipc_add_sample)
     "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
 endfunction()
 
-# What starts a program as two ranks on this machine: on a single core, too, and
-# for root, as whom one works in a container.
+# What starts a program as two ranks on this machine: also on a single core, and
+# for root, the usual user in a container.
 function(ipc_two_ranks command)
   set(start ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2)
   execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -164,7 +164,7 @@ include([==[${CMAKE_SOURCE_DIR}/harness/cmake/discover.cmake]==])
 endfunction()
 
 # After all lessons: writes what the documentation needs to know of them, and
-# has every kernel of theirs read by the model's interpreter.
+# checks that the model's interpreter can read every kernel of the lessons.
 function(ipc_finish)
   get_property(known GLOBAL PROPERTY IPCLAB_LESSONS)
   list(JOIN known ",\n" lessons)

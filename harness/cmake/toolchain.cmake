@@ -56,8 +56,8 @@ set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-# Else nvcc writes the number of its process into each object, and two builds of
-# the same sources differ without a need. A few differ all the same.
+# Otherwise nvcc writes the number of its process into each object, and two
+# builds of the same sources differ without a need. A few still differ.
 set(same --objdir-as-tempdir)
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)

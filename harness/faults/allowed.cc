@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "fault.h"
@@ -15,6 +16,7 @@ namespace ipclab::faults {
 namespace {
 
 constexpr size_t kBlock = 2 << 20;
+constexpr size_t kStaged = 64 << 10;  // of a copy from pageable memory
 
 // Handles are opaque: the driver decides how their bytes are written.
 template <class Handle>
@@ -93,6 +95,43 @@ int ok_descriptor_high(Call& call) {
   return code;
 }
 
+// "API synchronization behavior" of the runtime's reference: a copy from
+// pageable memory waits for its stream, then returns when the bytes are in the
+// staging memory. They may not have arrived at their destination.
+int ok_pageable_copy_returns_early(Call& call) {
+  const size_t bytes = call.value<size_t>(kBytes);
+  const void* const source = call.value<const void*>(kSource);
+  const auto target = call.value<CUdeviceptr>(kPointer);
+  CUmemorytype kind{};
+  const auto is_known = [&kind](const void* address) {
+    return DRIVER_CALL(cuPointerGetAttribute)(
+               &kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+               reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  };
+  if (bytes > kStaged || is_known(source) ||
+      !is_known(reinterpret_cast<void*>(target)) ||
+      kind != CU_MEMORYTYPE_DEVICE)
+    return call.proceed();
+  auto* const staging =
+      new std::string(static_cast<const char*>(source), bytes);
+  const auto later = [](void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  const auto give_back = [](void* done) {
+    delete static_cast<std::string*>(done);
+  };
+  int code = DRIVER_CALL(cuStreamSynchronize)(CU_STREAM_LEGACY);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuLaunchHostFunc)(CU_STREAM_LEGACY, later, nullptr);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuMemcpyHtoDAsync)(target, staging->data(), bytes,
+                                          CU_STREAM_LEGACY);
+  if (code == kSuccess)
+    code = DRIVER_CALL(cuLaunchHostFunc)(CU_STREAM_LEGACY, give_back, staging);
+  call.fired();
+  return code;
+}
+
 int ok_refusal_clears_result(Call& call) {
   const int code = call.proceed();
   void** const result = call.at<void**>(0);
@@ -131,6 +170,10 @@ void add_allowed(List& list) {
       "ok-descriptor-high", "an exported descriptor has a number from 200 on",
       {"cuMemExportToShareableHandle", "cudaMemPoolExportToShareableHandle"},
       ok_descriptor_high);
+  list.named("ok-pageable-copy-returns-early",
+             "a small copy from pageable memory returns before its bytes have "
+             "arrived",
+             {"cudaMemcpy"}, ok_pageable_copy_returns_early);
   list.named("ok-refusal-clears-result",
              "a refused open sets its result to null", {kOpen},
              ok_refusal_clears_result);

@@ -13,14 +13,14 @@ using Id = CUlogicalEndpointId;
 using Wanted = const CUlogicalEndpointProp*;
 using Copies = CUDA_FABRIC_COPY_BATCH_OP*;
 
-// What is refused is said to have worked.
+// A refused call returns success.
 int refusal_told_as_success(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) call.fired();
   return kSuccess;
 }
 
-// Nothing is done, and that is said to have worked.
+// Nothing is done, and the call returns success.
 int nothing_done(Call& call) {
   call.fired();
   return kSuccess;
@@ -194,7 +194,7 @@ int a_cluster_for_each_device(Call& call) {
 
 void add_endpoints(List& list) {
   list.named("endpoint-numbers-again",
-             "numbers of endpoints that are reserved are given out again",
+             "reserved numbers of endpoints are reserved again",
              {"cuLogicalEndpointIdReserve"}, same_numbers_again);
   list.named("endpoint-id-released-in-use",
              "a number that has an endpoint, or is not reserved, is released",
@@ -216,10 +216,10 @@ void add_endpoints(List& list) {
              {"cuLogicalEndpointBindMem"},
              argument_is_zero<unsigned long long, 6>);
   list.named("endpoint-address-unchecked",
-             "an address that cannot be bound is said to be bound",
+             "the bind of an address that cannot be bound returns success",
              {"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
   list.named("endpoint-memory-unchecked",
-             "memory that cannot be bound is said to be bound",
+             "the bind of memory that cannot be bound returns success",
              {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
   list.named("endpoint-device-ignored",
              "a device binds memory to an endpoint that is not its own",
@@ -227,7 +227,8 @@ void add_endpoints(List& list) {
   list.named("endpoint-host-refused",
              "host memory of the nearest node cannot be bound",
              {"cuLogicalEndpointBindMem"}, host_memory_refused);
-  list.named("endpoint-unbind-does-nothing", "what is unbound stays bound",
+  list.named("endpoint-unbind-does-nothing",
+             "memory stays bound after it was unbound",
              {"cuLogicalEndpointUnbind"}, nothing_done);
   list.named("endpoint-destroy-does-nothing",
              "a destroyed endpoint keeps its number and its bindings",
@@ -235,8 +236,7 @@ void add_endpoints(List& list) {
   list.named("endpoint-import-fresh",
              "an import gives another endpoint than the exporter's",
              {"cuLogicalEndpointImport"}, imported_as_new);
-  list.named("endpoint-import-unchecked",
-             "an import that is refused is said to have worked",
+  list.named("endpoint-import-unchecked", "a refused import returns success",
              {"cuLogicalEndpointImport"}, refusal_told_as_success);
   list.named("endpoint-export-none",
              "an endpoint that was created for no export is exported",
@@ -250,22 +250,22 @@ void add_endpoints(List& list) {
   list.named("fabric-copy-first-only", "only the first copy of a batch is done",
              {"cuFabricCpyBatchAsync"}, first_copy_only);
   list.named("fabric-copy-zero-unchecked",
-             "the operands of a copy of no bytes are not looked at",
+             "the operands of a copy of no bytes are not checked",
              {"cuFabricCpyBatchAsync"}, empty_copies_unchecked);
   list.named("fabric-copy-flags-ignored",
              "a copy with a flag that does not exist is done",
              {"cuFabricCpyBatchAsync"}, copy_flags_ignored);
   list.named("fabric-copy-unchecked",
-             "a batch of copies that is refused is said to be queued",
+             "a refused batch of copies returns success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("fabric-copy-silent",
-             "copies over a fabric that is not there are said to be queued",
+             "copies over a missing fabric return success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("cliques-too-many",
              "more cliques are written than the array has room for",
              {"cuDeviceGetCliqueInfo"}, all_cliques_told);
   list.named("cluster-of-each-device",
-             "devices of one clique are said to be in different clusters",
+             "devices of one clique report different clusters",
              {"cuDeviceGetFabricClusterUuid"}, a_cluster_for_each_device, 2);
 }
 

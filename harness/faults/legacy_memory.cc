@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -145,6 +146,54 @@ int open_copy(Call& call, bool with_contents, size_t most) {
 int open_fresh_memory(Call& call) { return open_copy(call, false, SIZE_MAX); }
 int open_snapshot_copy(Call& call) { return open_copy(call, true, SIZE_MAX); }
 int map_first_2mib(Call& call) { return open_copy(call, true, kBlock); }
+
+// A third process gets a copy.
+int third_process_opens_copy(Call& call) {
+  static const bool early =
+      first_of_all_processes("one") || first_of_all_processes("two");
+  return early ? call.proceed() : open_copy(call, true, SIZE_MAX);
+}
+
+// What was closed before is a copy when it is opened again.
+int reopen_is_copy(Call& call) {
+  static auto& before = *new std::set<std::string>;
+  bool is_known = false, is_held = false;
+  {
+    const std::lock_guard lock(mutex);
+    if (is_open(call)) {
+      const std::string handle = key(given(call));
+      is_known = !before.insert(handle).second;
+      for (const auto& one : opens())
+        is_held = is_held || one.second.handle == handle;
+    } else {
+      is_held = opens().count(closed(call)) > 0;
+      is_known = true;
+    }
+  }
+  return is_known && !is_held ? open_copy(call, true, SIZE_MAX)
+                              : keep_count(call);
+}
+
+// --- under MPS -------------------------------------------------------------
+
+bool is_mps_client() {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0) ==
+             cudaSuccess &&
+         value != 0;
+}
+
+int mps_client_opens_copy(Call& call) {
+  return is_mps_client() ? open_copy(call, true, SIZE_MAX) : call.proceed();
+}
+
+// For a process that names the folder of a daemon and is not its client.
+int mps_outsider_refused(Call& call) {
+  if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr || is_mps_client())
+    return call.proceed();
+  call.fired();
+  return kInvalid;
+}
 
 // --- exports ---------------------------------------------------------------
 
@@ -583,7 +632,7 @@ int lazy_peer_noop(Call& call) {
   return cudaErrorPeerAccessUnsupported;
 }
 
-// Peer access that an open has enabled stays for ever.
+// Peer access that an open has enabled stays forever.
 int peer_resource_leak(Call& call) {
   if (is_open(call)) return keep_count(call);
   int device = 0;
@@ -605,6 +654,21 @@ int open_close_leak(Call& call) {
   if (code == kSuccess && cudaMalloc(&lost, 64 << 10) == cudaSuccess)
     call.fired();
   return code;
+}
+
+// What was exported is not given back when it is freed.
+int exported_never_freed(Call& call) {
+  static auto& known = *new std::set<void*>;
+  if (is_get(call)) {
+    const int code = call.proceed();
+    const std::lock_guard lock(mutex);
+    if (code == kSuccess) known.insert(exported(call));
+    return code;
+  }
+  const std::lock_guard lock(mutex);
+  if (known.erase(call.at<void*>(0)) == 0) return call.proceed();
+  call.fired();
+  return kSuccess;
 }
 
 // --- imported pointers -----------------------------------------------------
@@ -702,10 +766,16 @@ void add_legacy_memory(List& list) {
   list.named("open-snapshot-copy",
              "an open gives a copy of the contents at that moment",
              {kOpen, kClose}, open_snapshot_copy);
+  list.named("mps-client-opens-copy",
+             "in a client of MPS an open gives a copy of the contents",
+             {kOpen, kClose}, mps_client_opens_copy);
+  list.named("mps-outsider-refused",
+             "a process that found no MPS daemon cannot open memory", {kOpen},
+             mps_outsider_refused);
   list.named("map-first-2mib", "an open maps only the first 2 MiB",
              {kOpen, kClose}, map_first_2mib);
   list.named("get-invalidates-previous",
-             "a new export of an allocation makes its earlier handle bad",
+             "a new export of an allocation makes its earlier handle invalid",
              {kGet, kOpen}, get_invalidates_previous);
   list.named("get-consumes-memory",
              "each thousandth export costs 2 MiB of device memory", {kGet},
@@ -717,8 +787,8 @@ void add_legacy_memory(List& list) {
              "the handle names the allocation that was made before",
              {kGet, "cudaMalloc", "cudaFree"}, handles_swapped);
   list.named("get-accepts-dead-pointer",
-             "an export of an invalid pointer names some other allocation",
-             {kGet}, get_accepts_dead_pointer);
+             "an export of an invalid pointer names another allocation", {kGet},
+             get_accepts_dead_pointer);
   list.named("suballoc-offset-lost",
              "an open gives the start of the block that the memory lies in",
              {kOpen}, suballoc_offset_lost);
@@ -816,6 +886,14 @@ void add_legacy_memory(List& list) {
              "imported memory is valid only in the thread that opened it",
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              thread_local_map);
+  list.named("third-opener-copy", "a third process that opens gets a copy",
+             {kOpen, kClose}, third_process_opens_copy);
+  list.named("reopen-is-copy",
+             "what was closed and is opened again is a copy of the contents",
+             {kOpen, kClose}, reopen_is_copy);
+  list.named("exported-never-freed",
+             "cudaFree of exported memory gives nothing back",
+             {kGet, "cudaFree"}, exported_never_freed);
 }
 
 }  // namespace ipclab::faults

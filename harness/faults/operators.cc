@@ -411,8 +411,8 @@ int leaks_addresses(Call& call) {
   static std::atomic<int> times{0};
   const int code = call.proceed();
   if (code != kSuccess || ++times > 4096) return code;
-  mmap(nullptr, 64 << 20, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  static_cast<void>(mmap(nullptr, 64 << 20, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   call.fired();
   return code;
 }
@@ -524,7 +524,10 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
 // Functions that tests use, but that the documentation of IPC does not mention,
 // and functions that came after CUDA 13.0 and that few machines have: only
 // named faults break these.
-constexpr Names kTools = {"cuDeviceGetFabricClusterUuid",
+constexpr Names kTools = {"cudaHostRegister",
+                          "cudaGetDeviceProperties",
+                          "cudaGraphGetId",
+                          "cuDeviceGetFabricClusterUuid",
                           "cuDeviceGetCliqueCount",
                           "cuDeviceGetCliqueInfo",
                           "cuLogicalEndpointIdReserve",
@@ -596,7 +599,7 @@ struct Operator {
 };
 
 constexpr Operator kOperators[] = {
-    {"noop", "says success and does nothing", noop,
+    {"noop", "returns success and does nothing", noop,
      [](const Function& f) { return !writes_result(f) && !has(f, kData); }},
     {"noop-second", "does nothing from the second call of a process on",
      noop_second,
@@ -663,11 +666,11 @@ constexpr Operator kOperators[] = {
        return is_one_of(f, kWork) ||
               is_one_of(f, {"cudaEventRecord", "cudaFreeAsync"});
      }},
-    {"late", "is not waited for by the later work of its stream", late,
+    {"late", "lets the later work of its stream begin before it is done", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
     {"blocks", "waits for all work of the GPU before it begins", blocks,
      [](const Function& f) { return is_one_of(f, kNeverWait); }},
-    {"accepts", "says success where it refuses", accepts,
+    {"accepts", "returns success where it must refuse", accepts,
      [](const Function& f) { return is_one_of(f, kRefuses); }},
     // No code is documented for a launch with an interprocess event.
     {"other-code", "refuses with cudaErrorUnknown", other_code,
@@ -679,7 +682,7 @@ constexpr Operator kOperators[] = {
     {"refuses-other-thread", "refuses other threads than the first",
      refuses_other_thread,
      [](const Function& f) { return is_one_of(f, kSharing); }},
-    {"refuses-second-process", "refuses other processes than the first",
+    {"refuses-second-process", "refuses all processes except the first",
      refuses_second_process,
      [](const Function& f) { return is_one_of(f, kImports); }},
     {"forgets-error", "keeps no last error when it refuses", forgets_error,
@@ -692,7 +695,7 @@ constexpr Operator kOperators[] = {
      }},
     {"sticky", "makes the context useless when it refuses", sticky,
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
-    {"result-unwritten", "says success and does not write its result",
+    {"result-unwritten", "returns success and does not write its result",
      result_unwritten, writes_result},
     // The second half of a pointer's attributes is reserved.
     {"result-half-written", "writes the first half of its result only",
@@ -702,7 +705,7 @@ constexpr Operator kOperators[] = {
      }},
     {"result-too-long", "writes eight bytes more than its result",
      result_too_long, writes_result},
-    {"result-of-first", "gives each time what the first call gave",
+    {"result-of-first", "always returns the result of the first call",
      result_of_first,
      [](const Function& f) {
        // All granularities of a machine may be equal.

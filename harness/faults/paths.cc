@@ -95,6 +95,60 @@ int offset_of_32_bits(Call& call) {
   return call.proceed();
 }
 
+// The last bytes of an odd size are lost.
+int tail_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes % 4 == 0 || !touches_import(call)) return call.proceed();
+  bytes -= bytes % 4;
+  call.fired();
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+// Addresses in opened memory are taken as multiples of 4.
+int aligned_down(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    auto& address = call.value<uintptr_t>(role);
+    if (address % 4 == 0 || !opened_at(reinterpret_cast<void*>(address)))
+      continue;
+    address -= address % 4;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int default_kind_refused(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
+      !touches_import(call))
+    return call.proceed();
+  call.fired();
+  return cudaErrorInvalidMemcpyDirection;
+}
+
+int copy_between_imports_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  if (!opened_at(call.value<void*>(kPointer)) ||
+      !opened_at(call.value<void*>(kSource)))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Only the first address of opened memory is known.
+int attributes_at_begin_only(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted(call);
+  void* const address = call.at<void*>(1);
+  char* const begin = opened_at(address);
+  const int code = call.proceed();
+  if (code != kSuccess || begin == nullptr || begin == address) return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
+
 // --- words that streams wait for ---------------------------------------------
 
 int writes_two_words(Call& call) {
@@ -113,6 +167,34 @@ int other_condition(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == asked) {
     flags = taken;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int compares_16_bits(Call& call) {
+  auto& value = call.at<uint32_t>(2);
+  if (value > UINT16_MAX) {
+    value &= UINT16_MAX;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int even_words_only(Call& call) {
+  auto& address = call.at<CUdeviceptr>(1);
+  if (address % 8 != 0) {
+    address -= address % 8;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Greater values are found up to 2^32 only, not beyond it.
+int greater_is_not_cyclic(Call& call) {
+  auto& flags = call.at<unsigned>(3);
+  if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
+    flags = CU_STREAM_WAIT_VALUE_EQ;
     call.fired();
   }
   return call.proceed();
@@ -166,6 +248,43 @@ void add_paths(List& list) {
   list.named("wait-greater-by-sign",
              "a stream does not wait for a value with its upper bit set",
              {"cuStreamWaitValue32"}, greater_by_sign);
+  list.named("import-copy-tail-lost",
+             "the last bytes of a copy of opened memory are lost if its size "
+             "is no multiple of 4",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, tail_lost);
+  list.named("import-set-tail-lost",
+             "the last bytes of a memset of opened memory are lost if its size "
+             "is no multiple of 4",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, tail_lost);
+  list.named("import-copy-aligned-down",
+             "a copy of opened memory begins at a multiple of 4",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, aligned_down);
+  list.named("import-set-aligned-down",
+             "a memset of opened memory begins at a multiple of 4",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, aligned_down);
+  list.named("import-default-kind-refused",
+             "cudaMemcpyDefault does not know where opened memory is",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
+             default_kind_refused);
+  list.named("import-to-import-lost",
+             "a copy from opened memory to opened memory moves nothing",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
+             copy_between_imports_lost);
+  list.named("import-attr-begin-only",
+             "only the first address of opened memory is known as memory",
+             {kOpen, kClose, "cudaPointerGetAttributes"},
+             attributes_at_begin_only);
+  list.named("wait-greater-not-cyclic",
+             "a stream that waits for a value near 2^32 does not go on at a "
+             "small one",
+             {"cuStreamWaitValue32"}, greater_is_not_cyclic);
+  list.named("wait-16-bits",
+             "a stream that waits for a word looks at the lower half of the "
+             "wanted value",
+             {"cuStreamWaitValue32"}, compares_16_bits);
+  list.named("wait-even-words",
+             "a stream that waits for a word waits for one at a multiple of 8",
+             {"cuStreamWaitValue32"}, even_words_only);
 }
 
 }  // namespace ipclab::faults

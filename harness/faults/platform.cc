@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "fault.h"
+#include "table.h"
 
 namespace ipclab::faults {
 namespace {
@@ -57,6 +58,48 @@ int unsupported_silent(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();
   return kSuccess;
+}
+
+// The opposite: what IPC refuses for another reason is not supported.
+int refused_as_unsupported(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotSupported) return code;
+  call.fired();
+  return cudaErrorNotSupported;
+}
+
+// --- a runtime that is newer than the driver ---------------------------------
+
+bool runtime_is_newer() {
+  using Version = cudaError_t(int*);
+  const auto version_of = [](const char* function) {
+    int version = 0;
+    const auto ask = reinterpret_cast<Version*>(resolve_runtime(function));
+    return ask != nullptr && ask(&version) == cudaSuccess ? version : 0;
+  };
+  return version_of("cudaRuntimeGetVersion") >
+         version_of("cudaDriverGetVersion");
+}
+
+int newer_runtime_refused(Call& call) {
+  if (!runtime_is_newer()) return call.proceed();
+  call.fired();
+  return cudaErrorInsufficientDriver;
+}
+
+int too_new_call_silent(Call& call) {
+  const int code = call.proceed();
+  if (code != cudaErrorCallRequiresNewerDriver) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int too_new_call_as_unsupported(Call& call) {
+  const int code = call.proceed();
+  if (code != cudaErrorCallRequiresNewerDriver) return code;
+  call.fired();
+  return cudaErrorNotSupported;
 }
 
 // --- attributes ------------------------------------------------------------
@@ -200,6 +243,82 @@ int nonpeer_open_ok(Call& call) {
   return kSuccess;
 }
 
+// A handle of other memory for what is refused, if `applies`.
+int exported_all_the_same(Call& call, bool applies) {
+  static void* other = nullptr;
+  const int code = call.proceed();
+  if (code == kSuccess || !applies) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  if (other == nullptr && cudaMalloc(&other, 2 << 20) != cudaSuccess)
+    return code;
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+int registered_export_ok(Call& call) {
+  static Table<void*> registered;
+  if (call.is("cudaHostRegister")) {
+    registered.put(call.at<void*>(0));
+    return call.proceed();
+  }
+  return exported_all_the_same(call, registered.has(call.at<void*>(1)));
+}
+
+int managed_of_host_export_ok(Call& call) {
+  static Table<void*> managed;
+  if (call.is("cudaMallocManaged")) {
+    const int code = call.proceed();
+    if (code == kSuccess && call.at<unsigned>(2) == cudaMemAttachHost)
+      managed.put(*call.at<void**>(0));
+    return code;
+  }
+  return exported_all_the_same(call, managed.has(call.at<void*>(1)));
+}
+
+int ipc_property_lies(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& value = call.at<cudaDeviceProp*>(0)->ipcEventSupported;
+  value = value == 0;
+  call.fired();
+  return code;
+}
+
+int ipc_denied_on_second_gpu(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) != cudaDevAttrIpcEventSupport ||
+      call.at<int>(2) == 0)
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+int peer_one_way(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) < call.at<int>(2)) return code;
+  if (*call.at<int*>(0) != 0) call.fired();
+  *call.at<int*>(0) = 0;
+  return code;
+}
+
+// The id of an address, not of its allocation.
+int buffer_id_of_address(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  const auto address = call.at<CUdeviceptr>(2);
+  DRIVER_CALL(cuMemGetAddressRange)(&base, &bytes, address);
+  if (base == 0 || base == address) return code;
+  *call.at<unsigned long long*>(0) += (address - base) << 32;
+  call.fired();
+  return code;
+}
+
 }  // namespace
 
 void add_platform(List& list) {
@@ -216,11 +335,23 @@ void add_platform(List& list) {
              {kGet, "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
               "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
              unsupported_silent);
+  list.named("refused-as-unsupported",
+             "a close of memory that was not opened returns not supported",
+             {"cudaIpcCloseMemHandle"}, refused_as_unsupported);
+  list.named("newer-runtime-refused",
+             "a program with a newer runtime than the driver opens no handle",
+             {"cudaIpcOpenMemHandle"}, newer_runtime_refused);
+  list.named("too-new-call-silent",
+             "a call that the driver is too old for succeeds and does nothing",
+             {"cudaGraphGetId"}, too_new_call_silent);
+  list.named("too-new-call-as-unsupported",
+             "a call that the driver is too old for returns another code",
+             {"cudaGraphGetId"}, too_new_call_as_unsupported);
   list.named("legacy-capable-lies",
-             "every allocation is said to suit legacy IPC", {kAttribute},
-             legacy_capable_lies);
+             "every allocation is reported as capable of legacy IPC",
+             {kAttribute}, legacy_capable_lies);
   list.named("legacy-capable-denied",
-             "no allocation is said to suit legacy IPC", {kAttribute},
+             "no allocation is reported as capable of legacy IPC", {kAttribute},
              legacy_capable_denied);
   list.named("buffer-id-reused",
              "an allocation has the id of the one that had its address",
@@ -249,11 +380,28 @@ void add_platform(List& list) {
   list.named("sticky-after-refusal",
              "a refused call of legacy IPC makes the context useless",
              {"cudaIpcGetMemHandle", "*"}, sticky_after_refusal);
-  list.named("peer-denied", "GPUs that are peers are said to be none",
+  list.named("peer-denied", "GPUs that are peers are reported as no peers",
              {"cudaDeviceCanAccessPeer"}, peer_denied, 2);
   list.named("nonpeer-open-ok",
              "memory of a GPU that is no peer opens, as other memory",
              {"cudaIpcOpenMemHandle"}, nonpeer_open_ok, 2);
+  list.named("ipc-property-lies",
+             "the device's properties say the opposite about IPC",
+             {"cudaGetDeviceProperties"}, ipc_property_lies);
+  list.named("ipc-attr-second-gpu",
+             "only the first GPU is said to share memory",
+             {"cudaDeviceGetAttribute"}, ipc_denied_on_second_gpu, 2);
+  list.named("peer-one-way", "GPU 0 can reach GPU 1, but not the reverse",
+             {"cudaDeviceCanAccessPeer"}, peer_one_way, 2);
+  list.named("buffer-id-of-address",
+             "each address of an allocation has its own id", {kAttribute},
+             buffer_id_of_address);
+  list.named("registered-export-ok",
+             "host memory of cudaHostRegister gets a legacy handle",
+             {kGet, "cudaHostRegister"}, registered_export_ok);
+  list.named("managed-of-host-export-ok",
+             "managed memory that is attached to the host gets a legacy handle",
+             {kGet, "cudaMallocManaged"}, managed_of_host_export_ok);
 }
 
 }  // namespace ipclab::faults

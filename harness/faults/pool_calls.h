@@ -48,7 +48,7 @@ inline cudaMemPool_t default_pool() {
   return pool;
 }
 
-/// The key under which processes speak of exported memory.
+/// The key that names exported memory in all processes.
 inline std::string key_of_data(const void* data) {
   return "data-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
 }

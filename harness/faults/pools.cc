@@ -754,7 +754,7 @@ int own_types_untold(Call& call) {
   return code;
 }
 
-// An imported pool tells the handle types of the exporter's.
+// An imported pool reports the handle types of the exporter's pool.
 int imported_types_told(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
@@ -896,6 +896,148 @@ int access_of_wrong_gpu(Call& call) {
   call.at<const cudaMemAccessDesc*>(1) = &access;
   call.fired();
   return call.proceed();
+}
+
+// --- what is set again, the third process ------------------------------------
+
+int access_never_taken(Call& call) {
+  const auto* const wanted = call.at<const cudaMemAccessDesc*>(1);
+  if (wanted == nullptr || wanted->flags != cudaMemAccessFlagsProtNone)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int policy_never_back_on(Call& call) {
+  const auto which = call.at<cudaMemPoolAttr>(1);
+  int now = 1;
+  if (which > cudaMemPoolReuseAllowInternalDependencies ||
+      cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0), which, &now) !=
+          cudaSuccess ||
+      now != 0 || *call.at<int*>(2) == 0)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Memory above the threshold is given back by cudaDeviceSynchronize alone.
+int released_at_device_sync(Call& call) {
+  static Table<cudaMemPool_t, cuuint64_t> thresholds;
+  constexpr auto kWhich = cudaMemPoolAttrReleaseThreshold;
+  const auto keep_all = [](cudaMemPool_t pool) {
+    cuuint64_t all = UINT64_MAX;
+    cudaMemPoolSetAttribute(pool, kWhich, &all);
+  };
+  if (call.is("cudaDeviceSynchronize")) {
+    const int code = call.proceed();
+    for (const auto& [pool, bytes] : thresholds.all())
+      cudaMemPoolTrimTo(pool, bytes);
+    return code;
+  }
+  if (call.is("cudaMemPoolDestroy")) {
+    thresholds.erase(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolCreate")) {
+    thresholds.put(*call.at<cudaMemPool_t*>(0), 0);
+    keep_all(*call.at<cudaMemPool_t*>(0));
+    call.fired();
+    return code;
+  }
+  if (call.at<cudaMemPoolAttr>(1) != kWhich) return code;
+  const auto pool = call.at<cudaMemPool_t>(0);
+  if (call.is("cudaMemPoolGetAttribute")) {
+    auto& told = *call.at<cuuint64_t*>(2);
+    told = thresholds.get(pool, told);
+    return code;
+  }
+  thresholds.put(pool, *call.at<cuuint64_t*>(2));
+  keep_all(pool);
+  call.fired();
+  return code;
+}
+
+// What a destroyed pool has lent cannot be freed.
+int free_after_destroy_refused(Call& call) {
+  static Table<cudaMemPool_t> destroyed;
+  if (call.is("cudaMemPoolDestroy")) {
+    const auto pool = call.at<cudaMemPool_t>(0);
+    const int code = noted_pools(call);
+    if (code == kSuccess) destroyed.put(pool);
+    return code;
+  }
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess) destroyed.erase(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
+  if (frees(call) && blocks.has(call.at<void*>(0)) &&
+      destroyed.has(blocks.get(call.at<void*>(0)).pool))
+    return refused(call);
+  return noted_pools(call);
+}
+
+int per_thread_stream_refused(Call& call) {
+  return call.value<cudaStream_t>(kStream) == cudaStreamPerThread
+             ? refused(call)
+             : call.proceed();
+}
+
+// The watermark of use adds up all allocations.
+int watermark_is_total(Call& call) {
+  static Table<cudaMemPool_t, size_t> total;
+  if (allocates(call)) {
+    const int code = noted_pools(call);
+    const Block block = blocks.get(*call.at<void**>(0));
+    if (code == kSuccess)
+      total.put(block.pool, total.get(block.pool) + block.bytes);
+    return code;
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess || frees(call) ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrUsedMemHigh)
+    return code;
+  const auto pool = call.at<cudaMemPool_t>(0);
+  cuuint64_t used = 0;
+  if (call.is("cudaMemPoolSetAttribute")) {
+    cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used);
+    total.put(pool, used);
+    return code;
+  }
+  auto& told = *call.at<cuuint64_t*>(2);
+  if (total.get(pool) > told) {
+    told = total.get(pool);
+    call.fired();
+  }
+  return code;
+}
+
+// A pool is current only in the thread that set it.
+int current_in_one_thread(Call& call) {
+  static std::atomic<pid_t> setter{0};
+  if (call.is("cudaDeviceSetMemPool")) {
+    setter = gettid();
+    return call.proceed();
+  }
+  if (setter == 0 || setter == gettid() || current_pool() == default_pool())
+    return call.proceed();
+  call.fired();
+  if (call.is("cudaDeviceGetMemPool")) {
+    *call.at<cudaMemPool_t*>(0) = default_pool();
+    return kSuccess;
+  }
+  return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
+                                 default_pool(), call.at<cudaStream_t>(2));
+}
+
+// A third process that imports gets a copy.
+int third_process_copy(Call& call) {
+  static std::atomic<bool> early{true}, known{false};
+  if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
+    early = first_of_all_processes("one") || first_of_all_processes("two");
+  return early ? noted_pools(call) : import_snapshot(call);
 }
 
 }  // namespace
@@ -1143,13 +1285,12 @@ void add_pools(List& list) {
               "cudaMemPoolExportPointer", "cudaMemPoolImportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              used_keeps_freed);
-  list.named("pool-types-untold",
-             "a pool does not tell for which handle types it was made",
+  list.named("pool-types-untold", "a pool does not report its handle types",
              {"cudaMemPoolGetAttribute", "cudaMemPoolCreate"},
              own_types_untold);
   list.named(
       "import-types-told",
-      "an imported pool tells the handle types of the exporter's",
+      "an imported pool reports the handle types of the exporter's pool",
       {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
       imported_types_told);
   list.named("mempool-attr-foreign",
@@ -1181,6 +1322,40 @@ void add_pools(List& list) {
   list.named("pool-setaccess-wrong-gpu",
              "access to a pool for another GPU is given to GPU 0",
              {"cudaMemPoolSetAccess"}, access_of_wrong_gpu, 2);
+  list.named("pool-access-never-taken",
+             "access to a pool that was given cannot be taken away",
+             {"cudaMemPoolSetAccess"}, access_never_taken, 2);
+  list.named("free-after-destroy-refused",
+             "what a destroyed pool has lent cannot be freed",
+             {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMallocAsync",
+              "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
+             free_after_destroy_refused);
+  list.named("malloc-per-thread-stream-refused",
+             "a thread's default stream allocates nothing",
+             {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
+             per_thread_stream_refused);
+  list.named(
+      "watermark-is-total", "the watermark of use adds up all allocations",
+      {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+       "cudaFreeAsync", "cudaMemPoolGetAttribute", "cudaMemPoolSetAttribute"},
+      watermark_is_total);
+  list.named(
+      "setpool-of-thread", "a pool is current only in the thread that set it",
+      {"cudaDeviceSetMemPool", "cudaDeviceGetMemPool", "cudaMallocAsync"},
+      current_in_one_thread);
+  list.named("pool-third-process-copy",
+             "a third process that imports a pointer gets a copy",
+             {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
+             third_process_copy);
+  list.named("policy-never-back-on",
+             "a reuse policy that was switched off stays off",
+             {"cudaMemPoolSetAttribute"}, policy_never_back_on);
+  list.named(
+      "released-at-device-sync",
+      "only cudaDeviceSynchronize gives back what is above the threshold",
+      {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolSetAttribute",
+       "cudaMemPoolGetAttribute", "cudaDeviceSynchronize"},
+      released_at_device_sync);
 }
 
 }  // namespace ipclab::faults

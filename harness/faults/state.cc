@@ -5,10 +5,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "fault.h"
 #include "pool_calls.h"
@@ -194,6 +197,74 @@ int open_changes_device(Call& open) {
   return code;
 }
 
+int open_by_other_thread_not_counted(Call& call) {
+  void* const known = is_open_call(call) ? already_open(call) : nullptr;
+  return known != nullptr &&
+                 opened.get(known).thread != std::this_thread::get_id()
+             ? give_uncounted(call, known)
+             : noted_open(call);
+}
+
+int counts_to_255(Call& call) {
+  void* const known = is_open_call(call) ? already_open(call) : nullptr;
+  return known != nullptr && opened.get(known).count >= 255
+             ? give_uncounted(call, known)
+             : noted_open(call);
+}
+
+int second_open_leaks(Call& call) {
+  const bool again = is_open_call(call) && already_open(call) != nullptr;
+  const int code = noted_open(call);
+  void* lost = nullptr;
+  if (code == kSuccess && again && cudaMalloc(&lost, 64 << 10) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+// A refused close takes one from the count of what is open.
+int refused_close_closes_another(Call& call) {
+  const int code = noted_open(call);
+  if (is_open_call(call) || code == kSuccess) return code;
+  for (const auto& one : opened.all()) {
+    if (one.second.context != current_context()) continue;
+    if (DRIVER_CALL(cuIpcCloseMemHandle)(
+            reinterpret_cast<CUdeviceptr>(one.first)) == CUDA_SUCCESS)
+      call.fired();
+    break;
+  }
+  return code;
+}
+
+// Of two opened allocations the last close of the first one unmaps the second
+// one, and the reverse.
+int close_takes_last_opened(Call& call) {
+  static Table<void*, void*> instead;
+  static std::mutex mutex;
+  static auto& order = *new std::vector<void*>;
+  const std::lock_guard lock(mutex);
+  if (is_open_call(call)) {
+    const int code = noted_open(call);
+    if (code == kSuccess && opened.get(*call.at<void**>(0)).count == 1)
+      order.push_back(*call.at<void**>(0));
+    return code;
+  }
+  void*& address = call.at<void*>(0);
+  if (instead.has(address)) {
+    void* const real = instead.get(address);
+    instead.erase(address);
+    address = real;
+  } else if (order.size() > 1 && order.back() != address &&
+             opened.get(address).count == 1 &&
+             opened.get(order.back()).count == 1 &&
+             opened.get(order.back()).context == opened.get(address).context) {
+    instead.put(order.back(), address);
+    address = order.back();
+    call.fired();
+  }
+  order.erase(std::remove(order.begin(), order.end(), address), order.end());
+  return noted_open(call);
+}
+
 // --- events ------------------------------------------------------------------
 
 constexpr unsigned kInterprocess = cudaEventInterprocess;
@@ -202,7 +273,7 @@ Table<cudaEvent_t, bool> events;  // between processes; is it imported?
 Table<cudaEvent_t, std::string> event_keys;
 
 // Proceeds with a call that makes, opens or destroys an event, and keeps the
-// tables above. Other calls go on untouched.
+// tables above. Other calls are not changed.
 int noted_event(Call& call) {
   const bool opens = call.is("cudaIpcOpenEventHandle");
   const std::string key =
@@ -373,6 +444,287 @@ int waits_for_latest(Call& call) {
     turn->changed.notify_all();
   }).detach();
   return kSuccess;
+}
+
+// A wait ends when the event is destroyed.
+struct Cancellable {
+  Turn turn;
+  cudaEvent_t reached = nullptr;  // by a stream that waits
+  std::atomic<bool> cancelled{false};
+};
+int destroy_cancels_waits(Call& call) {
+  static Table<cudaEvent_t, Cancellable*> waits;
+  using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
+  static const auto launch =
+      reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
+  if (call.is("cudaEventDestroy")) {
+    Cancellable* const wait = waits.get(call.at<cudaEvent_t>(0));
+    if (wait != nullptr && cudaEventQuery(wait->reached) == cudaErrorNotReady) {
+      cudaGetLastError();
+      wait->cancelled = true;
+      call.fired();
+    }
+    waits.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  auto* const wait = new Cancellable;  // its thread may outlive all
+  const cudaStream_t stream = call.at<cudaStream_t>(0);
+  const cudaStream_t other = private_stream();
+  cudaEventCreateWithFlags(&wait->reached, cudaEventDisableTiming);
+  call.at<cudaStream_t>(0) = other;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  cudaEventRecord(wait->reached, other);
+  if (launch(stream, wait_for_turn, &wait->turn) != cudaSuccess) return code;
+  waits.put(event, wait);
+  int device = 0;
+  cudaGetDevice(&device);
+  std::thread([wait, device] {
+    const auto query = reinterpret_cast<decltype(cudaEventQuery)*>(
+        resolve_runtime("cudaEventQuery"));
+    cudaSetDevice(device);
+    const auto until = std::chrono::steady_clock::now() + kTurn;
+    while (!wait->cancelled && query(wait->reached) == cudaErrorNotReady &&
+           std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard lock(wait->turn.mutex);
+    wait->turn.may_go = true;
+    wait->turn.changed.notify_all();
+  }).detach();
+  return code;
+}
+
+// Nothing waits for an event that another thread has opened.
+int nothing_in_other_threads(Call& call) {
+  static Table<cudaEvent_t, pid_t> openers;
+  if (call.is("cudaIpcOpenEventHandle")) {
+    const int code = noted_event(call);
+    if (code == kSuccess) openers.put(*call.at<cudaEvent_t*>(0), gettid());
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event) || openers.get(event) == gettid())
+    return noted_event(call);
+  return no_wait(call);
+}
+
+int record_with_flags_lost(Call& call) {
+  return shared_event(call) == nullptr ? noted_event(call) : no_wait(call);
+}
+
+// An importer does not see what it has recorded itself.
+int own_record_unseen(Call& call) {
+  static Table<cudaEvent_t> recorded;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  if (call.is("cudaEventRecord")) {
+    recorded.put(event);
+    return call.proceed();
+  }
+  return recorded.has(event) ? no_wait(call) : call.proceed();
+}
+
+int second_event_never_waited(Call& call) {
+  static Table<cudaStream_t, cudaEvent_t> first;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto stream = call.at<cudaStream_t>(0);
+  if (first.get(stream, event) != event) return no_wait(call);
+  first.put(stream, event);
+  return call.proceed();
+}
+
+// Streams of one kind never wait for an imported event.
+bool is_per_thread(cudaStream_t stream) {
+  return stream == cudaStreamPerThread;
+}
+unsigned flags_of(cudaStream_t stream) {
+  static const auto ask =
+      reinterpret_cast<cudaError_t (*)(cudaStream_t, unsigned*)>(
+          resolve_runtime("cudaStreamGetFlags"));
+  unsigned flags = 0;
+  ask(stream, &flags);
+  return flags;
+}
+bool is_non_blocking(cudaStream_t stream) {
+  return !is_default(stream) && !is_per_thread(stream) &&
+         (flags_of(stream) & cudaStreamNonBlocking) != 0;
+}
+bool is_blocking(cudaStream_t stream) {
+  return !is_default(stream) && !is_per_thread(stream) &&
+         (flags_of(stream) & cudaStreamNonBlocking) == 0;
+}
+template <bool (*concerned)(cudaStream_t)>
+int such_streams_never_wait(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event) ||
+      !concerned(call.at<cudaStream_t>(0)))
+    return noted_event(call);
+  return no_wait(call);
+}
+template <bool (*concerned)(cudaStream_t)>
+int such_streams_record_early(Call& call) {
+  if (shared_event(call) == nullptr || !concerned(call.at<cudaStream_t>(1)))
+    return noted_event(call);
+  call.at<cudaStream_t>(1) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// The event of this process that marks a place in a stream.
+cudaEvent_t mark_of(cudaStream_t stream) {
+  static Table<cudaStream_t, cudaEvent_t> marks;
+  if (!marks.has(stream)) {
+    cudaEvent_t made = nullptr;
+    cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+    marks.put(stream, made);
+  }
+  return marks.get(stream);
+}
+
+// A record is for the work up to the mark of its stream.
+int record_of_mark(Call& record) {
+  const cudaEvent_t mark = mark_of(record.at<cudaStream_t>(1));
+  cudaStreamWaitEvent(private_stream(), mark, 0);
+  record.at<cudaStream_t>(1) = private_stream();
+  record.fired();
+  return record.proceed();
+}
+
+int record_before_last_kernel(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (call.is("cudaLaunchKernel")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    cudaEventRecord(mark_of(stream), stream);
+    marked.put(stream);
+    return call.proceed();
+  }
+  return shared_event(call) != nullptr && marked.has(call.at<cudaStream_t>(1))
+             ? record_of_mark(call)
+             : noted_event(call);
+}
+
+int record_skips_copies(Call& call) {
+  static Table<cudaStream_t> copied;
+  if (call.is("cudaLaunchKernel")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    const int code = call.proceed();
+    cudaEventRecord(mark_of(stream), stream);
+    copied.erase(stream);
+    return code;
+  }
+  if (call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync")) {
+    copied.put(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  return shared_event(call) != nullptr && copied.has(call.at<cudaStream_t>(1))
+             ? record_of_mark(call)
+             : noted_event(call);
+}
+
+// Work of a stream begins where the mark of the stream is, in another stream,
+// although the stream has to wait for something after the mark.
+int starts_at_mark(Call& call, cudaStream_t& stream) {
+  const cudaStream_t own = stream;
+  cudaStreamWaitEvent(private_stream(), mark_of(own), 0);
+  stream = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaEvent_t done = nullptr;
+  cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+  cudaEventRecord(done, private_stream());
+  cudaStreamWaitEvent(own, done, 0);
+  return code;
+}
+
+// Marks a stream before it waits for an imported event.
+int marked_wait(Call& call, Table<cudaStream_t>& waited) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto stream = call.at<cudaStream_t>(0);
+  cudaEventRecord(mark_of(stream), stream);
+  waited.put(stream);
+  return call.proceed();
+}
+
+// A copy or memset that comes straight after a wait does not wait.
+int wait_holds_kernels_only(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (call.is("cudaLaunchKernel")) {
+    waited.erase(call.value<cudaStream_t>(kStream));
+    return call.proceed();
+  }
+  if (call.is("cudaMemcpyAsync") || call.is("cudaMemsetAsync")) {
+    auto& stream = call.value<cudaStream_t>(kStream);
+    return waited.has(stream) ? starts_at_mark(call, stream) : call.proceed();
+  }
+  return marked_wait(call, waited);
+}
+
+// The exporter does not see what importers record.
+int exporter_sees_own_records_only(Call& call) {
+  static Table<cudaEvent_t> recorded;
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || is_imported(event)) return noted_event(call);
+  if (call.is("cudaEventRecord")) {
+    recorded.put(event);
+    return call.proceed();
+  }
+  return recorded.has(event) ? call.proceed() : no_wait(call);
+}
+
+int record_while_pending_lost(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return noted_event(call);
+  const bool is_pending = cudaEventQuery(event) == cudaErrorNotReady;
+  cudaGetLastError();
+  return is_pending ? no_wait(call) : call.proceed();
+}
+
+int second_of_elapsed_unchecked(Call& call) {
+  if (!call.is("cudaEventElapsedTime")) return noted_event(call);
+  const int code = call.proceed();
+  if (code == kSuccess || code == cudaErrorNotReady ||
+      events.has(call.at<cudaEvent_t>(1)) ||
+      !events.has(call.at<cudaEvent_t>(2)))
+    return code;
+  if (call.is_runtime()) cudaGetLastError();
+  *call.at<float*>(0) = 0.5f;
+  return no_wait(call);
+}
+
+int timing_accepted_with_blocking(Call& call) {
+  unsigned& flags = call.at<unsigned>(1);
+  if (flags == (cudaEventInterprocess | cudaEventBlockingSync)) {
+    flags |= cudaEventDisableTiming;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A graph that is launched straight after a wait does not wait.
+int wait_holds_no_graphs(Call& call) {
+  static Table<cudaStream_t> waited;
+  if (call.is("cudaGraphLaunch")) {
+    auto& stream = call.value<cudaStream_t>(kStream);
+    return waited.erase(stream) ? starts_at_mark(call, stream) : call.proceed();
+  }
+  return marked_wait(call, waited);
+}
+
+int record_skips_graphs(Call& call) {
+  static Table<cudaStream_t> marked;
+  if (call.is("cudaGraphLaunch")) {
+    const auto stream = call.value<cudaStream_t>(kStream);
+    cudaEventRecord(mark_of(stream), stream);
+    marked.put(stream);
+    return call.proceed();
+  }
+  return shared_event(call) != nullptr && marked.has(call.at<cudaStream_t>(1))
+             ? record_of_mark(call)
+             : noted_event(call);
 }
 
 // --- virtual memory management -----------------------------------------------
@@ -624,6 +976,22 @@ int error_of_other_thread(Call& call) {
   return code;
 }
 
+// While an error is kept, the next refusal is not.
+int first_refusal_stays(Call& call) {
+  thread_local int kept = kSuccess;
+  const int code = call.proceed();
+  if (!call.is_runtime()) return code;
+  if (call.is("cudaGetLastError")) {
+    const int first = std::exchange(kept, kSuccess);
+    if (first == kSuccess || first == code) return code;
+    call.fired();
+    return first;
+  }
+  if (code != kSuccess && code != cudaErrorNotReady && kept == kSuccess)
+    kept = code;
+  return code;
+}
+
 int success_clears_error(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess && call.is_runtime() && !call.is("cudaGetLastError") &&
@@ -766,6 +1134,111 @@ void add_state(List& list) {
              {"cudaIpcGetMemHandle", kOpen, kClose, "cudaIpcGetEventHandle",
               kOpenEvent},
              driver_refusal_told_by_runtime);
+  list.named("open-by-thread-not-counted",
+             "an open in another thread of what is open does not count",
+             {kOpen, kClose}, open_by_other_thread_not_counted);
+  list.named("open-counts-to-255",
+             "the reference count of opened memory ends at 255",
+             {kOpen, kClose}, counts_to_255);
+  list.named("second-open-leaks",
+             "an open of what is open loses 64 KiB of device memory",
+             {kOpen, kClose}, second_open_leaks);
+  list.named("refused-close-closes-another",
+             "a close that is refused takes one from the count of other memory",
+             {kOpen, kClose}, refused_close_closes_another);
+  list.named("close-takes-last-opened",
+             "a close unmaps what was opened last, not what it is given",
+             {kOpen, kClose}, close_takes_last_opened);
+  list.named("destroy-cancels-wait",
+             "a stream goes on when the event that it waits for is destroyed",
+             {kOpenEvent, kDestroy, kWait}, destroy_cancels_waits);
+  list.named("other-thread-sync-early",
+             "a thread waits for an imported event only if it has opened it",
+             {kOpenEvent, kDestroy, "cudaEventSynchronize"},
+             nothing_in_other_threads);
+  list.named("other-thread-query-ready",
+             "an imported event is always ready for a thread that has not "
+             "opened it",
+             {kOpenEvent, kDestroy, "cudaEventQuery"},
+             nothing_in_other_threads);
+  list.named("other-thread-wait-noop",
+             "a stream waits for an imported event only if the thread that "
+             "says so has opened it",
+             {kOpenEvent, kDestroy, kWait}, nothing_in_other_threads);
+  list.named("record-with-flags-lost",
+             "cudaEventRecordWithFlags records no interprocess event",
+             {kCreate, kOpenEvent, kDestroy, "cudaEventRecordWithFlags"},
+             record_with_flags_lost);
+  list.named(
+      "own-record-unseen",
+      "an importer's query and host wait do not see its own record",
+      {kOpenEvent, kDestroy, kRecord, "cudaEventQuery", "cudaEventSynchronize"},
+      own_record_unseen);
+  list.named("second-event-never-waited",
+             "a stream waits for the first of several imported events only",
+             {kOpenEvent, kDestroy, kWait}, second_event_never_waited);
+  list.named("per-thread-stream-never-waits",
+             "a thread's default stream does not wait for an imported event",
+             {kOpenEvent, kDestroy, kWait},
+             such_streams_never_wait<is_per_thread>);
+  list.named("per-thread-stream-records-early",
+             "a record in a thread's default stream does not wait for its work",
+             {kCreate, kOpenEvent, kDestroy, kRecord},
+             such_streams_record_early<is_per_thread>);
+  list.named("non-blocking-stream-never-waits",
+             "a non-blocking stream does not wait for an imported event",
+             {kOpenEvent, kDestroy, kWait},
+             such_streams_never_wait<is_non_blocking>);
+  list.named("blocking-stream-never-waits",
+             "a stream that is not non-blocking does not wait for an imported "
+             "event",
+             {kOpenEvent, kDestroy, kWait},
+             such_streams_never_wait<is_blocking>);
+  list.named("record-before-last-kernel",
+             "a record does not cover the last kernel before it",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel"},
+             record_before_last_kernel);
+  list.named("record-skips-copies",
+             "a record does not cover the copies and memsets just before it",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaLaunchKernel",
+              "cudaMemcpyAsync", "cudaMemsetAsync"},
+             record_skips_copies);
+  list.named(
+      "wait-holds-no-copies", "a copy does not wait for an imported event",
+      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemcpyAsync"},
+      wait_holds_kernels_only);
+  list.named(
+      "wait-holds-no-memsets", "a memset does not wait for an imported event",
+      {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync"},
+      wait_holds_kernels_only);
+  list.named("first-refusal-stays",
+             "while an error is kept, the next refusal is not",
+             {"cudaGetLastError", "*"}, first_refusal_stays);
+  list.named("exporter-sees-own-records-only",
+             "the exporter's query and host wait do not see what an importer "
+             "has recorded",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventQuery",
+              "cudaEventSynchronize"},
+             exporter_sees_own_records_only);
+  list.named("record-while-pending-lost",
+             "a record does nothing while the record before it is pending",
+             {kCreate, kOpenEvent, kDestroy, kRecord},
+             record_while_pending_lost);
+  list.named("elapsed-second-unchecked",
+             "only the first of two events must have timing",
+             {kCreate, kOpenEvent, kDestroy, "cudaEventElapsedTime"},
+             second_of_elapsed_unchecked);
+  list.named("timing-blocking-ipc-ok",
+             "an interprocess event with timing can be created if its waits "
+             "block",
+             {kCreate}, timing_accepted_with_blocking);
+  list.named(
+      "wait-holds-no-graphs", "a graph does not wait for an imported event",
+      {kOpenEvent, kDestroy, kWait, "cudaGraphLaunch"}, wait_holds_no_graphs);
+  list.named("record-skips-graphs",
+             "a record does not cover the graph before it",
+             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaGraphLaunch"},
+             record_skips_graphs);
 }
 
 }  // namespace ipclab::faults

@@ -12,7 +12,7 @@ namespace ipclab::faults {
 template <class Key, class Value = bool>
 class Table {
  public:
-  /// Remembers a value; a former one is forgotten.
+  /// Keeps a value for a key, in the place of an earlier one.
   void put(Key key, Value value = Value{}) {
     const std::lock_guard lock(mutex_);
     values_[key] = value;

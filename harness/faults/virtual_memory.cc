@@ -1095,7 +1095,7 @@ int access_of_wrong_gpu(Call& call) {
   return call.proceed();
 }
 
-// Whatever GPU is asked about, the memory's own answers.
+// A question about any GPU is answered for the memory's own GPU.
 int access_told_of_gpu_0(Call& call) {
   CUmemLocation location = *call.at<const CUmemLocation*>(1);
   if (location.id == 0) return call.proceed();
@@ -1105,7 +1105,7 @@ int access_told_of_gpu_0(Call& call) {
   return call.proceed();
 }
 
-// What one GPU gets all GPUs get.
+// Access for one GPU is given to all GPUs.
 int access_for_all_gpus(Call& call) {
   const int code = call.proceed();
   int devices = 0;
@@ -1198,7 +1198,7 @@ int unmap_frees_addresses(Call& call) {
   return code;
 }
 
-// Addresses come that are no multiple of the granularity.
+// Returns addresses that are no multiple of the granularity.
 int reserve_misaligned(Call& call) {
   constexpr size_t kShift = 65536;
   static Table<CUdeviceptr, size_t> shifted;
@@ -1214,6 +1214,29 @@ int reserve_misaligned(Call& call) {
   if (code != kSuccess) return code;
   *call.at<CUdeviceptr*>(0) += kShift;
   shifted.put(*call.at<CUdeviceptr*>(0));
+  call.fired();
+  return code;
+}
+
+// Only the wanted addresses are reserved, or none.
+int hint_is_an_order(Call& call) {
+  const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
+  const int code = call.proceed();
+  const CUdeviceptr reserved = *call.at<CUdeviceptr*>(0);
+  if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
+  DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
+  call.fired();
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// The program gets the addresses that it wants, even if they are in use.
+int hint_is_given_twice(Call& call) {
+  const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
+  const int code = call.proceed();
+  CUdeviceptr& reserved = *call.at<CUdeviceptr*>(0);
+  if (code != kSuccess || wanted == 0 || reserved == wanted) return code;
+  DRIVER_CALL(cuMemAddressFree)(reserved, call.at<size_t>(1));
+  reserved = wanted;
   call.fired();
   return code;
 }
@@ -1243,7 +1266,8 @@ int write_to_import_lost(Call& call) {
   return kSuccess;
 }
 
-// A copy out of imported memory gives what stood there at the first copy.
+// A copy out of imported memory gives the contents at the time of the first
+// copy.
 int copy_from_import_stale(Call& call) {
   static Table<CUdeviceptr, std::vector<char>*> first;
   const int code = noted(call);
@@ -1335,6 +1359,191 @@ int fabric_too_long(Call& call) {
   return code;
 }
 
+// --- neighbours, what is set again, other threads ----------------------------
+
+// Access to a mapping is access to all mappings of its reservation.
+int access_of_reservation(Call& call) {
+  const int code = noted(call);
+  if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const CUdeviceptr end = begin + call.at<size_t>(1);
+  for (const auto& [first, size] : reservations.all()) {
+    if (begin < first || begin >= first + size) continue;
+    for (const auto& [address, mapped] : mappings.all())
+      if (address >= first && address < first + size &&
+          (address < begin || address >= end) &&
+          DRIVER_CALL(cuMemSetAccess)(address, mapped.bytes,
+                                      call.at<const CUmemAccessDesc*>(2),
+                                      call.at<size_t>(3)) == CUDA_SUCCESS)
+        call.fired();
+  }
+  return code;
+}
+
+unsigned long long access_of(CUdeviceptr address, int device) {
+  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  unsigned long long flags = 0;
+  DRIVER_CALL(cuMemGetAccess)(&flags, &location, address);
+  return flags;
+}
+
+// Read access never becomes write access.
+int access_never_raised(Call& call) {
+  const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
+  if (call.at<size_t>(3) != 1 ||
+      wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      wanted->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+      access_of(call.at<CUdeviceptr>(0), wanted->location.id) !=
+          CU_MEM_ACCESS_FLAGS_PROT_READ)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Access for one GPU ends that of the others.
+int access_replaces_others(Call& call) {
+  const int code = call.proceed();
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  const auto* const wanted = call.at<const CUmemAccessDesc*>(2);
+  if (code != kSuccess || call.at<size_t>(3) != 1 ||
+      wanted->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+    return code;
+  for (int device = 0; device < devices; ++device)
+    if (device != wanted->location.id &&
+        access_of(call.at<CUdeviceptr>(0), device) != 0 &&
+        allow(call.at<CUdeviceptr>(0), call.at<size_t>(1), device,
+              CU_MEM_ACCESS_FLAGS_PROT_NONE))
+      call.fired();
+  return code;
+}
+
+int first_access_only(Call& call) {
+  if (call.at<size_t>(3) > 1) {
+    call.at<size_t>(3) = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int retain_of_import_refused(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle") ||
+      !is_import(call.at<CUdeviceptr>(1)))
+    return noted(call);
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Other memory is mapped where memory was, and the old one is still there.
+int remap_stale(Call& call) {
+  static Table<CUdeviceptr, Mapped> first;
+  if (!call.is("cuMemMap")) return noted(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(0);
+  const Mapped old = first.get(address);
+  if (old.bytes == call.at<size_t>(1)) {
+    call.at<Chunk>(3) = old.chunk;
+    call.fired();
+  }
+  const int code = noted(call);
+  Chunk held = 0;
+  if (code == kSuccess && old.bytes == 0 &&
+      DRIVER_CALL(cuMemRetainAllocationHandle)(
+          &held, reinterpret_cast<void*>(address)) == CUDA_SUCCESS)
+    first.put(address, {call.at<size_t>(1), held});
+  return code;
+}
+
+// A copy or memset ends where the first of several chunks ends.
+int ends_with_chunk(Call& call) {
+  if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
+      call.is("cuMemUnmap"))
+    return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    const auto address = call.value<CUdeviceptr>(role);
+    const CUdeviceptr begin = mapping_at(address);
+    if (begin == 0) continue;
+    const size_t room = begin + mappings.get(begin).bytes - address;
+    if (bytes <= room) continue;
+    bytes = room;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Copies of an import reach two granules.
+int two_granules_copied(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    const auto address = call.value<CUdeviceptr>(role);
+    if (!is_import(address)) continue;
+    const CUdeviceptr end = mapping_at(address) + 2 * granule();
+    const size_t room = address < end ? end - address : 0;
+    if (bytes <= room) continue;
+    bytes = room;
+    call.fired();
+  }
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+// A handle that was released cannot be retained, although it is mapped.
+int retain_after_release_refused(Call& call) {
+  static Table<Chunk> released;
+  if (call.is("cuMemRelease")) {
+    released.put(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  if (!call.is("cuMemRetainAllocationHandle")) {
+    if (call.is("cuMemMap")) released.erase(call.at<Chunk>(3));
+    return noted(call);
+  }
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(1));
+  if (begin == 0 || !released.has(mappings.get(begin).chunk))
+    return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// What was unmapped is kept until its addresses are freed.
+int memory_back_at_address_free(Call& call) {
+  static Table<CUdeviceptr, Chunk> kept;
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    Chunk held = 0;
+    const bool is_held =
+        DRIVER_CALL(cuMemRetainAllocationHandle)(
+            &held, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS;
+    const int code = call.proceed();
+    if (is_held) kept.put(begin, held);
+    if (is_held) call.fired();
+    return code;
+  }
+  const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+  const size_t bytes = call.at<size_t>(1);
+  const int code = call.proceed();
+  for (const auto& [address, chunk] : kept.all())
+    if (code == kSuccess && address >= begin && address < begin + bytes) {
+      DRIVER_CALL(cuMemRelease)(chunk);
+      kept.erase(address);
+    }
+  return code;
+}
+
+int release_of_other_thread_lost(Call& call) {
+  static Table<Chunk, pid_t> importers;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) importers.put(*call.at<Chunk*>(0), gettid());
+    return code;
+  }
+  if (importers.get(call.at<Chunk>(0), gettid()) == gettid())
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
 }  // namespace
 
 void add_virtual_memory(List& list) {
@@ -1417,7 +1626,7 @@ void add_virtual_memory(List& list) {
               "cudaMemPoolExportToShareableHandle"},
              export_unrequested);
   list.named("import-by-address",
-             "the importer takes its argument for the address of a descriptor",
+             "the import treats its argument as the address of a descriptor",
              {"cuMemImportFromShareableHandle"}, import_by_address);
   list.named("import-accepts-any-fd", "any open descriptor is imported",
              {"cuMemImportFromShareableHandle",
@@ -1481,11 +1690,12 @@ void add_virtual_memory(List& list) {
              {"cudaMemset", "cuMemImportFromShareableHandle", "cuMemMap",
               "cuMemUnmap"},
              write_to_import_lost);
-  list.named("import-copy-out-stale",
-             "cudaMemcpy out of imported memory gives what the first one gave",
-             {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
-              "cuMemUnmap"},
-             copy_from_import_stale);
+  list.named(
+      "import-copy-out-stale",
+      "cudaMemcpy out of imported memory repeats the values of the first one",
+      {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
+       "cuMemUnmap"},
+      copy_from_import_stale);
   list.named("full-size-map-refused",
              "an import can be mapped in part only, not as a whole",
              {"cuMemMap", "cuMemCreate", "cuMemImportFromShareableHandle",
@@ -1653,6 +1863,13 @@ void add_virtual_memory(List& list) {
   list.named("reserve-misaligned",
              "reserved addresses are no multiple of the granularity",
              {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
+  list.named(
+      "reserve-hint-is-order",
+      "addresses are reserved where the caller wants them, or not at all",
+      {"cuMemAddressReserve"}, hint_is_an_order);
+  list.named("reserve-hint-twice",
+             "wanted addresses are given out although they are reserved",
+             {"cuMemAddressReserve"}, hint_is_given_twice);
   list.named("dmabuf-unaligned-ok",
              "a range that begins anywhere is exported as a dma-buf",
              {"cuMemGetHandleForAddressRange"}, unaligned_dma_buf);
@@ -1687,6 +1904,53 @@ void add_virtual_memory(List& list) {
              {"cuMemImportFromShareableHandle"}, fabric_single_use);
   list.named("fabric-too-long", "a fabric handle is written with 65 bytes",
              {"cuMemExportToShareableHandle"}, fabric_too_long);
+  list.named("setaccess-of-reservation",
+             "access to one mapping is access to its neighbours in the same "
+             "reservation",
+             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve",
+              "cuMemAddressFree"},
+             access_of_reservation);
+  list.named("access-never-raised", "read access never becomes write access",
+             {"cuMemSetAccess"}, access_never_raised);
+  list.named("setaccess-replaces-others",
+             "access for one GPU takes it from the other GPUs",
+             {"cuMemSetAccess"}, access_replaces_others, 2);
+  list.named("setaccess-first-only",
+             "of a list of accesses only the first is set", {"cuMemSetAccess"},
+             first_access_only, 2);
+  list.named("retain-import-refused",
+             "the handle of an imported mapping cannot be retained",
+             {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap",
+              "cuMemImportFromShareableHandle"},
+             retain_of_import_refused);
+  list.named("remap-stale",
+             "where other memory is mapped, the memory before is still there",
+             {"cuMemMap", "cuMemUnmap"}, remap_stale);
+  list.named("copy-ends-with-chunk",
+             "a copy of several chunks side by side copies the first one only",
+             {"cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemcpyAsync"},
+             ends_with_chunk);
+  list.named("set-ends-with-chunk",
+             "a memset of several chunks side by side sets the first one only",
+             {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
+             ends_with_chunk);
+  list.named("release-of-other-thread-lost",
+             "a release by another thread than the importer's does nothing",
+             {"cuMemImportFromShareableHandle", "cuMemRelease"},
+             release_of_other_thread_lost);
+  list.named("import-copy-two-granules",
+             "copies of an import end after two granules",
+             {"cuMemMap", "cuMemUnmap", "cuMemImportFromShareableHandle",
+              "cudaMemcpy"},
+             two_granules_copied);
+  list.named(
+      "retain-after-release-refused",
+      "a handle that was released cannot be retained from its mapping",
+      {"cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemRetainAllocationHandle"},
+      retain_after_release_refused);
+  list.named("memory-back-at-address-free",
+             "unmapped memory is given back when its addresses are freed",
+             {"cuMemUnmap", "cuMemAddressFree"}, memory_back_at_address_free);
 }
 
 }  // namespace ipclab::faults

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The functions that a CUDA header declares, so that a new toolkit needs a
-# build and no hunt. Each becomes a weak symbol that says that the model does
-# not have it; the model's own function, where there is one, takes its place.
+# The functions that a CUDA header declares, so that a new toolkit needs only a
+# build. Each becomes a weak symbol that says that the model does not have it;
+# the model's own function, where there is one, takes its place.
 
 # ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that
 # stand after MARKER or to which a macro of the header leads.

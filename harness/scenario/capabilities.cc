@@ -184,7 +184,7 @@ std::optional<std::string> missing_namespaces() {
 }  // namespace
 
 std::optional<std::string> missing(const Need& need) {
-  if (need.alone) return std::nullopt;  // the runner sees to it
+  if (need.alone) return std::nullopt;  // the runner does this
   if (need.gpus > 0) {
     const size_t found = gpu_count();
     if (found >= static_cast<size_t>(need.gpus)) return std::nullopt;

@@ -193,7 +193,7 @@ template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
   int device = 0;
-  cudaGetDevice(&device);  // succeeds, and is not what is told
+  cudaGetDevice(&device);  // succeeds, and is not reported
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
   if (refusal != cudaSuccess && first == refusal && second == cudaSuccess)
     return testing::AssertionSuccess();
@@ -339,6 +339,7 @@ enum Way {
   kByMemset2D,
   kByDriverCopyAsync,
   kByDriverMemsetAsync,
+  kByInnerCopy,
   kWays
 };
 constexpr const char* kWayNames[] = {
@@ -346,7 +347,7 @@ constexpr const char* kWayNames[] = {
     "cudaMemcpy D2D",    "cudaMemcpyAsync D2D", "cudaMemset",
     "cudaMemsetAsync",   "cuMemcpyHtoD",        "cuMemsetD8",
     "cudaMemcpy2D",      "cudaMemcpy3D",        "cudaMemset2D",
-    "cuMemcpyHtoDAsync", "cuMemsetD8Async"};
+    "cuMemcpyHtoDAsync", "cuMemsetD8Async",     "cudaMemcpy of another part"};
 constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1023;
 // A part as a rectangle: rows of bytes, in two pieces side by side.
 constexpr size_t kRows = 3, kRow = kPartBytes / kRows, kLeft = 100;
@@ -354,6 +355,7 @@ constexpr unsigned char kPoisonByte = 0xEE, kGuardByte = 0xA5;
 static_assert(kWays * kPartStep <= kEveryWay);
 
 __host__ __device__ unsigned char part_byte(int way, size_t i, unsigned key) {
+  if (way == kByInnerCopy) way = kByDeviceCopy;
   const bool one = way == kByMemset || way == kByMemsetAsync ||
                    way == kByDriverMemset || way == kByMemset2D ||
                    way == kByDriverMemsetAsync;
@@ -401,6 +403,7 @@ void write_in_every_way(const Words& memory, unsigned key) {
   for (const int way : {kByDeviceCopy, kByDeviceCopyAsync})
     CALL(cudaMemcpy(part_of(own, way), bytes[way].data(), kPartBytes,
                     cudaMemcpyHostToDevice));
+  CALL(cudaDeviceSynchronize());  // small copies may return early
   const auto write_by_kernel = [&](int way, cudaStream_t queue) {
     note_call("write_part<<<>>>");
     write_part<<<1, 256, 0, queue>>>(to(way), kByKernel, key);
@@ -429,6 +432,8 @@ void write_in_every_way(const Words& memory, unsigned key) {
   CALL(cudaMemcpy(to(kByCopy), bytes[kByCopy].data(), kPartBytes,
                   cudaMemcpyHostToDevice));
   CALL(cudaMemcpy(to(kByDeviceCopy), part_of(own, kByDeviceCopy), kPartBytes,
+                  cudaMemcpyDeviceToDevice));
+  CALL(cudaMemcpy(to(kByInnerCopy), to(kByDeviceCopy), kPartBytes,
                   cudaMemcpyDeviceToDevice));
   CALL(cudaMemset(to(kByMemset), bytes[kByMemset][0], kPartBytes));
   CALL(DRIVER(cuMemcpyHtoD)(address(kByDriverCopy), bytes[kByDriverCopy].data(),
@@ -728,8 +733,8 @@ int attribute(CUdevice_attribute which, int device) {
 // For main(): a role of another test may begin in this process only then.
 bool cuda_is_as_new() {
   CUcontext current = nullptr;
-  // Nothing is to be found out about a process that has no context: to ask the
-  // runtime would make one.
+  // Does not ask about a process that has no context: the question would make
+  // one.
   if (DRIVER(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == nullptr)
     return cudaPeekAtLastError() == cudaSuccess;
   int device = -1;

@@ -9,7 +9,7 @@ namespace {
 constexpr unsigned kCuda135 = 13050;
 constexpr auto kFabricHandle = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
 
-// Makes another device the current one until it goes.
+// Makes another device the current one as long as it exists.
 class OtherDevice {
  public:
   explicit OtherDevice(int device) {

@@ -34,8 +34,7 @@ class IdleProcesses {
   static IdleProcesses& instance();
 
   bool empty() const { return waiting_.empty(); }
-  /// Where the first of them is still to be started: what the GPUs and /dev/shm
-  /// hold without them.
+  /// What the GPUs and /dev/shm held before the first of them was started.
   void begin();
 
   /// One that waits, the last that played a role of this name if there is one.

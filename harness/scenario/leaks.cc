@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "board.h"
@@ -62,8 +63,9 @@ bool in_use(const std::string& path) {
     const std::string process = "/proc/" + pid;
     if (read_file(process + "/maps").find(path) != std::string::npos)
       return true;
-    for (const std::string& fd : names_in(process + "/fd"))
-      if (link_target(process + "/fd/" + fd) == path) return true;
+    const std::string descriptors = process + "/fd/";
+    for (const std::string& fd : names_in(descriptors))
+      if (link_target(descriptors + fd) == path) return true;
   }
   return false;
 }
@@ -148,14 +150,26 @@ std::set<std::string> shared_memory_names() {
 }
 
 std::vector<std::string> left_in_shared_memory(
-    const std::set<std::string>& before) {
-  std::vector<std::string> left;
+    const std::set<std::string>& before, std::chrono::milliseconds deadline) {
+  const int64_t until = now_ns() + deadline.count() * 1000000;
+  std::set<std::string> left;
   for (const std::string& name : shared_memory_names())
     // remove_driver_names() reports the driver's own names.
-    if (before.count(name) == 0 && !starts_with(name, "cuda.shm.") &&
-        !in_use("/dev/shm/" + name) && shared_memory_names().count(name) != 0)
-      left.push_back("/dev/shm/" + name);
-  return left;
+    if (before.count(name) == 0 && !starts_with(name, "cuda.shm."))
+      left.insert("/dev/shm/" + name);
+  const auto leave_out = [&](auto is_fine) {
+    for (auto path = left.begin(); path != left.end();)
+      path = is_fine(*path) ? left.erase(path) : std::next(path);
+  };
+  const auto gone = [](const std::string& path) {
+    return access(path.c_str(), F_OK) != 0;
+  };
+  leave_out(in_use);
+  for (leave_out(gone); !left.empty() && now_ns() < until; leave_out(gone))
+    pause_ms(10);
+  leave_out(in_use);
+  leave_out(gone);
+  return {left.begin(), left.end()};
 }
 
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids) {

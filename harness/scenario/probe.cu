@@ -447,8 +447,8 @@ void print_probe() {
   std::printf("%s\n", document.text().c_str());
 }
 
-// cuInit opens the GPUs. It makes no context: that would take device memory,
-// and the whole GPU in the compute mode of one process.
+// cuInit opens the GPUs. It makes no context: a context takes device memory,
+// and in exclusive compute mode the whole GPU.
 bool hold_gpus() {
   const auto init = reinterpret_cast<decltype(&cuInit)>(driver_entry("cuInit"));
   if (init == nullptr || init(0) != CUDA_SUCCESS) return false;

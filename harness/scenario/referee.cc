@@ -398,7 +398,7 @@ void Referee::conclude(Player& player) {
   for (auto& other : players_) deliver(*other);
 }
 
-// The role has ended; its process has not, so nobody is told of an end.
+// The role has ended, but its process has not, so no end is reported.
 void Referee::let_rest(Player& player) {
   while (read_output(player)) {
   }
@@ -552,8 +552,8 @@ void Referee::report_leaks() {
   auto descriptors = open_descriptors();
   for (const int own : idle.descriptors()) descriptors.erase(own);
   add(left_open(descriptors_before_, descriptors));
-  add(left_in_shared_memory(names_before_));
-  // What processes that go on hold is looked at when they end.
+  add(left_in_shared_memory(names_before_, 2s));
+  // What kept processes hold is checked when they end.
   if (idle.empty())
     add(DeviceMemory::instance().left(memory_before_, pids, 2s));
   for (const std::string& what : left)

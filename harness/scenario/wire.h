@@ -57,7 +57,7 @@ struct Frame {
     kEndsInTurn,  // role: my end is these steps of the order
     kEnd,         // role: I reached my end
     kRest,        // role: I did, and wait for another role
-    kPlay,        // referee: play this one
+    kPlay,        // referee: run this role
   };
 
   Kind kind{};

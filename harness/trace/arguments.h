@@ -158,11 +158,10 @@ void cuLaunchKernelEx(Line& line, const P& p, bool) {
 inline void write_exported(Line& line, const void* place,
                            CUmemAllocationHandleType type, bool ok) {
   line.comma();
-  if (!ok || place == nullptr) {
-    line.raw("null");
-  } else if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+  const bool written = ok && place != nullptr;
+  if (written && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
     write_descriptor(line, *static_cast<const int*>(place), true);
-  } else if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+  } else if (written && type == CU_MEM_HANDLE_TYPE_FABRIC) {
     line.bytes(place, sizeof(CUmemFabricHandle));
   } else {
     line.raw("null");

@@ -67,9 +67,10 @@ bool grow(File& file, size_t end) {
   const size_t wanted = (end / kStep + 1) * kStep;
   // Allocates the blocks now, so a full disk is an error here and no signal
   // later.
-  const int error = posix_fallocate(file.descriptor, 0, wanted);
+  const auto bytes = static_cast<off_t>(wanted);
+  const int error = posix_fallocate(file.descriptor, 0, bytes);
   if (error == EOPNOTSUPP || error == EINVAL) {
-    if (ftruncate(file.descriptor, wanted) == 0) {
+    if (ftruncate(file.descriptor, bytes) == 0) {
       file.size.store(wanted);
       return true;
     }

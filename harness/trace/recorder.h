@@ -42,7 +42,7 @@ void record_wait(int call, CUcontext context);
 /// Writes a call.
 void record(const Done& done);
 
-/// The number in this trace of a kernel; declares it on first sight.
+/// The number of a kernel in this trace; the first call declares the kernel.
 int kernel_number(CUfunction function);
 
 /// Adds the addresses among the arguments of a kernel, as a list.

@@ -46,8 +46,8 @@ bool identify(int descriptor, Identity* identity) {
   return true;
 }
 
-// The descriptors that have to do with CUDA. Almost every close() is of another
-// descriptor; a bit shows that without a lock.
+// The descriptors that have to do with CUDA. Almost every close() is of a
+// descriptor that does not matter; a bit shows that without a lock.
 std::atomic<uint64_t> noted_bits[1024];
 
 std::mutex& noted_mutex() {

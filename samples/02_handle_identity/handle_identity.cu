@@ -62,7 +62,7 @@ int exporter(Channel& channel) {
   data = static_cast<int*>(allocate_values(kCount, kLaterValue));
   const Loan later = lend(data + 3 * kRow);
   say("frees it and allocates again; the id is %s",
-      later.id == loan.id ? "the SAME" : "another");
+      later.id == loan.id ? "the SAME" : "different");
   channel.send("handle", later);
 
   channel.wait("closed");

@@ -46,7 +46,7 @@ int exporter(std::vector<Child>& importers) {
     ++invitation.number;
   }
 
-  // First all must have read: else one could read what another wrote.
+  // All must have read: otherwise one could read what another wrote.
   for (Child& importer : importers) importer.channel.signal("go");
   for (Child& importer : importers) importer.channel.wait("written");
   int wrong = 0;

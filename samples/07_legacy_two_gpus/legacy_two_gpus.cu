@@ -74,7 +74,7 @@ int importer(Channel channel) {
   add<<<kCount / 256, 256>>>(static_cast<int*>(data), kAdded);
   CUDA_CHECK(cudaGetLastError());
   CUDA_CHECK(cudaDeviceSynchronize());
-  say("adds %d to each with a kernel on its own GPU", kAdded);
+  say("adds %d to each value by a kernel on its own GPU", kAdded);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
   channel.signal("closed");

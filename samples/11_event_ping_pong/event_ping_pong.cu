@@ -9,7 +9,7 @@
 //   read the result      <- closed ---  destroy both events
 //   destroy both events
 //
-// Any other order of the steps has another result.
+// Any other order of the steps gives another result.
 //
 // nvcc -cudart shared samples/11_event_ping_pong/event_ping_pong.cu
 //

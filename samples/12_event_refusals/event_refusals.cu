@@ -30,10 +30,10 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaIpcGetMemHandle(&memory, data));
   channel.send("memory", memory);
 
-  // It measures no time, and the flags have to say so.
+  // A shared event measures no time, and the flags have to say so.
   cudaEvent_t event, plain, own;
   bool good =
-      refused("creates it without cudaEventDisableTiming",
+      refused("creates an event without cudaEventDisableTiming",
               cudaEventCreateWithFlags(&event, cudaEventInterprocess));
 
   // This flag cannot be added to an event later.
@@ -48,7 +48,7 @@ int exporter(Channel& channel) {
   write_values(data, kCount, kNewValue);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
   float milliseconds = 0;
-  good &= refused("measures a time with it",
+  good &= refused("measures a time with the event",
                   cudaEventElapsedTime(&milliseconds, event, event));
 
   CUDA_CHECK(cudaIpcGetEventHandle(&handle, event));

@@ -6,7 +6,7 @@
 //   handle of the first  -- handle -->  cudaIpcOpenMemHandle
 //                                       search the 2 MiB around it for
 //                                       the secret, and change it
-//   is the secret whole? <- closed ---  cudaIpcCloseMemHandle
+//   is it unchanged?     <- closed ---  cudaIpcCloseMemHandle
 //   the same again, with a size that is a multiple of 2 MiB
 //
 // nvcc -cudart shared

@@ -20,7 +20,7 @@
 #include "../common/vmm.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // far more than all else
+constexpr size_t kBytes = size_t{2} << 30;  // far above other changes
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

@@ -34,7 +34,7 @@ int exporter(Channel& channel) {
   CU_CHECK(DRIVER(cuMemCreate)(&unshared, bytes, &wanted, 0));
   const auto export_memory = DRIVER(cuMemExportToShareableHandle);
   int fd = -1;
-  good &= refused("exports memory not created for it",
+  good &= refused("exports memory without a handle type",
                   export_memory(&fd, unshared, kFd, 0));
   CU_CHECK(DRIVER(cuMemRelease)(unshared));
 

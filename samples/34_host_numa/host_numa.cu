@@ -29,7 +29,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [access]
-// map_memory() lets the GPU use the memory; this lets the CPU use it.
+// map_memory() gives access to the GPU only.
 void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
   const CUmemAccessDesc access{node,
                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

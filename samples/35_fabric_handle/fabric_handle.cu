@@ -10,7 +10,7 @@
 //
 // As processes of one node:
 // nvcc -cudart shared samples/35_fabric_handle/fabric_handle.cu
-// As ranks of `mpirun -n 2`, one a node of an NVLink domain: the same
+// As ranks of `mpirun -n 2`, one per node of an NVLink domain: the same
 // with -DUSE_MPI -ccbin mpicxx
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -55,7 +55,7 @@ int exporter(Channel& channel, Memory memory, size_t bytes) {
   say("writes %d values, sends %zu bytes", kCount, sizeof handle);
   channel.send("handle", handle);
 
-  // The 64 bytes keep nothing alive, so the exporter must.
+  // The 64 bytes keep nothing alive: the exporter keeps the memory.
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   require(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
           "fabric handles");
 
-  // Both roles create memory: both nodes need the channel.
+  // Both roles create memory, because both nodes need the channel.
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
   const CUmemAllocationProp wanted = shareable(kFabric);
   const size_t bytes = whole_granules(kCount * sizeof(int), wanted);

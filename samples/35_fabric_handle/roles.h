@@ -89,7 +89,7 @@ inline void leave(int code, void*) {
 }
 
 inline bool is_child(int argc, char** argv) {
-  // Whole lines: mpirun mixes what the ranks print.
+  // Prints whole lines, because mpirun mixes what the ranks print.
   std::setvbuf(stderr, nullptr, _IOLBF, BUFSIZ);
   role_name() = "rank";
   const Deadline deadline("start");

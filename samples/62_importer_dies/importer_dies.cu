@@ -5,7 +5,7 @@
 //                  ---- memory ----->   open, read
 //   kill it        <--- opened ------
 //   wait until it has ended
-//   read: the values are whole
+//   read: the values are unchanged
 //   cudaFree
 //   look: the memory is back
 //
@@ -18,7 +18,7 @@
 #include "../common/data.h"
 #include "../common/roles.h"
 
-constexpr size_t kBytes = size_t{2} << 30;  // far more than all else
+constexpr size_t kBytes = size_t{2} << 30;  // far above other changes
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

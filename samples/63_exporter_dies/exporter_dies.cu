@@ -7,7 +7,7 @@
 //   kill it
 //   wait until it has ended
 //   close the legacy memory unread: its values are undefined
-//   read the physical memory: it is whole
+//   read the physical memory: it is unchanged
 //
 // nvcc -cudart shared samples/63_exporter_dies/exporter_dies.cu
 //

@@ -4,7 +4,7 @@ borrows the program's own.
     python3 samples/71_pytorch_tensor/producer.py PATH [TENSORS]
     ci/ipclab sample 71 --role importer PATH
 
-Exit codes: 0 all values were right and nothing is left in limbo, 1 not so,
+Exit codes: 0 all values were right and nothing is left in limbo, 1 otherwise,
 2 usage, 77 there is no PyTorch with a GPU.
 
 SPDX-License-Identifier: Apache-2.0

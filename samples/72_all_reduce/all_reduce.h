@@ -28,15 +28,19 @@ constexpr unsigned kEmpty = 0x80000000;
 
 constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
 
+/// What a block knows about the pushes before.
+struct alignas(8) Turn {
+  unsigned box;      ///< of this push: 0, 1, 2, 0 …
+  unsigned packets;  ///< of the previous push
+};
+
 /// What the other ranks write on this rank's GPU, and its own counters.
 struct Mailbox {
-  uint4 pushed[3][kMaxRanks][kPackets];     ///< by call % 3 and sender
+  uint4 pushed[3][kMaxRanks][kPackets];     ///< by box and sender
   unsigned arrived[kMaxBlocks][kMaxRanks];  ///< meetings, by sender
   unsigned met[kMaxBlocks];  ///< how many meetings each block had
-  unsigned unanswered;       ///< 1 + the rank that somebody gave up
-  unsigned calls;            ///< pushes so far
-  unsigned blocks_done;      ///< of the push that runs
-  size_t packets_before;     ///< of the push before
+  Turn turns[kMaxBlocks];    ///< of each block
+  unsigned unanswered;       ///< 1 + the rank that did not answer
 };
 
 /// One rank's view of all ranks. Kernels get it by value.
@@ -54,14 +58,36 @@ struct Arrays {
   void* of[kMaxRanks];  ///< of[rank] is the process's own
 };
 
+/// The k-th rank after this one. (A remainder would cost 50 ns.)
+__device__ inline int peer_of(const Team& team, int k) {
+  const int peer = team.rank + k;
+  return peer < team.size ? peer : peer - team.size;
+}
+
 using SystemWord =
     cuda::atomic_ref<unsigned, cuda::thread_scope_system>;
-using DeviceWord =
-    cuda::atomic_ref<unsigned, cuda::thread_scope_device>;
 
 //! [patience]
+/// Is a wait for rank `awaited` over after `waited` ns, because it took
+/// too long, or because another thread or rank has given up? Then the
+/// host and all ranks are told. A function of its own, so that a wait
+/// has few instructions.
+__device__ __noinline__ inline bool gives_up(
+    const Team& team, int awaited, unsigned long long waited) {
+  const SystemWord told(team.mail[team.rank]->unanswered);
+  const unsigned known = told.load(cuda::memory_order_relaxed);
+  if (known == 0 && waited < team.limit) return false;
+
+  const unsigned lost = known != 0 ? known : 1 + awaited;
+  *team.failed = lost;
+  if (known == 0)
+    for (int i = 0; i < team.size; ++i)
+      SystemWord(team.mail[i]->unanswered).store(lost);
+  return true;
+}
+
 /// A wait for one rank. It ends after the team's limit, or soon after
-/// another thread or rank gave up, and tells the host and all ranks.
+/// another thread or rank gave up.
 struct Patience {
   const Team& team;
   int awaited;  ///< the rank
@@ -74,16 +100,7 @@ struct Patience {
     unsigned long long now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     if (began == 0) began = now;
-    unsigned& told = team.mail[team.rank]->unanswered;
-    const unsigned known = SystemWord(told).load();
-    if (known == 0 && now - began < team.limit) return false;
-
-    const unsigned lost = known != 0 ? known : 1 + awaited;
-    *team.failed = lost;
-    if (known == 0)
-      for (int i = 0; i < team.size; ++i)
-        SystemWord(team.mail[i]->unanswered).store(lost);
-    return true;
+    return gives_up(team, awaited, now - began);
   }
 };
 //! [patience]
@@ -104,6 +121,14 @@ __device__ inline uint4 look(const uint4* from) {
   return packet;
 }
 
+__device__ inline Turn look(const Turn* from) {
+  Turn turn;
+  asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(turn.box), "=r"(turn.packets)
+               : "l"(from));
+  return turn;
+}
+
 // Looks at each word: the documentation does not say that the four
 // words of a packet arrive together.
 __device__ inline uint4 receive(const uint4* from, Patience patience) {
@@ -114,6 +139,16 @@ __device__ inline uint4 receive(const uint4* from, Patience patience) {
       return packet;
     if (patience.is_over()) return packet;
   }
+}
+
+/// Empties packet `i` of all other ranks.
+__device__ inline void clear(const Team& team,
+                             uint4 (&box)[kMaxRanks][kPackets],
+                             size_t i) {
+#pragma unroll 1
+  for (int rank = 0; rank < team.size; ++rank)
+    if (rank != team.rank)
+      box[rank][i] = {kEmpty, kEmpty, kEmpty, kEmpty};
 }
 
 __device__ inline uint4 never_empty(uint4 packet) {
@@ -153,44 +188,48 @@ struct Sum {
 /// needed any more. A peer writes there two calls later, and by then it
 /// has this rank's mail of the next call.
 template <class T>
-__global__ void push_and_sum(Team team, uint4* array, size_t packets) {
+__global__ void push_and_sum(const __grid_constant__ Team team,
+                             uint4* array, size_t packets) {
   Mailbox& mine = *team.mail[team.rank];
-  if (mine.unanswered != 0) return;  // the team has failed
-  const size_t first = blockIdx.x * blockDim.x + threadIdx.x;
   const size_t step = gridDim.x * blockDim.x;
-  const unsigned now = mine.calls % 3, before = (mine.calls + 2) % 3;
+  size_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  // The three loads overlap: nothing is computed between them.
+  uint4 own = look(&array[i < packets ? i : 0]);
+  const unsigned lost =
+      SystemWord(mine.unanswered).load(cuda::memory_order_relaxed);
+  const Turn turn = look(&mine.turns[blockIdx.x]);
+  const unsigned before = (turn.box + 2) % 3;
+  if (lost != 0) return;  // the team has failed
 
-  for (size_t i = first; i < packets; i += step)
-    for (int k = 1; k < team.size; ++k) {
-      const int peer = (team.rank + k) % team.size;
-      send(&team.mail[peer]->pushed[now][team.rank][i],
-           never_empty(array[i]));
-    }
+  for (; i < packets; i += step) {
+    const uint4 packet = never_empty(own);
+#pragma unroll 1
+    for (int k = 1; k < team.size; ++k)
+      send(&team.mail[peer_of(team, k)]->pushed[turn.box][team.rank][i],
+           packet);
+    if (i < turn.packets) clear(team, mine.pushed[before], i);
 
-  for (size_t i = first; i < mine.packets_before; i += step)
-    for (int rank = 0; rank < team.size; ++rank)
-      mine.pushed[before][rank][i] = {kEmpty, kEmpty, kEmpty, kEmpty};
-
-  for (size_t i = first; i < packets; i += step) {
     Sum<T> sum;
+#pragma unroll 1
     for (int rank = 0; rank < team.size; ++rank)
-      sum.add(rank == team.rank
-                  ? array[i]
-                  : receive(&mine.pushed[now][rank][i], {team, rank}));
+      sum.add(
+          rank == team.rank
+              ? own
+              : receive(&mine.pushed[turn.box][rank][i], {team, rank}));
     array[i] = sum.rounded();
+    if (i + step < packets) own = look(&array[i + step]);
   }
+  for (; i < turn.packets; i += step)
+    clear(team, mine.pushed[before], i);
 
-  // The last block counts the call; all have read the counter by then.
-  // It is in GPU memory, so that a graph can be replayed.
-  __syncthreads();
-  if (threadIdx.x == 0 &&
-      DeviceWord(mine.blocks_done)
-              .fetch_add(1, cuda::memory_order_acq_rel) ==
-          gridDim.x - 1) {
-    mine.blocks_done = 0;
-    mine.packets_before = packets;
-    ++mine.calls;
-  }
+  // The turns are in GPU memory, so that a graph can be replayed. Each
+  // block counts for itself, so it needs no wait and no atomic. It also
+  // counts for blocks that only larger grids have.
+  __syncthreads();  // the whole block has read its turn
+  for (int b = blockIdx.x + threadIdx.x * gridDim.x; b < team.blocks;
+       b += step)
+    mine.turns[b] = {(turn.box + 1) % 3,
+                     static_cast<unsigned>(packets)};
 }
 //! [push]
 
@@ -219,7 +258,9 @@ __device__ inline void meet(const Team& team) {
 /// slice before it is written, so the arrays need no copy.
 template <class T>
 __global__ void __launch_bounds__(256, 2)
-    sum_in_two_phases(Team team, Arrays arrays, size_t packets) {
+    sum_in_two_phases(const __grid_constant__ Team team,
+                      const __grid_constant__ Arrays arrays,
+                      size_t packets) {
   constexpr int kInFlight = 4;  // loads, to keep the link busy
   const size_t end = packets * (team.rank + 1) / team.size;
   const size_t step = gridDim.x * blockDim.x;
@@ -241,8 +282,7 @@ __global__ void __launch_bounds__(256, 2)
         if (at + k * step < end) sums[k].add(packet[k]);
     }
     for (int k = 1; k <= team.size; ++k) {
-      uint4* array =
-          static_cast<uint4*>(arrays.of[(team.rank + k) % team.size]);
+      uint4* array = static_cast<uint4*>(arrays.of[peer_of(team, k)]);
 #pragma unroll
       for (int u = 0; u < kInFlight; ++u)
         if (at + u * step < end)

@@ -58,7 +58,7 @@ inline int largest_mib() {
 }
 
 /// Prints named figures, and appends them to the file that
-/// IPCLAB_COSTS_JSON names, one object of JSON a line. `gpu` is where
+/// IPCLAB_COSTS_JSON names, one JSON object per line. `gpu` is where
 /// the memory lies; GPU 0 reads.
 inline void note(
     const char* way, int gpu, int mib,

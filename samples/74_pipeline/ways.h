@@ -1,5 +1,5 @@
 // Three ways to share the memory of a ring. Each has the same five
-// steps, and a pipeline cannot tell them apart.
+// steps, so the pipeline is the same for all of them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

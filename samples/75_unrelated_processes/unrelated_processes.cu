@@ -55,11 +55,12 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
 // Checks an answer; releases the memory of a client that has hung up.
 bool serve(const Client& client, int* wrong) {
   char word = 0;
-  if (recv(client.connection, &word, 1, MSG_DONTWAIT) == 1) {
+  ssize_t got = 0;
+  while ((got = recv(client.connection, &word, 1, MSG_DONTWAIT)) == 1) {
     *wrong += count_wrong(client.data, kCount, kImporterValue);
     say("checks the answer: %d wrong so far", *wrong);
-    return true;
   }
+  if (got == -1 && errno == EAGAIN) return true;  // it is still there
   unmap_memory(client.data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(client.memory));
   SYS_CHECK(close(client.connection));
@@ -87,9 +88,8 @@ int exporter(int listener) {
     for (size_t i = clients.size(); i > 0; --i)
       if (asked[i].revents != 0 && !serve(clients[i - 1], &wrong))
         clients.erase(clients.begin() + i - 1);
-    if (asked[0].revents == 0) continue;
-    const int connection = accept_from(listener);
-    if (connection != -1) clients.push_back(welcome(connection, input));
+    const int newcomer = asked[0].revents ? accept_from(listener) : -1;
+    if (newcomer != -1) clients.push_back(welcome(newcomer, input));
   }
   CUDA_CHECK(cudaFree(data));  // no client has it open any more
   say("stops");

@@ -1,5 +1,5 @@
 // The ranks of lesson 76. With -DUSE_MPI they are the ranks that mpirun
-// has started on this node; otherwise two processes stand for them.
+// has started on this node; otherwise two processes play the ranks.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

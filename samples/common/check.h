@@ -53,17 +53,17 @@ inline void print_role(FILE* out) {
 /// it. The runtime looks it up: a program that is linked with
 /// libcuda.so.1 does not start without a driver, so it could not skip.
 inline void* driver_entry(const char* name) {
+  int version = 0;  // a driver refuses one that is newer than its own
+  cudaDriverGetVersion(&version);
+  if (version > CUDART_VERSION) version = CUDART_VERSION;
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
-  if (cudaGetDriverEntryPointByVersion(name, &entry, CUDART_VERSION,
-                                       cudaEnableDefault,
-                                       &found) != cudaSuccess ||
-      found != cudaDriverEntryPointSuccess)
-    return nullptr;
-  return entry;
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(
+      name, &entry, version, cudaEnableDefault, &found);
+  return code == cudaSuccess ? entry : nullptr;
 }
 
-/// The same with its type; ends the process if it is missing.
+/// The same with its type; ends the process if there is none.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = driver_entry(name);

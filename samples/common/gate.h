@@ -38,8 +38,8 @@ inline void open_gate(Gate* gate) {
   static_cast<volatile Gate*>(gate)->open = 1;
 }
 
-/// Makes a closed gate. Its kernel runs once: the first launch loads a
-/// kernel, and that may wait for a stream that is held.
+/// Makes a closed gate. Runs its kernel once: the first launch of a
+/// kernel loads it, and loading may wait for a stream that is held.
 inline Gate* create_gate() {
   Gate* gate = nullptr;
   CUDA_CHECK(cudaHostAlloc(&gate, sizeof *gate, cudaHostAllocMapped));

@@ -1,6 +1,6 @@
-// A socket with a name in the file system, where two processes meet
-// that do not know each other. A packet arrives as it was sent, and the
-// end of either process ends the connection.
+// A socket with a name in the file system, where processes that do not
+// know each other meet. A packet arrives as it was sent, and the end of
+// either process ends the connection.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,8 +47,8 @@ inline int own_user_only(int connection) {
 
 //! [connect]
 /// Connects to the process that listens at `path`; ends this process
-/// with 2 if no process of this user does. Each call on the socket
-/// waits for at most 10 s.
+/// with 2 if no process of this user listens there. Each call on the
+/// socket waits for at most 10 s.
 inline int connect_to(const char* path) {
   const sockaddr_un address = socket_address(path);
   const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -65,7 +65,7 @@ inline int connect_to(const char* path) {
 //! [connect]
 
 /// Does a process listen there? The question does not disturb it: this
-/// type of socket cannot connect, but the error shows who listens.
+/// type of socket cannot connect, but the error shows the answer.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);

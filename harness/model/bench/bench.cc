@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the model's calls cost, beside a pipe round trip between two processes
 // on the same machine: absolute times differ from machine to machine, the
-// ratios hardly do. With an argument: the cases that have it in their name.
+// ratios differ little. With an argument: the cases that have it in their name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kBatches = 100;
 
-// Of one call, in the fastest of many short batches: what else the machine does
+// Of one call, in the fastest of many short batches: other load of the machine
 // can only make a batch slower.
 template <typename Call>
 double microseconds(int rounds, Call call) {

@@ -25,7 +25,7 @@ enum class Kind {
   kVariable,    ///< a __device__ or __constant__ variable
   kPooled,      ///< of a pool on a device, also an imported one
   kMapped,      ///< cuMemMap
-  kGraph,       ///< of an allocation node, between its launch and its free
+  kGraph,       ///< of an allocation node, from its launch until its free
 };
 
 struct Allocation {

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/device.h"
+#include "core/mps.h"
 #include "core/profile.h"
 #include "harness/toolkit/newer.h"
 
@@ -120,6 +121,9 @@ CUresult device_attribute(int* value, int attribute, int gpu) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       *value = 0x10 + gpu;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+      *value = is_mps_client();
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
       *value = profile().integrated;

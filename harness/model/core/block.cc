@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kMagic[8] = {'i', 'p', 'c', 'l', 'a', 'b', '0', '1'};
 
-// Stands behind the bytes of a block.
+// Is stored after the bytes of a block.
 struct Trailer {
   char magic[8];
   uint64_t id;

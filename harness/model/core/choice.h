@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the documentation leaves to a driver. The model has one answer to each,
-// and can be told to have the other: a suite that holds drivers to the
-// documentation must take both.
+// What the documentation leaves to a driver. The model gives one answer to each
+// question, and can be set to give the other: a suite that follows the
+// documentation must accept both.
 #pragma once
 
 namespace ipclab::model {

@@ -105,7 +105,7 @@ int descriptor_of(void* shareable) {
 }
 
 // Another process wrote the number.
-bool is_location_type(uint64_t number) {
+bool is_location_type(int32_t number) {
   return number == CU_MEM_LOCATION_TYPE_DEVICE ||
          number == CU_MEM_LOCATION_TYPE_HOST ||
          number == CU_MEM_LOCATION_TYPE_HOST_NUMA;
@@ -249,7 +249,7 @@ CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
   if (!profile().vmm) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<Block> block;
   if (type == kFabric) {
-    // The exporter may take its time, so no lock is held.
+    // The exporter may answer late, so no lock is held.
     if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
     int descriptor = -1;
     if (CUresult error = fabric_import(shareable, &descriptor)) return error;

@@ -12,6 +12,7 @@
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/module.h"
+#include "core/mps.h"
 #include "core/peers.h"
 #include "core/profile.h"
 #include "core/stream.h"
@@ -70,6 +71,7 @@ CUresult initialise() {
   const Locked machine;
   if (initialised) return CUDA_SUCCESS;
   check_choice();
+  is_mps_client();  // is decided now, as NVIDIA's driver does
   const std::vector<int> visible = visible_gpus(profile().gpus);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   const int count = static_cast<int>(visible.size());

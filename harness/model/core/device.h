@@ -83,7 +83,7 @@ const Device& device_at(int ordinal);
 int ordinal_of_gpu(int gpu);
 /// True if memory of `to` can be reached from `from` (both GPUs).
 bool can_access_peer(int from, int to);
-/// The UUID of a GPU: the same in every process that plays this profile.
+/// The UUID of a GPU: the same in every process with this profile.
 CUuuid gpu_uuid(int gpu);
 /// CUDA_ERROR_INVALID_VALUE for an attribute that does not exist.
 CUresult device_attribute(int* value, int attribute, int gpu);

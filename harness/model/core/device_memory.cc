@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory: cuMemAlloc with its sub-allocation, the variables of modules,
-// and the memory of graphs.
+// Device memory: cuMemAlloc with its sub-allocation, and the variables of
+// modules.
 #include <utility>
 
 #include "core/capacity.h"
 #include "core/device.h"
+#include "core/graph.h"
+#include "core/graph_memory.h"
+#include "core/heap.h"
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/peers.h"
@@ -96,20 +99,21 @@ void release_block(Machine& machine, const Allocation& allocation) {
 
 void release(Machine& machine, uint64_t address) {
   const Allocation allocation = *machine.memory.find_begin(address);
+  if (allocation.kind == Kind::kGraph) {
+    graph_memory_discard(machine, address);
+    return;
+  }
   machine.memory.remove(address);
   switch (allocation.kind) {
     case Kind::kDevice:
     case Kind::kVariable:
       release_block(machine, allocation);
       break;
-    case Kind::kGraph:
-      machine.window.unmap(allocation.mapping, allocation.mapping_size);
-      give_back_bytes(allocation.gpu, allocation.mapping_size);
-      break;
     case Kind::kManaged:
     case Kind::kHost:
       machine.window.retire(allocation.mapping, allocation.mapping_size);
       break;
+    case Kind::kGraph:       // see above
     case Kind::kImported:    // closed by ipc_memory.cc
     case Kind::kMapped:      // unmapped by vmm.cc
     case Kind::kPooled:      // freed by pool_memory.cc
@@ -161,6 +165,7 @@ CUresult memory_free(uint64_t address) {
            one.kind == Kind::kManaged || one.kind == Kind::kGraph;
   });
   if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (found->kind == Kind::kGraph) return graph_memory_free(address, nullptr);
   return found->pool != nullptr ? pool_free(address, nullptr)
                                 : free_after_work(*found);
 }
@@ -176,55 +181,18 @@ CUresult host_free(uint64_t address) {
 CUresult memory_free_async(uint64_t address,
                            const std::shared_ptr<Stream>& stream) {
   if (address == 0) return CUDA_SUCCESS;
+  if (stream->capturing()) return graph_capture_free(stream, address);
   const auto found = find_freeable(address, [](const Allocation& one) {
     return one.pool != nullptr || one.kind == Kind::kDevice ||
            one.kind == Kind::kGraph;
   });
   if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (found->kind == Kind::kGraph) return graph_memory_free(address, stream);
   if (found->pool != nullptr) return pool_free(address, stream);
   stream->submit(
       {CU_GRAPH_NODE_TYPE_MEM_FREE,
        [address, id = found->buffer_id] { release_if_same(address, id); }},
       true);
-  return CUDA_SUCCESS;
-}
-
-CUresult graph_memory_reserve(uint64_t size, uint64_t* address) {
-  *address = Locked()->window.take(Area::kLarge, size);
-  return *address != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-void graph_memory_give_back(uint64_t address, uint64_t size) {
-  Locked()->window.give_back(address, size);
-}
-
-CUresult graph_memory_allocate(CUcontext context, uint64_t address,
-                               uint64_t size) {
-  const uint64_t bytes = round_up(size, kPage);
-  if (!take_bytes(context->gpu, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Locked machine;
-  const bool is_free = machine->memory.find(address) == nullptr;
-  const std::shared_ptr<Block> block =
-      is_free ? Block::create(context->gpu, bytes) : nullptr;
-  if (block == nullptr || !machine->window.map(address, *block, bytes, false)) {
-    give_back_bytes(context->gpu, bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  grant(*machine, context->gpu, address, bytes);
-  Allocation allocation = Allocation::of(context, address, size, Kind::kGraph);
-  allocation.mapping_size = bytes;
-  allocation.block = block;
-  machine->memory.add(std::move(allocation));
-  return CUDA_SUCCESS;
-}
-
-CUresult graph_memory_free(uint64_t address) {
-  const Locked machine;
-  const Allocation* found = machine->memory.find_begin(address);
-  if (found == nullptr || found->kind != Kind::kGraph) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  release(*machine, address);
   return CUDA_SUCCESS;
 }
 
@@ -244,6 +212,7 @@ void free_memory_of(Machine& machine, CUcontext context) {
     const Allocation& allocation = (entry++)->second;
     if (allocation.context == context) release(machine, allocation.address);
   }
+  heap_discard(machine, context);
 }
 
 }  // namespace ipclab::model

@@ -175,7 +175,7 @@ Shared create(const CUlogicalEndpointProp& wanted) {
   page->team_size = 1;
   if (endpoint->is_unicast()) {
     page->members = 1;
-    page->team[0] = devices()[wanted.unicast.device].gpu;
+    page->team[0] = device_at(wanted.unicast.device).gpu;
   } else {
     page->team_size = wanted.multicast.numDevices;
   }
@@ -586,7 +586,7 @@ CUresult endpoint_add_device(CUlogicalEndpointId id, int device) {
   const std::lock_guard lock(endpoint_mutex());
   const Shared endpoint = find(id);
   if (endpoint == nullptr || endpoint->is_unicast()) return kInvalid;
-  const int gpu = devices()[device].gpu;
+  const int gpu = device_at(device).gpu;
   Page* const page = endpoint->page;
   const PageLock page_lock(page);
   const std::vector<int> team = team_of(*page);
@@ -637,7 +637,7 @@ CUresult endpoint_bind_address(CUlogicalEndpointId id, int device,
   const std::lock_guard lock(endpoint_mutex());
   const Shared endpoint = find(id);
   if (endpoint == nullptr) return kInvalid;
-  return bind(endpoint.get(), devices()[device].gpu, offset, size, memory);
+  return bind(endpoint.get(), device_at(device).gpu, offset, size, memory);
 }
 
 CUresult endpoint_bind_memory(CUlogicalEndpointId id, int device,
@@ -653,7 +653,7 @@ CUresult endpoint_bind_memory(CUlogicalEndpointId id, int device,
   const std::lock_guard lock(endpoint_mutex());
   const Shared endpoint = find(id);
   if (endpoint == nullptr) return kInvalid;
-  return bind(endpoint.get(), devices()[device].gpu, offset, size, memory);
+  return bind(endpoint.get(), device_at(device).gpu, offset, size, memory);
 }
 
 CUresult endpoint_unbind(CUlogicalEndpointId id, int device, uint64_t offset,
@@ -666,7 +666,7 @@ CUresult endpoint_unbind(CUlogicalEndpointId id, int device, uint64_t offset,
   const uint64_t all = endpoint->properties.size;
   if (size > all || offset > all - size) return kInvalid;
   std::vector<Binding> covered;
-  if (CUresult error = bindings_of(*endpoint, devices()[device].gpu, offset,
+  if (CUresult error = bindings_of(*endpoint, device_at(device).gpu, offset,
                                    size, &covered)) {
     return error;
   }

@@ -20,8 +20,8 @@ namespace ipclab::model {
 
 /// CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints; so do all below.
 CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first);
-/// CUDA_ERROR_INVALID_VALUE, and nothing is released, unless all are reserved
-/// and have no endpoint.
+/// All must be reserved and have no endpoint; otherwise it releases none and
+/// returns CUDA_ERROR_INVALID_VALUE.
 CUresult endpoint_ids_release(CUlogicalEndpointId first, uint32_t count);
 CUresult endpoint_limits(const CUlogicalEndpointProp& wanted,
                          uint64_t* alignment, uint64_t* most);

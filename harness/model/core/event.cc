@@ -16,11 +16,46 @@ Registry<CUevent_st>& handles() {
   return registry;
 }
 
-// The frees that are over when a record of this process is complete. Of another
-// process's record nothing is known.
+// The frees that are over when a record of this process is complete. For a
+// record of another process that is not known.
 Order order_behind(CUevent_st* event, uint32_t record) {
   const std::lock_guard lock(event->mutex);
   return event->record == record ? event->behind : Order{};
+}
+
+CapturePoint captured(CUevent_st* event) {
+  const std::lock_guard lock(event->mutex);
+  return event->captured;
+}
+
+// "It is invalid to synchronize or query the execution status of a captured
+// event. When an invalid operation is attempted during stream capture, any
+// associated capture graphs are invalidated." (Programming Guide)
+CUresult refuse_captured(CUevent_st* event) {
+  const CapturePoint point = captured(event);
+  if (point.capture == nullptr) return CUDA_SUCCESS;
+  point.capture->spoilt = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+bool is_interprocess(const CUevent_st& event) {
+  return (event.flags & CU_EVENT_INTERPROCESS) != 0;
+}
+
+// A wait that is an edge of a graph.
+CUresult wait_captured(const std::shared_ptr<Stream>& stream,
+                       CUevent_st* event) {
+  const CapturePoint point = captured(event);
+  if (point.capture == nullptr) {
+    stream->spoil_capture();
+    return is_interprocess(*event) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                   : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (point.capture->over) {
+    stream->spoil_capture();
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
+  return stream->join_capture(point);
 }
 
 }  // namespace
@@ -60,14 +95,23 @@ CUresult event_destroy(CUevent event) {
                                             : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
+CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream,
+                      bool external) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (event->context != stream->context()) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
-  if (stream->capturing()) {  // each launch of the graph is a record
+  CapturePoint point = stream->capture_point();
+  if (point.capture != nullptr && external) {
+    // Each launch of the graph is a record.
     stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
                     [state] { state->complete(state->begin_record()); }});
+    return CUDA_SUCCESS;
+  }
+  if (point.capture != nullptr) {
+    if (is_interprocess(*event)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    const std::lock_guard lock(event->mutex);
+    event->captured = std::move(point);
     return CUDA_SUCCESS;
   }
   const Order behind = stream->order_from_now();
@@ -76,6 +120,7 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
     const std::lock_guard lock(event->mutex);
     event->record = record;
     event->behind = behind;
+    event->captured = {};
   }
   stream->submit({CU_GRAPH_NODE_TYPE_EVENT_RECORD,
                   [state, record] { state->complete(record); }},
@@ -86,6 +131,7 @@ CUresult event_record(CUevent handle, const std::shared_ptr<Stream>& stream) {
 CUresult event_query(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = refuse_captured(event.get())) return error;
   return event->state->is_complete(event->state->latest())
              ? static_cast<CUresult>(event->context->sticky.load())
              : CUDA_ERROR_NOT_READY;
@@ -94,6 +140,7 @@ CUresult event_query(CUevent handle) {
 CUresult event_synchronize(CUevent handle) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = refuse_captured(event.get())) return error;
   const uint32_t record = event->state->latest();
   event->state->wait(record);
   after_synchronize(order_behind(event.get(), record));
@@ -107,6 +154,8 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end) {
   const bool timed = ((first->flags | last->flags) &
                       static_cast<unsigned>(CU_EVENT_DISABLE_TIMING)) == 0;
   if (!timed) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = refuse_captured(first.get())) return error;
+  if (CUresult error = refuse_captured(last.get())) return error;
   const uint32_t first_record = first->state->latest();
   const uint32_t last_record = last->state->latest();
   if (first_record == 0 || last_record == 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -121,19 +170,23 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end) {
 }
 
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
-                           CUevent handle) {
+                           CUevent handle, bool external) {
   const std::shared_ptr<CUevent_st> event = handles().find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const std::shared_ptr<EventState> state = event->state;
-  const uint32_t captured = state->latest();
-  if (stream->capturing()) {
+  const bool capturing = stream->capturing();
+  if (capturing && external) {
     stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
                     [state] { state->wait(state->latest()); }});
-  } else {
-    stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-                    [state, captured] { state->wait(captured); }});
-    stream->follow(order_behind(event.get(), captured));
+    return CUDA_SUCCESS;
   }
+  if (capturing || captured(event.get()).capture != nullptr) {
+    return wait_captured(stream, event.get());
+  }
+  const uint32_t record = state->latest();
+  stream->submit({CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                  [state, record] { state->wait(record); }});
+  stream->follow(order_behind(event.get(), record));
   return CUDA_SUCCESS;
 }
 

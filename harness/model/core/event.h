@@ -17,9 +17,10 @@ struct CUevent_st {
   bool imported = false;
   std::shared_ptr<ipclab::model::EventState> state;
 
-  std::mutex mutex;  ///< guards the two below
+  std::mutex mutex;  ///< guards the three below
   uint32_t record = 0;
-  ipclab::model::Order behind;  ///< what that record is ordered behind
+  ipclab::model::Order behind;           ///< the frees that come before it
+  ipclab::model::CapturePoint captured;  ///< the last record was captured there
 };
 
 namespace ipclab::model {
@@ -30,16 +31,25 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event);
 /// The handle of an event whose state came from another process.
 CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state);
 CUresult event_destroy(CUevent event);
-/// CUDA_ERROR_INVALID_HANDLE if event and stream are of different contexts.
-CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream);
-/// CUDA_ERROR_NOT_READY while the newest record is pending.
+/// CUDA_ERROR_INVALID_HANDLE if event and stream are of different contexts. In
+/// a stream that captures, the event is an edge of the graph, or, if it is
+/// `external`, a node that records at each launch. As an H200 answers,
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for an interprocess event as an edge.
+CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream,
+                      bool external = false);
+/// CUDA_ERROR_NOT_READY while the newest record is pending. This call and the
+/// two after it: CUDA_ERROR_CAPTURED_EVENT if the newest record was captured.
 CUresult event_query(CUevent event);
 CUresult event_synchronize(CUevent event);
 /// Milliseconds. CUDA_ERROR_INVALID_HANDLE for events without timing and for
 /// events never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
-CUresult stream_wait_event(const std::shared_ptr<Stream>& stream,
-                           CUevent event);
+/// A wait for a captured event makes the stream part of the capture. A stream
+/// that captures waits for no other event, unless it is `external`:
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, for an interprocess event
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
+CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
+                           bool external = false);
 /// The live event behind a handle, or null.
 std::shared_ptr<CUevent_st> find_event(CUevent event);
 void destroy_events(CUcontext context);

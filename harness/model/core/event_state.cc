@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kMagic[8] = {'i', 'p', 'c', 'l', 'e', 'v', '0', '1'};
 // A waiter looks this often whether the recorder still lives.
-constexpr long kLivenessNs = 20 * 1000 * 1000;
+constexpr long kLivenessNs = 20'000'000;
 
 void futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
   const timespec limit{0, kLivenessNs};

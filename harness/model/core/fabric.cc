@@ -93,7 +93,7 @@ std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
 
 // One byte, and a descriptor with it if there is one.
 void send_answer(int socket, int descriptor) {
-  char found = descriptor >= 0;
+  char found = descriptor >= 0 ? 1 : 0;
   iovec bytes{&found, sizeof found};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
   msghdr message{};

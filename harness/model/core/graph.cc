@@ -41,6 +41,7 @@ std::unique_ptr<CUgraphNode_st> make_node(const NodePlace& place,
   auto node = std::make_unique<CUgraphNode_st>();
   node->graph = place.graph;
   node->type = type;
+  const std::lock_guard lock(graph->mutex);
   for (size_t i = 0; i < place.count; ++i) {
     if (!is_node_of(*graph, place.after[i])) return nullptr;
     node->after.push_back(place.after[i]);
@@ -50,20 +51,26 @@ std::unique_ptr<CUgraphNode_st> make_node(const NodePlace& place,
 
 CUresult insert(std::unique_ptr<CUgraphNode_st> made, CUgraphNode* node) {
   *node = made.get();
+  const std::lock_guard lock(made->graph->mutex);
   made->graph->nodes.push_back(std::move(made));
   return CUDA_SUCCESS;
 }
 
-// The command that `record` gives to a stream that keeps it.
+// The command that `record` queues in a stream; the stream only keeps it.
 CUresult recorded(CUcontext context, const Recording& record,
                   std::vector<Command>* commands) {
   const auto stream =
       std::make_shared<Stream>(context, CU_STREAM_NON_BLOCKING, 0, false);
   stream->begin_capture();
   if (CUresult error = record(stream)) return error;
-  if (stream->capture_is_spoilt()) return CUDA_ERROR_NOT_SUPPORTED;
-  stream->end_capture(commands);
-  return CUDA_SUCCESS;
+  CUgraph graph = nullptr;
+  if (stream->end_capture(&graph) != CUDA_SUCCESS) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  for (const auto& node : graph->nodes) {
+    commands->push_back(std::move(node->commands.front()));
+  }
+  return graph_destroy(graph);
 }
 
 // The nodes in an order that keeps all dependencies; other nodes stay in the
@@ -102,9 +109,8 @@ std::shared_ptr<CUgraph_st> cloned(const CUgraph_st& graph) {
   auto clone = std::make_shared<CUgraph_st>();
   std::map<CUgraphNode, CUgraphNode> copy_of;
   for (const auto& node : graph.nodes) {
-    auto copy = std::make_unique<CUgraphNode_st>(*node);
+    auto copy = std::make_unique<CUgraphNode_st>(*node);  // allocates nothing
     copy->graph = clone.get();
-    copy->allocation = {};  // only graphs without allocations are cloned
     copy_of[node.get()] = copy.get();
     clone->nodes.push_back(std::move(copy));
   }
@@ -114,22 +120,16 @@ std::shared_ptr<CUgraph_st> cloned(const CUgraph_st& graph) {
   return clone;
 }
 
+NodePlace place_of(const CapturePoint& point) {
+  return {point.capture->graph, point.after.data(), point.after.size()};
+}
+
 bool has_allocations(const CUgraph_st& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(),
                      [](const auto& node) {
                        return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
                               node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
                      });
-}
-
-bool is_allocated(CUdeviceptr address) {
-  return find_memory(address).has_value();
-}
-
-void allocate_now(CUcontext context, uint64_t address, uint64_t size) {
-  if (graph_memory_allocate(context, address, size) == CUDA_SUCCESS) return;
-  int none = 0;
-  context->sticky.compare_exchange_strong(none, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 }  // namespace
@@ -153,6 +153,14 @@ CUresult graph_add(const NodePlace& place, CUcontext context,
     return error;
   }
   if (!made->commands.empty()) made->type = made->commands.front().type;
+  return insert(std::move(made), node);
+}
+
+CUresult graph_add_command(const NodePlace& place, Command command,
+                           CUgraphNode* node) {
+  auto made = make_node(place, command.type);
+  if (made == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  made->commands.push_back(std::move(command));
   return insert(std::move(made), node);
 }
 
@@ -185,38 +193,44 @@ CUresult graph_add_allocation(const NodePlace& place,
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // The address stays the same for every launch.
-  uint64_t address = 0;
-  if (CUresult error = graph_memory_reserve(wanted->bytesize, &address)) {
+  auto& memory = made->memory;
+  if (CUresult error = graph_memory_create(device_at(location.id).primary,
+                                           wanted->bytesize, &memory)) {
     return error;
   }
-  wanted->dptr = address;
+  wanted->dptr = memory->address;
   made->allocation = *wanted;
-  CUcontext context = device_at(location.id).primary;
   made->commands.push_back(
-      {made->type, [context, address, size = wanted->bytesize] {
-         allocate_now(context, address, size);
-       }});
+      {made->type, [memory] { graph_memory_map(*memory); }});
   return insert(std::move(made), node);
 }
 
 CUresult graph_add_free(const NodePlace& place, CUdeviceptr address,
                         CUgraphNode* node) {
   auto made = make_node(place, CU_GRAPH_NODE_TYPE_MEM_FREE);
-  if (made == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto memory = find_graph_memory(address);
+  if (made == nullptr || memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto& nodes = made->graph->nodes;
-  const bool allocated =
+  const bool freed =
+      std::any_of(nodes.begin(), nodes.end(), [&](const auto& other) {
+        return other->type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
+               other->memory == memory;
+      });
+  if (freed) return CUDA_ERROR_INVALID_VALUE;
+  // "It is not possible to free an allocation in both the owning graph and
+  // another graph." (cuGraphAddMemAllocNode)
+  const bool inside =
       std::any_of(nodes.begin(), nodes.end(), [&](const auto& other) {
         return other->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-               other->allocation.dptr == address;
+               other->memory == memory;
       });
-  const bool freed =
-      std::any_of(nodes.begin(), nodes.end(),
-                  [&](const auto& other) { return other->freed == address; });
-  if (!allocated || freed) return CUDA_ERROR_INVALID_VALUE;
-  made->freed = address;
+  if (inside ? memory->freed_outside : memory->freed_inside) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  (inside ? memory->freed_inside : memory->freed_outside) = true;
+  made->memory = memory;
   made->commands.push_back(
-      {made->type, [address] { graph_memory_free(address); }});
+      {made->type, [memory] { graph_memory_unmap(*memory); }});
   return insert(std::move(made), node);
 }
 
@@ -250,25 +264,48 @@ CUresult graph_clone(CUgraph graph, CUgraph* clone) {
   return CUDA_SUCCESS;
 }
 
-CUresult graph_from_capture(Stream* stream, CUgraph* graph) {
-  if (!stream->capturing()) return CUDA_ERROR_ILLEGAL_STATE;
-  const bool spoilt = stream->capture_is_spoilt();
-  std::vector<Command> commands;
-  stream->end_capture(&commands);
-  if (spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  auto made = std::make_shared<CUgraph_st>();
-  CUgraphNode last = nullptr;
-  for (Command& command : commands) {
-    auto node = std::make_unique<CUgraphNode_st>();
-    node->graph = made.get();
-    node->type = command.type;
-    if (last != nullptr) node->after.push_back(last);
-    node->commands.push_back(std::move(command));
-    last = node.get();
-    made->nodes.push_back(std::move(node));
+CUresult graph_capture_allocation(const std::shared_ptr<Stream>& stream,
+                                  const CUmemPoolProps& properties,
+                                  uint64_t size, uint64_t* address) {
+  if (properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
-  *graph = graphs().add(std::move(made));
+  const CapturePoint point = stream->capture_point();
+  if (point.capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
+  wanted.poolProps = properties;
+  wanted.bytesize = size;
+  CUgraphNode node = nullptr;
+  if (CUresult error = graph_add_allocation(place_of(point), &wanted, &node)) {
+    return error;
+  }
+  stream->capture_continues_after(node);
+  *address = wanted.dptr;
   return CUDA_SUCCESS;
+}
+
+CUresult graph_capture_free(const std::shared_ptr<Stream>& stream,
+                            uint64_t address) {
+  const CapturePoint point = stream->capture_point();
+  if (point.capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  CUgraphNode node = nullptr;
+  if (CUresult error = graph_add_free(place_of(point), address, &node)) {
+    return error;
+  }
+  stream->capture_continues_after(node);
+  return CUDA_SUCCESS;
+}
+
+bool graph_ends_with(CUgraph handle, const std::vector<CUgraphNode>& ends) {
+  const std::shared_ptr<CUgraph_st> graph = graphs().find(handle);
+  std::set<CUgraphNode> last(ends.begin(), ends.end());
+  for (const auto& node : graph->nodes) last.insert(node.get());
+  for (const auto& node : graph->nodes) {
+    for (const CUgraphNode before : node->after) last.erase(before);
+  }
+  return std::all_of(last.begin(), last.end(), [&](CUgraphNode node) {
+    return std::find(ends.begin(), ends.end(), node) != ends.end();
+  });
 }
 
 CUresult graph_instantiate(CUgraph handle, unsigned long long flags,
@@ -283,13 +320,10 @@ CUresult graph_instantiate(CUgraph handle, unsigned long long flags,
       (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   for (const CUgraphNode_st* node : order) {
     made->steps.push_back({const_cast<CUgraphNode>(node), commands_of(*node)});
-    if (node->allocation.dptr != 0) {
-      made->unfreed.push_back(node->allocation.dptr);
-    }
-    if (node->freed != 0) {
-      auto& unfreed = made->unfreed;
-      unfreed.erase(std::remove(unfreed.begin(), unfreed.end(), node->freed),
-                    unfreed.end());
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      made->allocated.push_back(node->memory);
+    } else if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+      made->freed.push_back(node->memory);
     }
   }
   *executable = executables().add(std::move(made));
@@ -318,16 +352,26 @@ CUresult graph_launch(CUgraphExec handle,
                       const std::shared_ptr<Stream>& stream) {
   const std::shared_ptr<CUgraphExec_st> executable = executables().find(handle);
   if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  for (const CUdeviceptr address : executable->unfreed) {
-    if (executable->frees_at_launch) {
-      stream->submit({CU_GRAPH_NODE_TYPE_MEM_FREE,
-                      [address] { graph_memory_free(address); }});
-    } else if (is_allocated(address)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  if (stream->capturing() && has_allocations(*executable->graph)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  GraphMemories stale;
+  if (CUresult error =
+          graph_memory_launch(executable->allocated, executable->freed,
+                              executable->frees_at_launch, &stale)) {
+    return error;
+  }
+  std::vector<Ticket> before;
+  if (executable->last.stream != nullptr) before.push_back(executable->last);
+  for (const auto& memory : stale) {
+    stream->submit({CU_GRAPH_NODE_TYPE_MEM_FREE,
+                    [memory] { graph_memory_unmap(*memory); }},
+                   false, before);
   }
   for (const CUgraphExec_st::Step& step : executable->steps) {
-    for (const Command& command : step.commands) stream->submit(command);
+    for (const Command& command : step.commands) {
+      executable->last = stream->submit(command, false, before);
+    }
   }
   return CUDA_SUCCESS;
 }
@@ -342,8 +386,8 @@ CUresult graph_destroy(CUgraphExec executable) {
 CUgraph_st::~CUgraph_st() {
   using namespace ipclab::model;
   for (const auto& node : nodes) {
-    if (node->allocation.dptr == 0) continue;
-    graph_memory_free(node->allocation.dptr);
-    graph_memory_give_back(node->allocation.dptr, node->allocation.bytesize);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+      graph_memory_leave(node->memory);
+    }
   }
 }

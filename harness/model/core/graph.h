@@ -8,8 +8,10 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "core/graph_memory.h"
 #include "core/stream.h"
 
 /// The object of a CUgraphNode.
@@ -20,8 +22,9 @@ struct CUgraphNode_st {
   /// One command. An empty node has none; a child graph has those of the child.
   std::vector<ipclab::model::Command> commands;
   std::shared_ptr<CUgraph_st> child;
+  /// Of an allocation node, and of a free node.
+  std::shared_ptr<ipclab::model::GraphMemory> memory;
   CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
-  CUdeviceptr freed = 0;  ///< by a free node
 };
 
 /// The object of a CUgraph.
@@ -31,6 +34,7 @@ struct CUgraph_st {
   CUgraph_st(const CUgraph_st&) = delete;
   CUgraph_st& operator=(const CUgraph_st&) = delete;
 
+  std::mutex mutex;  ///< guards `nodes`: two threads may capture into them
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 
@@ -42,8 +46,10 @@ struct CUgraphExec_st {
     std::vector<ipclab::model::Command> commands;
   };
   std::vector<Step> steps;
-  std::vector<CUdeviceptr> unfreed;  ///< allocated and not freed by the graph
+  ipclab::model::GraphMemories allocated;
+  ipclab::model::GraphMemories freed;
   bool frees_at_launch = false;
+  ipclab::model::Ticket last;  ///< the launch before, which must be over
 };
 
 namespace ipclab::model {
@@ -70,6 +76,9 @@ using Recording = std::function<CUresult(const std::shared_ptr<Stream>&)>;
 /// dependencies that are not its own nodes.
 CUresult graph_add(const NodePlace& place, CUcontext context,
                    const Recording& record, CUgraphNode* node);
+/// Adds a command.
+CUresult graph_add_command(const NodePlace& place, Command command,
+                           CUgraphNode* node);
 CUresult graph_add_empty(const NodePlace& place, CUgraphNode* node);
 /// The child is cloned.
 CUresult graph_add_child(const NodePlace& place, CUgraph child,
@@ -80,8 +89,8 @@ CUresult graph_add_child(const NodePlace& place, CUgraph child,
 CUresult graph_add_allocation(const NodePlace& place,
                               CUDA_MEM_ALLOC_NODE_PARAMS* wanted,
                               CUgraphNode* node);
-/// CUDA_ERROR_INVALID_VALUE unless it is the address of an allocation node of
-/// the graph that it does not free yet.
+/// CUDA_ERROR_INVALID_VALUE unless it is the address of an allocation node, of
+/// any graph, and this graph does not free it yet.
 CUresult graph_add_free(const NodePlace& place, CUdeviceptr address,
                         CUgraphNode* node);
 CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
@@ -90,9 +99,15 @@ CUresult graph_add_dependencies(CUgraph graph, const CUgraphNode* from,
 CUgraphNode find_node(CUgraphNode node);
 CUresult graph_clone(CUgraph graph, CUgraph* clone);
 
-/// Ends the capture of a stream. CUDA_ERROR_ILLEGAL_STATE if there is none,
-/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured.
-CUresult graph_from_capture(Stream* stream, CUgraph* graph);
+/// cuMemAllocAsync and cuMemFreeAsync in a stream that captures.
+/// CUDA_ERROR_NOT_SUPPORTED for a pool that can be shared, as an H200 answers.
+CUresult graph_capture_allocation(const std::shared_ptr<Stream>& stream,
+                                  const CUmemPoolProps& properties,
+                                  uint64_t size, uint64_t* address);
+CUresult graph_capture_free(const std::shared_ptr<Stream>& stream,
+                            uint64_t address);
+/// Does no node come after all that a node of `ends` waits for, but these?
+bool graph_ends_with(CUgraph graph, const std::vector<CUgraphNode>& ends);
 /// CUDA_ERROR_INVALID_VALUE for dependencies in a circle.
 CUresult graph_instantiate(CUgraph graph, unsigned long long flags,
                            CUgraphExec* executable);
@@ -100,7 +115,8 @@ CUresult graph_instantiate(CUgraph graph, unsigned long long flags,
 CUresult graph_change(CUgraphExec executable, CUgraphNode node,
                       CUcontext context, const Recording& record);
 /// CUDA_ERROR_INVALID_VALUE while memory of an earlier launch is not freed,
-/// unless the graph frees it at its launch.
+/// unless the graph frees it at its launch. In a stream that captures the
+/// commands become nodes: CUDA_ERROR_NOT_SUPPORTED if some allocate or free.
 CUresult graph_launch(CUgraphExec executable,
                       const std::shared_ptr<Stream>& stream);
 CUresult graph_destroy(CUgraphExec executable);

@@ -3,6 +3,7 @@
 #include "core/handle.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,7 +15,17 @@
 namespace ipclab::model {
 namespace {
 
-// Field 22 of /proc/<pid>/stat; 0 if there is no such process.
+// Two namespaces may each have a process with the same number and start time.
+uint64_t own_namespace() {
+  static const uint64_t number = [] {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : ino_t{0};
+  }();
+  return number;
+}
+
+// Field 22 of /proc/<pid>/stat and the namespace of the number; 0 if there is
+// no such process.
 uint64_t start_time(uint32_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -29,7 +40,9 @@ uint64_t start_time(uint32_t pid) {
   for (int field = 2; cursor != nullptr && field < 22; ++field) {
     cursor = std::strchr(cursor + 1, ' ');
   }
-  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+  return cursor == nullptr
+             ? 0
+             : std::strtoull(cursor, nullptr, 10) ^ own_namespace() << 32;
 }
 
 uint64_t own_start_time() {
@@ -38,8 +51,8 @@ uint64_t own_start_time() {
 }
 
 uint64_t checksum_of(const Handle& handle) {
-  // FNV-1a. Only handles of this machine are handles; a fabric handle goes to
-  // other machines and other users.
+  // FNV-1a. Refuses handles of other simulated machines. A fabric handle may
+  // come from another machine or user.
   const bool travels =
       handle.kind == static_cast<uint32_t>(HandleKind::kFabric);
   uint64_t hash = 14695981039346656037ull ^ (travels ? 0 : machine_id());

@@ -21,7 +21,8 @@ enum class HandleKind : uint32_t {
 struct Handle {
   uint32_t kind;
   uint32_t pid;
-  uint64_t started;   ///< start time of the process: a pid may come again
+  uint64_t started;   ///< start time of the process and namespace of its pid: a
+                      ///< pid may come again
   uint64_t object;    ///< id of the block, the event's state or the pool
   uint64_t occupant;  ///< export id of the allocation; of an event: /dev/shm
   uint64_t offset;    ///< in the block or pool

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/device.h"
+#include "core/heap.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/module.h"
@@ -49,15 +50,22 @@ void* lookup(void*, uint64_t address, uint64_t size, bool) {
                                           : nullptr;
 }
 
-// What a kernel on this GPU may touch, for the interpreter.
-ptx::AddressSpace address_space(int ordinal) {
-  const Window::View view = Locked()->window.view(ordinal);
+// What a kernel of this context may touch, for the interpreter.
+ptx::AddressSpace address_space(CUcontext context) {
+  const Window::View view = Locked()->window.view(context->device);
   ptx::AddressSpace space;
   space.window_begin = view.begin;
   space.window_size = view.size;
   space.alias = view.alias;
   space.page_access = view.access;
   space.lookup = lookup;
+  space.allocate = [](void* heap, uint64_t size) {
+    return heap_allocate(static_cast<CUcontext>(heap), size);
+  };
+  space.release = [](void* heap, uint64_t address) {
+    heap_free(static_cast<CUcontext>(heap), address);
+  };
+  space.heap = context;
   return space;
 }
 
@@ -121,7 +129,7 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
   stream->submit(
       {CU_GRAPH_NODE_TYPE_KERNEL,
        [function, context, shape, &kernel, arguments = std::move(arguments)] {
-         const ptx::AddressSpace space = address_space(context->device);
+         const ptx::AddressSpace space = address_space(context);
          ptx::Launch grid;
          grid.kernel = &kernel;
          std::copy(shape.grid, shape.grid + 3, grid.grid);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine as this process sees it: all state that its calls share, after
-// one lock. A function that takes a Machine is called with the lock held; only
-// a Locked gives one. The faces (driver/, runtime/) never have one: they call
-// functions that lock inside.
+// The machine as this process sees it: all state that its calls share,
+// protected by one lock. A function that takes a Machine is called with the
+// lock held; only a Locked gives one. The faces (driver/, runtime/) never have
+// one: they call functions that lock inside.
 #pragma once
 
 #include <cuda.h>
@@ -15,6 +15,8 @@
 #include "core/allocation.h"
 #include "core/chunk.h"
 #include "core/device.h"
+#include "core/graph_memory.h"
+#include "core/heap.h"
 #include "core/import.h"
 #include "core/pool.h"
 #include "core/suballocator.h"
@@ -24,7 +26,7 @@
 namespace ipclab::model {
 
 struct Machine {
-  /// Contexts are kept for ever, see CUctx_st.
+  /// Contexts are kept forever, see CUctx_st.
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   /// Addresses, what is mapped there, and what each GPU may do with it.
   Window window;
@@ -39,6 +41,11 @@ struct Machine {
   /// All pools, and which of them belong to each place.
   std::vector<Pool> pools;
   std::map<PoolPlaceName, PoolPlace> pool_places;
+  /// Memory of allocation nodes, by address, and its blocks, by GPU.
+  std::map<uint64_t, std::shared_ptr<GraphMemory>> graph_memory;
+  std::map<int, GraphBlocks> graph_blocks;
+  /// malloc of kernels.
+  std::map<CUcontext, Heap> heaps;
   /// cuIpcOpenMemHandle: blocks of other processes.
   std::vector<Import> imports;
 };

@@ -24,21 +24,14 @@ CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
 /// cuMemFree, of all memory that it may free. CUDA_ERROR_INVALID_VALUE if the
 /// address is not the beginning of such an allocation.
 CUresult memory_free(uint64_t address);
-/// cuMemFreeAsync: in the order of the stream.
+/// cuMemFreeAsync: in the order of the stream. A stream that captures frees
+/// memory of graphs only.
 CUresult memory_free_async(uint64_t address,
                            const std::shared_ptr<Stream>& stream);
 /// Frees a module's variable without waiting for anybody.
 void variable_free(uint64_t address);
 /// Where the bytes of a module's variable are.
 void* variable_bytes(uint64_t address);
-
-/// An address that stays a graph's. CUDA_ERROR_OUT_OF_MEMORY.
-CUresult graph_memory_reserve(uint64_t size, uint64_t* address);
-void graph_memory_give_back(uint64_t address, uint64_t size);
-/// The memory of an allocation node at the node's address.
-CUresult graph_memory_allocate(CUcontext context, uint64_t address,
-                               uint64_t size);
-CUresult graph_memory_free(uint64_t address);
 
 /// Pinned and managed memory: the same address for host and kernels.
 CUresult host_allocate(CUcontext context, uint64_t size, Kind kind,

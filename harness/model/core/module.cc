@@ -34,13 +34,9 @@ Registry<CUkern_st>& kernels() {
   return registry;
 }
 
-// The PTX of an image, several translation units one after the other.
 CUresult read_image(const void* image, std::string* ptx) {
   try {
-    for (const std::string& unit : ptx::ptx_of_image(image)) {
-      *ptx += unit.c_str();  // without the terminating zeros
-      *ptx += '\n';
-    }
+    *ptx = joined_ptx(image);
     return CUDA_SUCCESS;
   } catch (const std::exception& error) {
     say(error.what());
@@ -115,6 +111,15 @@ void withdraw(const CUmod_st& module) {
 }
 
 }  // namespace
+
+std::string joined_ptx(const void* image) {
+  std::string ptx;
+  for (const std::string& unit : ptx::ptx_of_image(image)) {
+    ptx += unit.c_str();  // without the terminating zeros
+    ptx += '\n';
+  }
+  return ptx;
+}
 
 CUresult module_load(CUcontext context, const void* image, CUmodule* module) {
   std::string ptx;

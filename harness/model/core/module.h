@@ -44,6 +44,10 @@ struct CUlib_st {
 
 namespace ipclab::model {
 
+/// The PTX of an image, several translation units one after the other. Throws
+/// std::runtime_error saying what to do if it has none.
+std::string joined_ptx(const void* image);
+
 /// CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line that
 /// says why.
 CUresult module_load(CUcontext context, const void* image, CUmodule* module);

@@ -143,13 +143,21 @@ void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
   }
 }
 
+// The bytes after `usage`. Since CUDA 13.4 the first of them is a hint,
+// gpuDirectRDMACapable, whatever headers this is built with.
+bool reserved_is_used(const CUmemPoolProps& wanted) {
+  const auto* first = reinterpret_cast<const unsigned char*>(&wanted) +
+                      offsetof(CUmemPoolProps, usage) + sizeof wanted.usage;
+  const auto* end = reinterpret_cast<const unsigned char*>(&wanted + 1);
+  if (profile().driver_version >= 13040) ++first;
+  return std::any_of(first, end, [](unsigned char byte) { return byte != 0; });
+}
+
 CUresult check_pool_properties(const CUmemPoolProps& wanted) {
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   const unsigned handles = wanted.handleTypes;
   const bool shared = handles != CU_MEM_HANDLE_TYPE_NONE;
-  if (wanted.win32SecurityAttributes != nullptr ||
-      std::any_of(std::begin(wanted.reserved), std::end(wanted.reserved),
-                  [](unsigned char byte) { return byte != 0; }) ||
+  if (wanted.win32SecurityAttributes != nullptr || reserved_is_used(wanted) ||
       (wanted.usage & ~CU_MEM_POOL_CREATE_USAGE_HW_DECOMPRESS) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -17,7 +17,7 @@
 
 namespace ipclab::model {
 
-/// A number and the largest that it was since the last reset.
+/// A number and its largest value since the last reset.
 struct Gauge {
   uint64_t now = 0;
   uint64_t high = 0;

@@ -8,6 +8,7 @@
 #include "core/capacity.h"
 #include "core/choice.h"
 #include "core/device.h"
+#include "core/graph.h"
 #include "core/machine.h"
 #include "core/pool.h"
 #include "core/profile.h"
@@ -161,6 +162,25 @@ void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,
   pool->leases[address] = std::move(lease);
 }
 
+namespace {
+// "During stream capture, this function results in the creation of an
+// allocation node. In this case, the allocation is owned by the graph instead
+// of the memory pool. The memory pool's properties are used to set the node's
+// creation parameters." (cuMemAllocAsync)
+CUresult captured_allocation(CUmemoryPool handle,
+                             const std::shared_ptr<Stream>& stream,
+                             uint64_t size, uint64_t* address) {
+  CUmemPoolProps properties;
+  {
+    const Locked machine;
+    const Pool pool = find_pool(*machine, handle);
+    if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+    properties = pool->properties;
+  }
+  return graph_capture_allocation(stream, properties, size, address);
+}
+}  // namespace
+
 CUresult pool_allocate(CUmemoryPool handle,
                        const std::shared_ptr<Stream>& stream, uint64_t size,
                        uint64_t* address) {
@@ -170,6 +190,9 @@ CUresult pool_allocate(CUmemoryPool handle,
   if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
       addresses.rlim_cur != RLIM_INFINITY)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream->capturing()) {
+    return captured_allocation(handle, stream, size, address);
+  }
   const Locked machine;
   const Pool pool = find_pool(*machine, handle);
   if (pool == nullptr || pool->imported) return CUDA_ERROR_INVALID_VALUE;

@@ -14,42 +14,45 @@ namespace {
 constexpr int kCuda13 = 13000;
 constexpr int kCuda135 = 13050;
 constexpr int kCuda12 = 12080;
+constexpr int kBuilt = 0;  // the runtime's version: that of its headers
 
 constexpr int kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kAll = kDescriptor | CU_MEM_HANDLE_TYPE_FABRIC;
 
 // clang-format off
 constexpr Profile kProfiles[] = {
-    // name       gpus peers max   events memory integrated pools handles vmm handles imex endp. 580 driver GiB
-    {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    // name       gpus peers max   events memory integrated pools handles vmm handles imex endp. 580 driver   runtime GiB
+    {"one-gpu",      1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "one GPU, everything supported (the default)"},
-    {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    {"two-gpus",     2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "two GPUs that reach each other"},
-    {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    {"four-gpus",    4, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "four GPUs that all reach each other"},
-    {"eight-gpus",   8, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    {"eight-gpus",   8, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "eight GPUs that all reach each other"},
-    {"no-peer",      2, false, 8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    {"no-peer",      2, false, 8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "two GPUs that cannot reach each other"},
-    {"few-peers",    4, true,  2, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13, 16,
+    {"few-peers",    4, true,  2, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kBuilt,   16,
      "four GPUs, each with room for two peers at a time"},
-    {"fabric",       2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  false, false, kCuda13, 16,
+    {"fabric",       2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  false, false, kCuda13,  kBuilt,   16,
      "two GPUs, and an IMEX channel that this user may open"},
-    {"no-fabric",    1, true,  8, true,  true,  false, true, kDescriptor, true, kDescriptor, false, false, false, kCuda13, 16,
+    {"no-fabric",    1, true,  8, true,  true,  false, true, kDescriptor, true, kDescriptor, false, false, false, kCuda13,  kBuilt,   16,
      "a GPU that knows no fabric handles"},
-    {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, true,  kCuda13, 16,
+    {"driver-580",   2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, true,  kCuda13,  kBuilt,   16,
      "two GPUs with the departures of driver 580 from the documentation"},
-    {"driver-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda135, 16,
+    {"driver-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda135, kBuilt,   16,
      "two GPUs with a driver of CUDA 13.5"},
-    {"fabric-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  true,  false, kCuda135, 16,
+    {"fabric-13.5",  2, true,  8, true,  true,  false, true, kAll, true,  kAll, true,  true,  false, kCuda135, kBuilt,   16,
      "two GPUs of a fabric with logical endpoints, and a driver of CUDA 13.5"},
-    {"tegra",        1, true,  8, true,  false, true,  true, 0,    true,  0,    false, false, false, kCuda13, 8,
+    {"tegra",        1, true,  8, true,  false, true,  true, 0,    true,  0,    false, false, false, kCuda13,  kBuilt,   8,
      "an embedded GPU: interprocess events, no memory handles"},
-    {"no-ipc",       1, true,  8, false, false, false, true, 0,    true,  0,    false, false, false, kCuda13, 16,
+    {"no-ipc",       1, true,  8, false, false, false, true, 0,    true,  0,    false, false, false, kCuda13,  kBuilt,   16,
      "a GPU without interprocess communication"},
-    {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, 0,    false, false, false, kCuda13, 16,
+    {"no-pools",     1, true,  8, true,  true,  false, false, 0,   false, 0,    false, false, false, kCuda13,  kBuilt,   16,
      "a GPU without the stream-ordered allocator and virtual memory management"},
-    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda12, 16,
+    {"newer-runtime",1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda13,  kCuda135, 16,
+     "a runtime of CUDA 13.5 with a driver of CUDA 13.0"},
+    {"old-driver",   1, true,  8, true,  true,  false, true, kAll, true,  kAll, false, false, false, kCuda12,  kBuilt,   16,
      "a driver that is older than the runtime"},
 };
 // clang-format on

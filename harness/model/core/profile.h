@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles: which machine the model plays, as data. IPCLAB_PROFILE chooses.
+// Profiles: which machine the model simulates, as data. IPCLAB_PROFILE chooses.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct Profile {
   bool driver_580;      ///< answers as driver 580 does where that departs from
                         ///< the documentation
   int driver_version;   ///< 1000 * major + 10 * minor
+  int runtime_version;  ///< the same; 0: the version of the headers
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
 };

@@ -9,16 +9,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <mutex>
-#include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace ipclab::model {
 namespace {
@@ -119,37 +122,109 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
   fcntl(descriptor, F_OFD_SETLK, &range);
 }
 
+// The list of all locks of the host. The kernel gives at most 4 KiB of it in
+// one read, about 50 locks, at 0.6 us each.
 struct Locks {
   std::string text;
-  int reads = 0;  ///< that it took: during one of them nothing changes
+  bool at_once = false;  ///< one read had room for another line
 };
 
-Locks read_locks() {
+constexpr size_t kWholeRead = 4096, kLongestLine = 128;
+
+Locks read_locks(size_t first_read) {
   Locks locks;
   const int file = open("/proc/locks", O_RDONLY | O_CLOEXEC);
   if (file < 0) return locks;
-  char part[1 << 14];
-  for (ssize_t length; (length = read(file, part, sizeof part)) > 0;) {
+  char part[kWholeRead];
+  size_t wanted = first_read;
+  for (ssize_t length; (length = read(file, part, wanted)) > 0;) {
     locks.text.append(part, static_cast<size_t>(length));
-    ++locks.reads;
+    wanted = kWholeRead;
   }
   close(file);
+  locks.at_once = locks.text.size() + kLongestLine < first_read;
   return locks;
 }
 
+// Number of a file, and the bytes that it counts; sorted, each file once.
+using Counted = std::vector<std::pair<uint64_t, uint64_t>>;
+
 // One line is "7: OFDLCK ADVISORY  READ -1 00:01:4077 first last".
-uint64_t bytes_in(const std::string& locks, uint64_t begin) {
+Counted counted_in(const std::string& locks, uint64_t begin) {
   const std::string wanted = " " + std::to_string(begin) + " ";
-  std::set<std::string_view> seen;
-  uint64_t total = 0;
+  Counted counted;
   for (size_t at = locks.find(wanted); at != std::string::npos;
-       at = locks.find(wanted, at + 1)) {
-    const size_t file = locks.rfind(' ', at - 1) + 1;
-    if (!seen.insert({locks.data() + file, at - file}).second) continue;
+       at = locks.find(wanted, at + wanted.size())) {
+    const char* file = locks.data() + locks.rfind(':', at) + 1;
     const char* last = locks.data() + at + wanted.size();
-    total += std::strtoull(last, nullptr, 10) - begin + 1;
+    counted.emplace_back(std::strtoull(file, nullptr, 10),
+                         std::strtoull(last, nullptr, 10) - begin + 1);
   }
-  return total;
+  std::sort(counted.begin(), counted.end());
+  counted.erase(
+      std::unique(counted.begin(), counted.end(),
+                  [](auto& a, auto& b) { return a.first == b.first; }),
+      counted.end());
+  return counted;
+}
+
+// Puts the files of another list in, too.
+void unite(Counted& counted, const Counted& other) {
+  Counted all;
+  std::set_union(counted.begin(), counted.end(), other.begin(), other.end(),
+                 std::back_inserter(all),
+                 [](auto& a, auto& b) { return a.first < b.first; });
+  counted = std::move(all);
+}
+
+// Has the first one all files of the other one?
+bool has_all(const Counted& counted, const Counted& other) {
+  return std::includes(counted.begin(), counted.end(), other.begin(),
+                       other.end(),
+                       [](auto& a, auto& b) { return a.first < b.first; });
+}
+
+// A list of locks, read in other parts than the one before: a lock that goes
+// away between two reads hides another one, because the next read begins one
+// line too far.
+Locks read_again(int turn) {
+  return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
+}
+
+// What the files count now. A long list counts if it is that of the call
+// before, or if the next one has the same files. Where too much comes and goes,
+// what any list has counts. A file of the call before is gone only if several
+// lists say so: a program that asks until memory is free asks often.
+Counted count_files(uint64_t begin) {
+  static std::mutex mutex;
+  static std::string& known = *new std::string;  // the list that counted last
+  static auto& last = *new std::map<uint64_t, Counted>;  // by `begin`
+  constexpr int kTries = 8, kTriesForGone = 4;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Locks locks = read_locks(kWholeRead);
+  Counted counted = counted_in(locks.text, begin);
+  if (!locks.at_once && locks.text != known) {
+    std::string all = locks.text;
+    for (int i = 0;; ++i) {
+      locks = read_again(i);
+      Counted again = counted_in(locks.text, begin);
+      const bool same = again == counted;
+      counted = std::move(again);
+      all += locks.text;
+      if (same) break;
+      if (i == kTries) {
+        counted = counted_in(all, begin);
+        break;
+      }
+    }
+    for (int i = 0; i < kTriesForGone && !has_all(counted, last[begin]); ++i) {
+      locks = read_again(i);
+      unite(counted, counted_in(locks.text, begin));
+    }
+    known = std::move(locks.text);
+  }
+  last[begin] = counted;
+  return counted;
 }
 
 }  // namespace
@@ -210,11 +285,11 @@ SharedFile SharedFile::adopt(int descriptor) {
 SharedFile SharedFile::open_of(uint32_t pid, int descriptor) {
   const std::string path =
       "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  if (!has_our_name(path)) return {};  // the number is of something else by now
+  if (!has_our_name(path)) return {};  // the number names something else now
   const int copy = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (copy < 0) return {};
-  // What else came to have the number since the look at its name has another
-  // id, which the caller compares.
+  // If another object has got the number since its name was read, the id
+  // differs, and the caller compares ids.
   SharedFile file(copy);
   return is_sealed_file(copy) ? std::move(file) : SharedFile();
 }
@@ -240,17 +315,9 @@ void SharedFile::count(int gpu, uint64_t bytes) {
 }
 
 uint64_t counted_bytes(int gpu) {
-  // A lock that comes or goes between two reads of a long list may hide
-  // another. Each read costs the kernel a lot.
-  constexpr int kTries = 8;
-  const uint64_t begin = lock_begin(gpu);
-  Locks locks = read_locks();
-  uint64_t total = bytes_in(locks.text, begin);
-  for (int i = 0; i < kTries && locks.reads > 1; ++i) {
-    locks = read_locks();
-    const uint64_t again = bytes_in(locks.text, begin);
-    if (again == total) break;
-    total = again;
+  uint64_t total = 0;
+  for (const auto& [file, bytes] : count_files(lock_begin(gpu))) {
+    total += bytes;
   }
   return total;
 }

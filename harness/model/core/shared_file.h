@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that make up the simulated machine: each is a memfd, so that
 // nothing is left when its processes end. Its name says to which machine it
-// belongs. Its seals prevent that somebody makes it shorter under a mapping. A
+// belongs. Its seals make sure that nobody shortens it while it is mapped. A
 // lock on it shows every process of the machine how much memory of a GPU it
 // uses.
 #pragma once

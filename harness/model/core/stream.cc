@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/device.h"
+#include "core/graph.h"
 #include "core/log.h"
 #include "core/registry.h"
 
@@ -144,18 +145,23 @@ void Stream::enqueue(Operation operation) {
   changed_.notify_all();
 }
 
-void Stream::submit(Command command, bool always,
-                    const std::vector<Ticket>& after) {
+Ticket Stream::submit(Command command, bool always,
+                      const std::vector<Ticket>& after) {
   const std::lock_guard order(context_->submit_mutex);
-  if (captured_ != nullptr) {
-    captured_->push_back(std::move(command));
-    return;
+  if (is_in_capture()) {
+    CUgraphNode node = nullptr;
+    graph_add_command(
+        {capture_.capture->graph, capture_.after.data(), capture_.after.size()},
+        std::move(command), &node);
+    capture_.after = {node};
+    return {};
   }
   Operation operation{std::move(command.run), predecessors(), always};
   operation.after.insert(operation.after.end(), after.begin(), after.end());
   const std::lock_guard lock(mutex_);
   ++submitted_;
   enqueue(std::move(operation));
+  return {shared_from_this(), submitted_};
 }
 
 Ticket Stream::submit_free(Command command) {
@@ -211,35 +217,87 @@ bool Stream::idle() {
   return completed_ == submitted_;
 }
 
+// The caller holds submit_mutex. The stream that began a capture ends it for
+// all.
+bool Stream::is_in_capture() {
+  if (capture_.capture != nullptr && capture_.capture->over) capture_ = {};
+  return capture_.capture != nullptr;
+}
+
 bool Stream::begin_capture() {
   const std::lock_guard order(context_->submit_mutex);
-  if (captured_ != nullptr) return false;
-  captured_ = std::make_unique<std::vector<Command>>();
+  if (is_in_capture()) return false;
+  capture_.capture = std::make_shared<Capture>();
+  capture_.capture->graph = graph_create();
+  capture_.capture->origin = this;
   return true;
 }
 
-bool Stream::capturing() {
+CapturePoint Stream::capture_point() {
   const std::lock_guard order(context_->submit_mutex);
-  return captured_ != nullptr;
+  return is_in_capture() ? capture_ : CapturePoint{};
+}
+
+CUresult Stream::join_capture(const CapturePoint& point) {
+  const std::lock_guard order(context_->submit_mutex);
+  if (point.capture->spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (legacy_) {
+    point.capture->spoilt = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  if (!is_in_capture()) {
+    capture_ = point;
+    return CUDA_SUCCESS;
+  }
+  if (capture_.capture != point.capture) {
+    capture_.capture->spoilt = true;
+    point.capture->spoilt = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  for (const CUgraphNode node : point.after) {
+    auto& after = capture_.after;
+    if (std::find(after.begin(), after.end(), node) == after.end()) {
+      after.push_back(node);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+void Stream::capture_continues_after(CUgraphNode node) {
+  const std::lock_guard order(context_->submit_mutex);
+  if (is_in_capture()) capture_.after = {node};
 }
 
 bool Stream::spoil_capture() {
   const std::lock_guard order(context_->submit_mutex);
-  if (captured_ == nullptr) return false;
-  spoilt_ = true;
+  if (!is_in_capture()) return false;
+  capture_.capture->spoilt = true;
   return true;
 }
 
 bool Stream::capture_is_spoilt() {
   const std::lock_guard order(context_->submit_mutex);
-  return captured_ != nullptr && spoilt_;
+  return is_in_capture() && capture_.capture->spoilt;
 }
 
-void Stream::end_capture(std::vector<Command>* kept) {
-  const std::lock_guard order(context_->submit_mutex);
-  if (!spoilt_) *kept = std::move(*captured_);
-  captured_ = nullptr;
-  spoilt_ = false;
+CUresult Stream::end_capture(CUgraph* graph) {
+  const CapturePoint point = capture_point();
+  if (point.capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  if (point.capture->origin != this) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  point.capture->over = true;
+  const CUresult error = point.capture->spoilt
+                             ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                         : !graph_ends_with(point.capture->graph, point.after)
+                             ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                             : CUDA_SUCCESS;
+  if (error != CUDA_SUCCESS) {
+    graph_destroy(point.capture->graph);
+    return error;
+  }
+  *graph = point.capture->graph;
+  return CUDA_SUCCESS;
 }
 
 bool Stream::done(uint64_t number) {

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -36,6 +37,22 @@ struct Ticket {
 /// frees, by its id, the number of the last one that is done by then.
 using Order = std::map<unsigned long long, uint64_t>;
 
+/// A graph in the making. A stream that waits for an event of the capture joins
+/// it.
+struct Capture {
+  CUgraph graph = nullptr;
+  const Stream* origin = nullptr;  ///< began it and ends it
+  std::atomic<bool> spoilt{false};
+  std::atomic<bool> over{false};
+};
+
+/// What comes before the next node of a captured stream, or before what waits
+/// for a captured event. Without a capture: nothing was captured.
+struct CapturePoint {
+  std::shared_ptr<Capture> capture;
+  std::vector<CUgraphNode> after;
+};
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(CUcontext context, unsigned flags, int priority, bool legacy);
@@ -49,19 +66,32 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Gives work to the stream and returns. After a sticky error of the context
   /// work is dropped, unless it has to happen `always` (an event that somebody
   /// waits for). The work also waits for that of `after`.
-  void submit(Command command, bool always = false,
-              const std::vector<Ticket>& after = {});
+  Ticket submit(Command command, bool always = false,
+                const std::vector<Ticket>& after = {});
   /// submit() of a free, which an Order counts.
   Ticket submit_free(Command command);
-  /// From now on submit() keeps the commands for a graph; false if it does
+  /// From now on submit() makes nodes of a new graph; false if it does
   /// already.
   bool begin_capture();
-  bool capturing();
+  bool capturing() { return capture_point().capture != nullptr; }
+  /// Where the capture is; no capture if the stream does not capture.
+  CapturePoint capture_point();
+  /// The next node of the capture comes after these, too.
+  /// CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another capture,
+  /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both make the
+  /// captures invalid.
+  CUresult join_capture(const CapturePoint& point);
+  /// The next node of the capture comes after this one.
+  void capture_continues_after(CUgraphNode node);
   /// Makes the capture invalid; false if the stream does not capture.
   bool spoil_capture();
   bool capture_is_spoilt();
-  /// Ends that. `kept` gets the commands, nothing if the capture was spoilt.
-  void end_capture(std::vector<Command>* kept);
+  /// Ends the capture and gives its graph. CUDA_ERROR_ILLEGAL_STATE if there is
+  /// none, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another stream began it,
+  /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured,
+  /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED if work of another stream comes after
+  /// all that this stream waits for.
+  CUresult end_capture(CUgraph* graph);
   /// Gives work to the stream and waits for it, on this thread if it can.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
@@ -93,6 +123,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void execute(Operation operation);
   void execute_next(std::unique_lock<std::mutex>* lock);
   void enqueue(Operation operation);
+  bool is_in_capture();
   void work_loop();
 
   CUcontext const context_;
@@ -100,10 +131,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const int priority_;
   const bool legacy_;
   const unsigned long long id_;
-  // These three are guarded by the context's submit_mutex.
+  // These two are guarded by the context's submit_mutex.
   Order behind_;
-  std::unique_ptr<std::vector<Command>> captured_;
-  bool spoilt_ = false;
+  CapturePoint capture_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -15,8 +15,8 @@
 namespace ipclab::model {
 namespace {
 
-// A waiting stream looks this often without a pause: who writes the word may be
-// about to.
+// A waiting stream looks this often without a pause, because the write may come
+// soon.
 constexpr int kEagerLooks = 200;
 constexpr timespec kPause{0, 20000};
 
@@ -51,7 +51,6 @@ bool may_use(Machine& machine, const Allocation& memory, CUcontext context,
              const StreamMemoryOperation& operation, Access needed) {
   switch (memory.kind) {
     case Kind::kManaged:
-      return false;
     case Kind::kPooled:  // not documented; as H200s with driver 580 answer
       return false;
     case Kind::kMapped:

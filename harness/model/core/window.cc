@@ -35,7 +35,7 @@ uint8_t* new_table(uint64_t pages) {
   return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
 }
 
-// Memory that stays mapped after its end would be used by mistake for ever.
+// Memory that stays mapped after its end would be used by mistake forever.
 void must_map(const void* place) {
   if (place != MAP_FAILED) return;
   die(std::string("cannot change the mapping of device memory: ") +
@@ -158,7 +158,8 @@ bool Window::map_for_host(const Piece& piece, int protection, int descriptor,
               MAP_SHARED | MAP_FIXED, descriptor, offset) != MAP_FAILED;
 }
 
-// Most memory was never mapped for the host: then there is nothing to do.
+// There is nothing to do for memory that was never mapped for the host, which
+// is most memory.
 void Window::close_to_host(const Piece& piece) {
   uint8_t* const first = host_ + first_page(piece);
   uint8_t* const end = host_ + end_page(piece);

@@ -57,19 +57,40 @@ constexpr Version kVersions[] = {
 };
 
 // Functions that came with a version of CUDA that not every profile's driver
-// has: the first version, and what their names begin with.
+// has: the first version, and what their names begin with. A model that is
+// built with a newer toolkit has all of them: what it lacks says "not
+// supported".
 struct Newer {
   const char* names;
   int version;
 };
 constexpr Newer kNewer[] = {
+    {"cuGraphExecGetId", 13010},
+    {"cuGraphGetId", 13010},
+    {"cuGraphNodeGetContainingGraph", 13010},
+    {"cuGraphNodeGetLocalId", 13010},
+    {"cuGraphNodeGetToolsId", 13010},
+    {"cuStreamBeginCaptureToCig", 13010},
+    {"cuStreamEndCaptureToCig", 13010},
+    {"cuStreamGetDevResource", 13010},
+    {"cuCoredumpDeregister", 13020},
+    {"cuCoredumpRegister", 13020},
+    {"cuFuncGetParamCount", 13020},
+    {"cuGraphNodeGetParams", 13020},
+    {"cuKernelGetParamCount", 13020},
+    {"cuMemcpy3DWithAttributesAsync", 13020},
+    {"cuMemcpyWithAttributesAsync", 13020},
     {"cuLogicalEndpoint", 13030},
+    {"cuStreamBeginRecaptureToGraph", 13030},
+    {"cuCheckpointOperationComplete", 13040},
     {"cuDeviceGetFabricClusterUuid", 13040},
     {"cuDeviceGetClique", 13040},
+    {"cuMemGetLocationInfo", 13040},
     {"cuFabricCpyBatchAsync", 13050},
+    {"cuTensorMapSetAllocationClass", 13050},
 };
 
-// Is a function of this name newer than the driver that the model plays, or
+// Is a function of this name newer than the driver that the model simulates, or
 // than the version that the program asks for?
 bool is_too_new(const std::string& name, int version) {
   for (const Newer& newer : kNewer) {
@@ -127,6 +148,9 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
                     cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = nullptr;
+  // "If the specified CUDA version is greater than the driver version, the API
+  // will return CUDA_ERROR_INVALID_VALUE."
+  if (version > profile().driver_version) return CUDA_ERROR_INVALID_VALUE;
   // NVIDIA's runtime asks for an empty name first, and then for all functions,
   // even those that the program does not need: cuGetExportTable says what is
   // wrong.

@@ -160,7 +160,7 @@ IPCLAB_DRIVER_API CUresult cuGraphAddEventRecordNode(CUgraphNode* node,
                                                      CUevent event) {
   return add(node, {graph, after, count},
              [=](const std::shared_ptr<Stream>& stream) {
-               return event_record(event, stream);
+               return event_record(event, stream, true);
              });
 }
 
@@ -171,7 +171,7 @@ IPCLAB_DRIVER_API CUresult cuGraphAddEventWaitNode(CUgraphNode* node,
                                                    CUevent event) {
   return add(node, {graph, after, count},
              [=](const std::shared_ptr<Stream>& stream) {
-               return stream_wait_event(stream, event);
+               return stream_wait_event(stream, event, true);
              });
 }
 
@@ -231,7 +231,34 @@ IPCLAB_DRIVER_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle,
       node->type != CU_GRAPH_NODE_TYPE_MEM_FREE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *address = node->freed;
+  *address = node->memory->address;
+  return CUDA_SUCCESS;
+}
+
+IPCLAB_DRIVER_API CUresult cuDeviceGetGraphMemAttribute(
+    CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  if (CUresult error = enter()) return error;
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return graph_memory_attribute(device_at(device).gpu, attribute,
+                                static_cast<cuuint64_t*>(value));
+}
+
+// Only the high watermarks can be set, and only to zero.
+IPCLAB_DRIVER_API CUresult cuDeviceSetGraphMemAttribute(
+    CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  if (CUresult error = enter()) return error;
+  if (value == nullptr || *static_cast<cuuint64_t*>(value) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return graph_memory_reset_mark(device_at(device).gpu, attribute);
+}
+
+IPCLAB_DRIVER_API CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  if (CUresult error = enter()) return error;
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  graph_memory_trim(device_at(device).gpu);
   return CUDA_SUCCESS;
 }
 
@@ -282,7 +309,8 @@ IPCLAB_DRIVER_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   std::shared_ptr<Stream> stream;
   if (CUresult error = enter_stream(handle, &stream)) return error;
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return graph_from_capture(stream.get(), graph);
+  *graph = nullptr;
+  return stream->end_capture(graph);
 }
 
 IPCLAB_DRIVER_API CUresult cuGraphInstantiateWithFlags(

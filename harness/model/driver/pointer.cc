@@ -70,7 +70,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   const bool managed = memory.kind == Kind::kManaged;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      // Memory of pools and mappings belong to no context.
+      // Memory of pools and mappings belongs to no context.
       return put(data, memory.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put<unsigned>(

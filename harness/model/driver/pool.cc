@@ -2,10 +2,8 @@
 // The driver API: the stream-ordered allocator.
 #include "core/pool.h"
 
-#include <atomic>
 #include <cstdint>
 
-#include "core/log.h"
 #include "core/memory.h"
 #include "core/pool_ipc.h"
 #include "core/profile.h"
@@ -14,17 +12,6 @@
 using namespace ipclab::model;
 
 namespace {
-
-// A graph would own the memory; the model's graphs own addresses only.
-CUresult enter_pool_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
-  if (CUresult error = enter_stream(handle, stream)) return error;
-  if (!(*stream)->capturing()) return CUDA_SUCCESS;
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
-    say("capturing an allocation or free is not part of the reference model");
-  }
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
 
 CUmemLocation on_device(CUdevice device) {
   return {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -50,7 +37,7 @@ CUresult pool_of(const Stream& stream, CUmemoryPool* pool) {
 IPCLAB_DRIVER_API CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size,
                                            CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_pool_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUmemoryPool pool = nullptr;
   if (CUresult error = pool_of(*stream, &pool)) return error;
@@ -62,7 +49,7 @@ IPCLAB_DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address,
                                                    CUmemoryPool pool,
                                                    CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_pool_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return allocate(address, size, pool, stream);
 }
@@ -70,7 +57,7 @@ IPCLAB_DRIVER_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address,
 IPCLAB_DRIVER_API CUresult cuMemFreeAsync(CUdeviceptr address,
                                           CUstream handle) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_pool_stream(handle, &stream)) return error;
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   if (!profile().pools) return CUDA_ERROR_NOT_SUPPORTED;
   return memory_free_async(address, stream);
 }

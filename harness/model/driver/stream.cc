@@ -66,13 +66,6 @@ CUresult submit_one(CUstream handle, const StreamMemoryOperation& operation) {
   return stream_memory(stream, {operation});
 }
 
-// The model has no events inside a graph: a capture accepts only external ones.
-CUresult enter_event_stream(CUstream handle, bool external,
-                            std::shared_ptr<Stream>* stream) {
-  return external ? enter_stream(handle, stream)
-                  : enter_live_stream(handle, stream);
-}
-
 }  // namespace
 
 IPCLAB_DRIVER_API CUresult cuStreamCreateWithPriority(CUstream* stream,
@@ -286,12 +279,9 @@ IPCLAB_DRIVER_API CUresult cuEventRecordWithFlags(CUevent event,
                                                   CUstream handle,
                                                   unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_event_stream(
-          handle, flags == CU_EVENT_RECORD_EXTERNAL, &stream)) {
-    return error;
-  }
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  return event_record(event, stream);
+  return event_record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 IPCLAB_DRIVER_API CUresult cuEventRecord(CUevent event, CUstream stream) {
@@ -321,10 +311,7 @@ IPCLAB_DRIVER_API CUresult cuEventElapsedTime_v2(float* milliseconds,
 IPCLAB_DRIVER_API CUresult cuStreamWaitEvent(CUstream handle, CUevent event,
                                              unsigned flags) {
   std::shared_ptr<Stream> stream;
-  if (CUresult error = enter_event_stream(
-          handle, flags == CU_EVENT_WAIT_EXTERNAL, &stream)) {
-    return error;
-  }
+  if (CUresult error = enter_stream(handle, &stream)) return error;
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  return stream_wait_event(stream, event);
+  return stream_wait_event(stream, event, flags == CU_EVENT_WAIT_EXTERNAL);
 }

@@ -2,10 +2,10 @@
 """Builds programs that others wrote and runs each on a simulated machine of its own.
 
 It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
-NVIDIA/nvbandwidth. Which sources and libraries a sample needs stands in its
-CMakeLists.txt; nvcc alone builds it, with two changes: the CUDA runtime is the
-shared one, and PTX is embedded instead of machine code, because a program with
-the static runtime or without PTX cannot run on the model.
+NVIDIA/nvbandwidth. A sample's CMakeLists.txt says which sources and libraries it
+needs; nvcc alone builds it, with two changes: the CUDA runtime is the shared one,
+and PTX is embedded instead of machine code, because a program with the static
+runtime or without PTX cannot run on the model.
 """
 
 from __future__ import annotations
@@ -121,6 +121,12 @@ def cuda_samples(checkout: Path) -> Iterator[Program]:
             if name
         }
         flags = [f"-I{checkout / 'Common'}"]
+        for folders in re.findall(r"target_include_directories\(([^)]*)\)", text):
+            flags += [
+                f"-I{list_file.parent / x}"
+                for x in folders.replace("${CMAKE_CURRENT_SOURCE_DIR}/", "").split()
+                if (list_file.parent / x).is_dir()
+            ]
         for name in sorted(libraries):
             flags += TOOLKIT[name]
         kernel = re.search(r'CUDA_KERNEL_SOURCE "\S*?/(\w+\.cu)"', text)
@@ -146,12 +152,17 @@ def nvbandwidth(checkout: Path) -> Iterator[Program]:
         for x in sorted(checkout.glob("*.c*"))
         if x.suffix in (".cpp", ".cu") and not x.name.startswith("multinode")
     ]
-    flags = ["-lcuda", "-lnvidia-ml", "-lboost_program_options", f"-I{checkout}/json"]
-    for case in re.findall(
-        r"new (\w+)\(", main.read_text()
-    ):  # the classes are the cases
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", case).lower()
-        yield Program(f"nvbandwidth {name}", checkout, sources, flags, {}, ["-t", name])
+    sources.append("json/jsoncpp.cpp")
+    flags = ["-lcuda", "-lnvidia-ml", "-lboost_program_options", f"-I{checkout}"]
+    cases = re.findall(r'Testcase\("(\w+)"', (checkout / "testcase.h").read_text())
+    for name in (x for x in cases if not x.startswith("multinode")):
+        yield Program(
+            f"nvbandwidth {name}",
+            checkout,
+            sources,
+            flags,
+            arguments=["-t", name, "-b", "64", "-i", "1"],  # MiB, samples
+        )
 
 
 def build(program: Program, work: Path) -> str:
@@ -225,6 +236,8 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     child = subprocess.Popen(
         [*ipclab, "--", program.binary, *program.arguments],
         cwd=Path(program.binary).parent,
+        # The model's own limit of a kernel counts the time of a busy machine, too.
+        env={**os.environ, "IPCLAB_MODEL_KERNEL_SECONDS": str(100 * limit)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

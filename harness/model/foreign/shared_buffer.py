@@ -36,7 +36,7 @@ DEADLINE = 200  # s
 
 
 def values(buffer: Any) -> set[int]:
-    """What stands in a buffer."""
+    """The contents of a buffer."""
     seen = (ctypes.c_ubyte * COUNT)()
     (error,) = driver.cuMemcpyDtoH(ctypes.addressof(seen), int(buffer.handle), COUNT)
     assert error == driver.CUresult.CUDA_SUCCESS, error

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small libnvidia-ml.so.1 for the simulated machine: devices, names, memory,
-// processes and versions. What else programs look for exists and says that it
-// is not supported, which NVML's users expect of some GPUs anyway. The types
-// are those of NVML's interface, which never changes under a name.
+// processes and versions. The other functions that programs look for exist and
+// return "not supported", as on some real GPUs. The types are those of NVML's
+// interface, which never changes under a name.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -64,6 +64,7 @@ bool initialised = false;
 std::vector<Gpu>& gpus() {
   static auto& list = *new std::vector<Gpu>([] {
     std::vector<Gpu> made;
+    made.reserve(static_cast<size_t>(profile().gpus));
     for (int gpu = 0; gpu < profile().gpus; ++gpu) made.push_back({gpu});
     return made;
   }());

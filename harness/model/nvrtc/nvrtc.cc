@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libnvrtc.so.13 in front of NVIDIA's. That one compiles; only who asks for
-// machine code (a cubin) gets the PTX of the same compilation, because the
-// model runs PTX. Both are "an image" to the functions that load them.
+// A libnvrtc.so.13 in front of NVIDIA's. NVIDIA's library compiles. A program
+// that asks for machine code (a cubin) gets the PTX of the same compilation,
+// because the model runs PTX. Both are "an image" to the functions that load
+// them.
 //
 // nvrtc.h is not needed to build this: handles pass through as they are.
 #include <dlfcn.h>
@@ -35,8 +36,9 @@ std::string prefix_of_program() {
     std::istringstream folders(variable("PATH"));
     for (std::string folder; std::getline(folders, folder, ':');) {
       struct stat there;
-      if (stat((folder + "/" + path).c_str(), &there) != 0) continue;
-      path = folder + "/" + path;
+      const std::string candidate = folder.append("/").append(path);
+      if (stat(candidate.c_str(), &there) != 0) continue;
+      path = candidate;
       break;
     }
   }

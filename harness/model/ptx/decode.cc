@@ -164,8 +164,8 @@ void FunctionBuilder::build() {
   }
 }
 
-/// Moves values that are the same in all blocks of a warp (parameters, thread
-/// indices and values computed from them) out of the code.
+/// Takes values out of the code that are the same in all blocks of a warp:
+/// parameters, thread indices and values computed from them.
 void FunctionBuilder::hoist() {
   std::set<uint32_t> fixed;
   for (const Constant& constant : function_.constants)

@@ -154,7 +154,7 @@ Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
 /// Does such a register (its mode) keep its value as long as a warp exists?
 bool is_fixed_for_warp(uint8_t mode);
-/// vprintf, __assertfail (print.cc); null for other names.
+/// vprintf, __assertfail, malloc, free (print.cc); null for other names.
 Handler built_in_function(const std::string& name);
 
 /// pick<uint16_t, uint32_t>(type, [](auto x) { return handler<decltype(x)>; })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the PTX in what nvcc embeds. The wrapper is documented in
-// fatbinary_section.h; the container behind it is not, its layout was observed
-// with CUDA 13.0.
+// fatbinary_section.h; the container that it points to is not: its layout was
+// observed with CUDA 13.0.
 #include <dlfcn.h>
 
 #include <cctype>

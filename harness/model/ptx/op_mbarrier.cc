@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // mbarrier and the copies that it counts (cp.async.mbarrier.arrive,
-// cp.async.bulk). The object is 64 opaque bits in memory; a state is what stood
-// there before an arrival. Rules: PTX ISA, "Parallel Synchronization and
+// cp.async.bulk). The object is 64 opaque bits in memory; a state is its value
+// before an arrival. Rules: PTX ISA, "Parallel Synchronization and
 // Communication Instructions: mbarrier".
 #include "decode.h"
 #include "memory.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that CUDA's device library leaves to the driver: vprintf and
-// __assertfail.
+// The functions that CUDA's device library leaves to the driver: vprintf,
+// __assertfail, malloc and free.
 #include <cstdio>
 
 #include "decode.h"
@@ -28,7 +28,8 @@ class Arguments {
     return value;
   }
 
-  void set_result(int32_t value) const {
+  template <class T>
+  void set_result(T value) const {
     if (!call_.results.empty())
       std::memcpy(variable(call_.results[0]), &value, sizeof value);
   }
@@ -242,11 +243,32 @@ void assert_fail(Warp& warp, const Instruction& i, uint32_t mask) {
   warp.block->grid->fault(warp, i, 710, what);
 }
 
+void allocate(Warp& warp, const Instruction& i, uint32_t mask) {
+  const AddressSpace& space = warp.block->grid->space;
+  for (; mask != 0; mask &= mask - 1) {
+    const Arguments arguments(warp, i, __builtin_ctz(mask));
+    const uint64_t size = arguments.get<uint64_t>(0);
+    arguments.set_result(
+        space.allocate != nullptr ? space.allocate(space.heap, size) : 0);
+  }
+}
+
+void release(Warp& warp, const Instruction& i, uint32_t mask) {
+  const AddressSpace& space = warp.block->grid->space;
+  for (; mask != 0; mask &= mask - 1) {
+    const Arguments arguments(warp, i, __builtin_ctz(mask));
+    if (space.release != nullptr)
+      space.release(space.heap, arguments.get<uint64_t>(0));
+  }
+}
+
 }  // namespace
 
 Handler built_in_function(const std::string& name) {
   if (name == "vprintf") return print_formatted;
   if (name == "__assertfail") return assert_fail;
+  if (name == "malloc") return allocate;
+  if (name == "free") return release;
   return nullptr;
 }
 

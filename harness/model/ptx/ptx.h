@@ -31,6 +31,11 @@ struct AddressSpace {
   void* (*lookup)(void* context, uint64_t address, uint64_t size,
                   bool write) = nullptr;
   void* lookup_context = nullptr;
+  /// malloc, which returns 0 without room, and free of device code. May be
+  /// null: then there is no room. Called as `lookup` is.
+  uint64_t (*allocate)(void* heap, uint64_t size) = nullptr;
+  void (*release)(void* heap, uint64_t address) = nullptr;
+  void* heap = nullptr;
 };
 
 /// Why a kernel ended early.

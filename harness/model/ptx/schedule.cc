@@ -2,7 +2,7 @@
 // Runs one warp: divergence, reconvergence, calls, barriers. Of the splits of a
 // warp the one in the deepest call and at the lowest address runs first, which
 // makes branches reconverge; every eighth time the one that waited longest
-// does, so that a lane may spin until another lane of its warp acts.
+// runs, so that a lane may spin until another lane of its warp acts.
 #include <algorithm>
 #include <climits>
 #include <new>
@@ -13,7 +13,7 @@
 namespace ipclab::ptx {
 namespace {
 
-constexpr uint32_t kDivergedBudget = 256;  // instructions before choosing anew
+constexpr uint32_t kDivergedBudget = 256;  // instructions before a new choice
 
 Frame* take_frame(Warp& warp, Arena& arena, const Function& function) {
   for (Frame*& free : warp.free_frames) {
@@ -455,7 +455,7 @@ class WarpRun {
   }
 
   /// No lane can run. Can a lane run again? Lanes that want to exchange values
-  /// in different instructions would wait for ever: that is a fault.
+  /// in different instructions would wait forever: that is a fault.
   bool release_warp_syncs() {
     if (release_meetings()) return true;
     const uint32_t waiting = at_warp_syncs();

@@ -43,7 +43,7 @@ IPCLAB_RUNTIME_API const char* cudaGetErrorString(cudaError_t code) {
 
 IPCLAB_RUNTIME_API cudaError_t cudaRuntimeGetVersion(int* version) {
   if (version == nullptr) return remember(cudaErrorInvalidValue);
-  *version = CUDART_VERSION;
+  *version = ipclab::runtime::version();
   return cudaSuccess;
 }
 

@@ -153,6 +153,25 @@ IPCLAB_RUNTIME_API cudaError_t cudaGraphAddMemFreeNode(
       node, graph, after, count, reinterpret_cast<CUdeviceptr>(pointer)));
 }
 
+IPCLAB_RUNTIME_API cudaError_t cudaDeviceGetGraphMemAttribute(
+    int device, cudaGraphMemAttributeType attribute, void* value) {
+  IPCLAB_BIND();
+  return remember(cuDeviceGetGraphMemAttribute(
+      device, static_cast<CUgraphMem_attribute>(attribute), value));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaDeviceSetGraphMemAttribute(
+    int device, cudaGraphMemAttributeType attribute, void* value) {
+  IPCLAB_BIND();
+  return remember(cuDeviceSetGraphMemAttribute(
+      device, static_cast<CUgraphMem_attribute>(attribute), value));
+}
+
+IPCLAB_RUNTIME_API cudaError_t cudaDeviceGraphMemTrim(int device) {
+  IPCLAB_BIND();
+  return remember(cuDeviceGraphMemTrim(device));
+}
+
 IPCLAB_RUNTIME_API cudaError_t cudaGraphAddDependencies(
     cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
     const cudaGraphEdgeData*, size_t count) {

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <set>
 
+#include "core/profile.h"
+
 namespace ipclab::runtime {
 namespace {
 
@@ -42,10 +44,15 @@ cudaError_t remember(cudaError_t error) {
   return error;
 }
 
+int version() {
+  const int wanted = model::profile().runtime_version;
+  return wanted != 0 ? wanted : CUDART_VERSION;
+}
+
 cudaError_t start() {
-  int version = 0;
-  cuDriverGetVersion(&version);
-  if (version / 1000 < CUDART_VERSION / 1000) {
+  int driver = 0;
+  cuDriverGetVersion(&driver);
+  if (driver / 1000 < version() / 1000) {
     return remember(cudaErrorInsufficientDriver);
   }
   return remember(cuInit(0));
@@ -137,7 +144,7 @@ extern "C" int ipclab_runtime_refuse(const char* name,
   }
   int driver = 0;
   cuDriverGetVersion(&driver);
-  return ipclab::runtime::remember(driver < CUDART_VERSION
+  return ipclab::runtime::remember(driver < ipclab::runtime::version()
                                        ? cudaErrorCallRequiresNewerDriver
                                        : cudaErrorNotSupported);
 }

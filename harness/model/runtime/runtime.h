@@ -24,6 +24,9 @@ cudaError_t start();
 /// there is no current context.
 cudaError_t bind();
 
+/// What cudaRuntimeGetVersion says: the profile's, or that of the headers.
+int version();
+
 /// The device that this thread uses.
 int current_device();
 cudaError_t set_device(int device);

@@ -139,7 +139,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
-// All that one process may do while another one stands still, in seconds.
+// How many seconds a process may take while another one is stopped.
 double work_beside(const cudaIpcMemHandle_t& memory,
                    const cudaIpcEventHandle_t& handle) {
   const auto begin = std::chrono::steady_clock::now();

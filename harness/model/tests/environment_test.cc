@@ -79,6 +79,26 @@ TEST(Profile, EachOneIsWhatItsRowSays) {
             cudaErrorInsufficientDriver);
 }
 
+ROLE(call_of_a_newer_runtime) {
+  int driver = 0, runtime = 0;
+  EXPECT_EQ(cudaDriverGetVersion(&driver), cudaSuccess);
+  EXPECT_EQ(cudaRuntimeGetVersion(&runtime), cudaSuccess);
+  EXPECT_LT(driver, runtime);
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  using Call = cudaError_t(cudaGraph_t, unsigned*);
+  unsigned id = 0;
+  const auto call =
+      reinterpret_cast<Call*>(dlsym(RTLD_DEFAULT, "cudaGraphGetId"));
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call(nullptr, &id), cudaErrorCallRequiresNewerDriver);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorCallRequiresNewerDriver);
+}
+
+TEST(Profile, ANewerRuntimeRefusesWhatTheDriverLacks) {
+  Peer peer("call_of_a_newer_runtime", {{"IPCLAB_PROFILE", "newer-runtime"}});
+  EXPECT_EQ(peer.wait(), "exit 0");
+}
+
 TEST(Profile, VisibleDevicesChooseAndReorder) {
   const auto visible = [](const char* list) {
     return describe(
@@ -128,8 +148,8 @@ TEST(Environment, CudaDoesNotSurviveFork) {
 }
 
 ROLE(few_descriptors) {
-  // Under sanitizers: UBSan checks the type of an object with a pipe, the first
-  // time that it meets the type. Here it still gets one.
+  // Under sanitizers: UBSan uses a pipe when it checks the type of an object
+  // for the first time. Here it still gets one.
   void* first = nullptr;
   EXPECT_EQ(cudaMalloc(&first, 2 << 20), cudaSuccess);
   EXPECT_EQ(cudaDeviceReset(), cudaSuccess);

@@ -22,3 +22,17 @@ extern "C" __global__ void write_one(int* to, int value) { *to = value; }
 
 __device__ int counter = 40;
 extern "C" __global__ void bump() { atomicAdd(&counter, 2); }
+
+// Each thread takes memory and writes to it.
+extern "C" __global__ void take(int** taken, unsigned bytes) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  taken[i] = static_cast<int*>(malloc(bytes));
+  if (taken[i] != nullptr) *taken[i] = i;
+}
+
+// Another kernel finds it, and gives it back.
+extern "C" __global__ void give_back(int** taken, int* wrong) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (taken[i] == nullptr || *taken[i] != i) atomicAdd(wrong, 1);
+  free(taken[i]);
+}

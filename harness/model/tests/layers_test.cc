@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the parts of the model may know of each other, read from their sources:
-// the faces have neither the machine nor its lock, and the core has no word of
+// the faces have neither the machine nor its lock, and the core does not know
 // the faults that are planted in front of it.
 #include <gtest/gtest.h>
 

@@ -541,7 +541,8 @@ TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal),
             cudaSuccess);
   EXPECT_EQ(cudaMemsetAsync(data, 2, 4096, stream), cudaSuccess);
-  EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorNotSupported);
+  // A capture frees only what its graph or another graph allocated.
+  EXPECT_EQ(cudaFreeAsync(data, stream), cudaErrorInvalidValue);
   cudaGetLastError();
   cudaStreamCaptureStatus status;
   EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What other processes do to the model: whatever they write, leave behind or do
-// not do, this process neither crashes nor waits with a lock nor believes it.
+// not do, this process does not crash, does not wait with a lock, and does not
+// trust them.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -49,7 +50,7 @@ std::vector<char> content_of(int descriptor) {
   return bytes;
 }
 
-// A file that says of itself whatever it likes.
+// A file with any description of itself.
 int forged(const std::string& name, const std::vector<char>& bytes,
            bool sealed = true) {
   const int file = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -89,7 +90,7 @@ CUresult try_chunk(int file) {
   return CUDA_SUCCESS;
 }
 
-// Damages what stands in [begin, end), now and then the length.
+// Damages the bytes in [begin, end), and sometimes the length.
 void damage(Random& random, size_t begin, size_t end,
             std::vector<char>* bytes) {
   const size_t hits = 1 + random() % 8;
@@ -388,7 +389,7 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   EXPECT_EQ(recv(client, &request, sizeof request, MSG_DONTWAIT), 8);
   importer.channel().send(true);
   EXPECT_TRUE(importer.channel().receive<bool>());
-  // The import still waits: it has not hung up.
+  // The import still waits: it has not closed the connection.
   EXPECT_EQ(recv(client, &request, sizeof request, MSG_DONTWAIT), -1);
   close(client);
   close(listener);
@@ -424,6 +425,43 @@ TEST(Machine, SeesItsOwnMemoryAndHandlesOnly) {
   };
   EXPECT_EQ(look(here), std::pair(size_t{64 * kMiB}, cudaSuccess));
   EXPECT_EQ(look(here + " b"), std::pair(size_t{0}, cudaErrorInvalidValue));
+}
+
+// Locks files without end, each for a moment, as any program of the host may.
+ROLE(churns_locks) {
+  struct flock all {};
+  all.l_type = F_WRLCK;
+  all.l_whence = SEEK_SET;
+  for (bool first = true;; first = false) {
+    const int file = memfd_create("of another program", MFD_CLOEXEC);
+    EXPECT_EQ(fcntl(file, F_OFD_SETLK, &all), 0);
+    close(file);
+    if (first) test.send(true);
+  }
+}
+
+// More blocks than the kernel shows in one read of its locks.
+TEST(Machine, CountsEachByteWhileLocksOfOthersComeAndGo) {
+  constexpr size_t kSize = 4 * kMiB;
+  constexpr int kBlocks = 200;
+  constexpr int kTurns = 150;
+  const size_t before = free_memory();
+  std::vector<char*> blocks;
+  for (int i = 0; i < kBlocks; ++i) blocks.push_back(allocate<char>(kSize));
+  Peer churning("churns_locks");
+  churning.channel().receive<bool>();
+  int wrong = 0;
+  for (int round = 0; round < kTurns; ++round) {
+    char*& block = blocks[static_cast<size_t>(round % kBlocks)];
+    EXPECT_EQ(cudaFree(block), cudaSuccess);
+    wrong += before - free_memory() != (kBlocks - 1) * kSize;
+    block = allocate<char>(kSize);
+    wrong += before - free_memory() != kBlocks * kSize;
+    wrong += before - free_memory() != kBlocks * kSize;
+  }
+  EXPECT_EQ(wrong, 0) << "of " << 3 * kTurns;
+  for (char* block : blocks) EXPECT_EQ(cudaFree(block), cudaSuccess);
+  EXPECT_EQ(free_memory(), before);
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ def _library() -> Path:
 
 
 class Build:
-    """A folder that CTest and the runner take for a build."""
+    """A folder that looks like a build to CTest and the runner."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -286,7 +286,7 @@ class Build:
         )
 
     def faults(self, *faults: dict[str, Any], **decided: Any) -> None:
-        """A library of these faults, and faults.json; the tests play their effect."""
+        """A library of these faults, and faults.json; tests simulate their effect."""
         folder = self.folder / "faults"
         folder.mkdir(exist_ok=True)
         shutil.copy(_library(), folder / "libipclab_faults.so")

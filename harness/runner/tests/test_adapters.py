@@ -45,7 +45,12 @@ def reframe(build: Build, command: Path, *words: str) -> tuple[int, str, Any]:
             *("-S", f"executable={command}", *words),
         ],
         cwd=build.root,
-        env={**os.environ, "HOME": str(build.root), "RFM_ENABLE_RESULTS_STORAGE": "n"},
+        env={
+            **os.environ,
+            "HOME": str(build.root),
+            "TMPDIR": str(build.root),  # where it leaves its log
+            "RFM_ENABLE_RESULTS_STORAGE": "n",
+        },
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,8 +15,9 @@ from selenium.webdriver.common.keys import Keys
 
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
-from ipclab import matrix, pages, results, timeline, trials
+from ipclab import matrix, pages, results, trials
 from ipclab.report import page as report_page
+from ipclab.trace import pictures
 
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>t</title>'
@@ -298,7 +299,7 @@ def test_a_planted_fault_is_seen(
 def test_an_unescaped_role_name_is_seen(
     browser: Browser, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline, "escape", str)
+    monkeypatch.setattr(pictures, "escape", str)
     assert any("planted" in fault for fault in faults(browser, report(build)))
 
 

@@ -1,5 +1,9 @@
 """Each lesson is built by the line of its header, alone, and prints its pages' output.
 
+The nvcc is that of the newest toolkit, if ci/newest has brought it and no driver is
+here, which may be too old for it: the build of all lessons, and test_try_it.py with
+the same lines, use the oldest one.
+
 SPDX-License-Identifier: Apache-2.0
 """
 
@@ -11,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ipclab import model
 from test_repository import LESSONS, TOP, source, topic
 
 
@@ -23,7 +28,7 @@ def build_line(lesson: str) -> str:
 
 
 def profile(lesson: str) -> str:
-    """The machine that the model has to play for it."""
+    """The machine that the model has to simulate for it."""
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
     if named := re.search(r"\bPROFILE ([a-z-]+)", call):
         return named[1]
@@ -38,6 +43,14 @@ def masked(text: str) -> str:
     return text
 
 
+def with_nvcc() -> dict[str, str]:
+    """The environment with the newest toolkit's nvcc, if it is there, first on PATH."""
+    folder = Path(os.environ.get("IPCLAB_NEWEST_INCLUDE", "/nowhere")).parent / "bin"
+    if not (folder / "nvcc").exists() or Path("/dev/nvidiactl").exists():
+        return dict(os.environ)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
     line = build_line(lesson)
@@ -46,6 +59,7 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
     built = subprocess.run(
         [*shlex.split(line), "-o", str(program)],
         cwd=TOP,
+        env=with_nvcc(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -54,16 +68,12 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
     ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
     if ran.returncode == 77:  # this machine cannot; it must say why
         assert re.fullmatch(r"SKIP: .+\n", ran.stdout)
-        model = os.environ.get("IPCLAB_MODEL")
-        if model is None:  # pytest was started by hand, without a build
+        folder = os.environ.get("IPCLAB_MODEL")
+        if folder is None:  # pytest was started by hand, without a build
             return
         ran = subprocess.run(
             [program],
-            env={
-                **os.environ,
-                "LD_LIBRARY_PATH": model,
-                "IPCLAB_PROFILE": profile(lesson),
-            },
+            env={**os.environ, **model.environment(Path(folder), profile(lesson))},
             capture_output=True,
             text=True,
             timeout=60,

@@ -228,16 +228,16 @@ def test_report_shows_the_whole_story(build: Build) -> None:
         "a.cu:7",
         "killed by SIGSEGV",
         "its last words",
-        'class="arrow"',
-        "handle (64 bytes)",
+        'class="message"',
+        "handle, 64 bytes",
         'class="failure"',
         "Part of the suite only: -k &#39;LMEM-01&#39;.",
         outcome.json["fingerprint"]["id"],
         "NVIDIA H200",
     ):
         assert text in page
-    assert page.count("handle (64 bytes)") == 1
-    assert "sends handle" not in page  # the arrow says it already
+    assert page.count("handle, 64 bytes") == 1
+    assert "exporter: sends handle" not in page  # the arrow says it already
     assert "<wrong>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
     assert "reference model" not in page

@@ -185,11 +185,21 @@ def test_the_page_says_what_the_terminal_says(build: Build) -> None:
         change["reason"],
         '<td class="verdict regressed">regressed</td>',
         "The sentence of LMEM-01.",
-        f"Same verdict in both: {document['same']}.",
+        f"WORSE: 1 regressed. {document['same']} of",
+        "the others: 1 regressed.",
+        '<th scope="row">E, I</th><td>the exporter, the importer</td>',
     ):
         assert text in page
     assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
     assert "reference model" not in page
+
+
+def test_a_page_of_equal_runs_says_so_in_one_sentence(build: Build) -> None:
+    two_runs(build, BAD, BAD)
+    assert compare(build, "--html", "out.html").returncode == 0
+    page = (build.root / "out.html").read_text()
+    assert "NOT WORSE: no test regressed or is gone." in page
+    assert "tests say the same." in page and "Short names" not in page
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The findings of `ipclab doctor`: recorded machines, and this one made to fit."""
+"""The findings of `ipclab doctor`, on recorded machines and on this one."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def test_a_record_with_a_bad_probe(build: Build) -> None:
 def test_a_record_and_this_machine_do_not_mix(build: Build, option: list[str]) -> None:
     done = build.ipclab("doctor", "--machine", str(FOLDER / "plain.json"), *option)
     assert done.returncode == 2
-    assert "without --with and --profile" in done.stdout
+    assert "combined with --with or --profile" in done.stdout
 
 
 def test_a_process_that_is_not_there(build: Build) -> None:
@@ -500,7 +500,7 @@ def test_a_stranger_is_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine._pidfd_getfd_between_strangers() == "asked"
 
 
-# --- machines that the reference model plays ----------------------------------------
+# --- machines of the reference model -------------------------------------------------
 
 
 @pytest.fixture

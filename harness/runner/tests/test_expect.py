@@ -1,4 +1,4 @@
-"""`--expect FILE`: what a machine can, and what it must not deny in silence."""
+"""`--expect FILE`: what a machine can do, and what it must not deny silently."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIES = with_capability(
 
 
 def write(build: Build, probe: dict[str, Any] = PROBE, **changes: Any) -> None:
-    """expect.json as of a probe, changed."""
+    """expect.json of a probe, with changes."""
     text = json.dumps({**expect.of_probe(probe), **changes})
     (build.root / "expect.json").write_text(text)
 
@@ -130,6 +130,8 @@ def test_without_a_file_a_disagreement_is_told_and_fails_nothing(build: Build) -
     outcome = build.run()
     assert outcome.code == 0
     assert "fabric: attribute and attempt disagree" in outcome.text.splitlines()[1]
+    build.probe({**NO_CHANNEL, "backend": "model"})
+    assert "disagree" not in build.run().text
 
 
 def test_qualify_takes_the_file_too(build: Build) -> None:
@@ -138,7 +140,7 @@ def test_qualify_takes_the_file_too(build: Build) -> None:
     arguments = ("--build", "build", "--results", "out", "--expect", "expect.json")
     done = build.ipclab("qualify", *arguments)
     assert done.returncode == 1
-    assert "the run itself complains: expected: 3 GPUs; there are 2" in done.stdout
+    assert "the run itself reports: expected: 3 GPUs; there are 2" in done.stdout
 
 
 @pytest.mark.parametrize(

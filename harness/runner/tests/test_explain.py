@@ -1,4 +1,4 @@
-"""The dictionary of errors: whole, true to CUDA's headers, and found by any name."""
+"""The dictionary of errors: complete, as in CUDA's headers, and found by any name."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from conftest import Build
-from ipclab import engines, fingerprint, fleet, manifest, results
+from ipclab import engines, fingerprint, fleet, manifest, records, results
 from ipclab.errors import HarnessError, UsageError
 
 RECORDED = Path(__file__).parents[3] / "docs" / "results" / "h200-580.159"
@@ -57,9 +57,10 @@ class Fleet:
         name: str,
         change: Callable[[dict[str, Any]], None] | None = None,
         verdicts: dict[str, str] | None = None,
+        alter: Callable[[list[records.Record]], None] | None = None,
         **facts: Any,
     ) -> Path:
-        """A node; `change` edits run.json before it is sealed."""
+        """A node; `change` edits run.json, `alter` the records, before the seal."""
         folder = self.folder / "nodes" / name
         folder.mkdir()
         changed = [
@@ -68,11 +69,16 @@ class Fleet:
             else x
             for x in self.records
         ]
+        machine = {**self.document["fingerprint"], **facts, "hostname": name}
+        machine["id"] = fingerprint.identity(machine)
+        changed = [{**x, "fingerprint": machine["id"]} for x in changed]
+        counts = records.counts(records.rows(changed))
+        if alter:
+            alter(changed)
         data = b"".join(json.dumps(x).encode() + b"\n" for x in changed)
         (folder / "records.jsonl").write_bytes(data)
         document = json.loads(json.dumps(self.document))
-        machine = {**document["fingerprint"], **facts, "hostname": name}
-        document["fingerprint"] = {**machine, "id": fingerprint.identity(machine)}
+        document |= {"fingerprint": machine, "counts": counts}
         _, document["manifest"]["records"] = results.read_lines(folder)
         for i, field in enumerate(("started", "finished"), 1):
             time = self.started + datetime.timedelta(minutes=i)
@@ -162,6 +168,14 @@ def tomorrow(document: dict[str, Any]) -> None:
     document["finished"] = "2999-01-01T00:00:00+00:00"
 
 
+def other_catalogue(document: dict[str, Any]) -> None:
+    document["manifest"]["data"]["requirements.json"] = "0" * 64
+
+
+def more_records(document: dict[str, Any]) -> None:
+    document["manifest"]["records"]["count"] += 1
+
+
 def other_machine(document: dict[str, Any]) -> None:
     document["fingerprint"]["driver"] = "590.1"
 
@@ -174,6 +188,8 @@ def fewer_tests(document: dict[str, Any]) -> None:
     ("change", "why"),
     [
         (other_program, "another suite"),
+        (other_catalogue, "another suite: requirements.json"),
+        (more_records, "records.jsonl was edited"),
         (yesterday, "outside the time of this fleet"),
         (tomorrow, "outside the time of this fleet"),
         (other_machine, "the fingerprint was edited"),
@@ -188,6 +204,57 @@ def test_a_lie_is_refused(
     assert merged.nodes["refused"] == ["n4"]
     assert why in merged.why["n4"]
     assert merged.exit_code == 1
+
+
+def fewer(lines: list[records.Record]) -> None:
+    """Leaves a record out."""
+    lines.pop()
+
+
+def foreign(lines: list[records.Record]) -> None:
+    lines[0]["fingerprint"] = "another"
+
+
+def unknown(lines: list[records.Record]) -> None:
+    lines[0]["verdict"] = "perfect"
+
+
+def other_verdict(lines: list[records.Record]) -> None:
+    good = next(x for x in lines if x["verdict"] == "conforms")
+    good["verdict"] = "observed"
+
+
+def other_row(lines: list[records.Record]) -> None:
+    next(x for x in lines if x["requirement"])["requirement"] = "LMEM-99"
+
+
+def other_test(lines: list[records.Record]) -> None:
+    lines[0]["ctest"] = "conformance.nothing"
+
+
+def no_text(lines: list[records.Record]) -> None:
+    del lines[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        (fewer, "327 tests were selected, 326 have a record"),
+        (foreign, "a record of another machine"),
+        (unknown, "perfect is no verdict"),
+        (other_verdict, "the records give"),
+        (other_row, "a record of another row"),
+        (other_test, "a test that is not in the list"),
+        (no_text, "records.jsonl holds something else"),
+    ],
+)
+def test_a_lie_in_the_records_is_refused(
+    four: Fleet, alter: Callable[[list[records.Record]], None], why: str
+) -> None:
+    """The node has sealed what it made up: the digests are right."""
+    four.node("n4", alter=alter)
+    assert why in four.merged().why["n4"]
+    assert four.merged().exit_code == 1
 
 
 @pytest.mark.parametrize(

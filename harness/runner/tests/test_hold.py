@@ -1,4 +1,4 @@
-"""The GPUs are held open by a process that never outlives the run."""
+"""A process holds the GPUs open, and always ends with the run."""
 
 from __future__ import annotations
 

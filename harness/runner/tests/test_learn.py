@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
-import functools
 import io
 import json
 import os
@@ -20,12 +19,15 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipclab.cli import main
 from ipclab.errors import HarnessError
+from ipclab.hold import Holder
 from ipclab.learn import command, exercises, paths, picture, progress
 from ipclab.learn.check import Verdict, judge
 from ipclab.learn.exercises import Exercise
@@ -37,6 +39,7 @@ BUILD = (
     Path(os.environ["IPCLAB_MODEL"]).parent if "IPCLAB_MODEL" in os.environ else None
 )
 ALL = exercises.read(TOP)
+BACKEND = os.environ.get("IPCLAB_LEARN_BACKEND", "model")
 BY_NAME = {exercise.name: exercise for exercise in ALL}
 SOURCES = TOP / "harness/runner/src"
 LONGEST_TASK = 10  # lines
@@ -57,27 +60,92 @@ def variants(exercise: Exercise) -> dict[str, str]:
 CASES = [(x.name, variant) for x in ALL for variant in variants(x)]
 
 
-@functools.cache
-def toolbox() -> Toolbox:
-    assert BUILD is not None
-    return Toolbox(BUILD, os.environ.get("IPCLAB_LEARN_BACKEND", "model"))
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """The verdict on one variant, and what it took."""
+
+    verdict: Verdict
+    processes: int  # of the traced run
+    seconds: float
 
 
-@pytest.fixture(scope="module")
-def verdicts(
+Judgements = dict[tuple[str, str], "concurrent.futures.Future[Judged]"]
+
+
+class Summary:
+    """What `judgements` did, printed at the end of the whole run."""
+
+    def __init__(self, where: str, workers: int, judged: Judgements) -> None:
+        self._where, self._workers, self._judged = where, workers, judged
+        self._began = time.monotonic()
+        self._seconds = 0.0
+        for future in judged.values():
+            future.add_done_callback(self._note)
+
+    def _note(self, _: object) -> None:
+        self._seconds = time.monotonic() - self._began
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> None:
+        """Counts, seconds, and the slowest: a hook of pytest."""
+        done = {
+            case: future.result()
+            for case, future in self._judged.items()
+            if future.done() and not future.cancelled() and not future.exception()
+        }
+        terminalreporter.write_line(
+            f"\n{len(done)} of {len(self._judged)} variants of "
+            f"{len({name for name, _ in self._judged})} exercises judged on "
+            f"{self._where}: {self._seconds:.0f} s, {self._workers} at a time, "
+            f"{sum(x.processes for x in done.values())} processes in their traces"
+        )
+        slow = sorted(done, key=lambda case: -done[case].seconds)[:5]
+        told = (f"{x[0]} ({x[1]}) {done[x].seconds:.1f} s" for x in slow)
+        terminalreporter.write_line(f"the slowest: {', '.join(told)}")
+
+
+def needs_the_gpu_alone(exercise: Exercise) -> bool:
+    """Does it look at the device's free memory, which other programs change?
+
+    On the reference model each program has a machine of its own.
+    """
+    return BACKEND == "cuda" and "free_memory()" in exercise.source
+
+
+@contextlib.contextmanager
+def gpus_held(environment: Mapping[str, str]) -> Iterator[None]:
+    """CUDA starts faster while another process has the GPUs open."""
+    from test_hold import PROBE, case_of  # which needs a build
+
+    holder = Holder(case_of(PROBE), environment)
+    try:
+        yield
+    finally:
+        holder.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judgements(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str], "concurrent.futures.Future[Verdict]"]:
-    """Of all variants that were asked for: as many at a time as there are cores."""
+) -> Iterator[Judgements]:
+    """Judges all requested variants, in threads, while other tests run."""
+    if BUILD is None:
+        yield {}
+        return
     top = tmp_path_factory.mktemp("learn")
+    toolbox = Toolbox(BUILD, BACKEND)
 
-    def one(name: str, variant: str) -> Verdict:
+    def one(name: str, variant: str) -> Judged:
+        began = time.monotonic()
         folder = top / name / variant.replace(" ", "_")
         folder.mkdir(parents=True)
         source = folder / exercises.SOURCE
         source.write_text(variants(BY_NAME[name])[variant])
-        return judge(toolbox(), BY_NAME[name], source, folder / "work")
+        verdict = judge(toolbox, BY_NAME[name], source, folder / "work")
+        processes = len(verdict.story.trace.processes) if verdict.story else 0
+        return Judged(verdict, processes, time.monotonic() - began)
 
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
     parameters = [getattr(x, "callspec", None) for x in request.session.items]
     asked = {
         (x.params["name"], x.params["variant"])
@@ -85,31 +153,34 @@ def verdicts(
         if x and "variant" in x.params
     }
     asked.add((ALL[0].name, "solution 1"))
-    return {case: pool.submit(one, *case) for case in CASES if case in asked}
+    workers = os.cpu_count() or 1
+    if BACKEND == "cuda":
+        # The driver starts processes one after the other, and a role waits 10 s
+        # for the other one: more at a time would only wait longer for their turn.
+        workers = min(workers, 8)
+    with contextlib.ExitStack() as stack:
+        if BACKEND == "cuda":
+            stack.enter_context(gpus_held({}))
+        pool = concurrent.futures.ThreadPoolExecutor(workers)
+        stack.callback(pool.shutdown, cancel_futures=True)
+        alone = concurrent.futures.ThreadPoolExecutor(1)
+        stack.callback(alone.shutdown, cancel_futures=True)
+        judged: Judgements = {}
+        for case in CASES:
+            if case in asked and not needs_the_gpu_alone(BY_NAME[case[0]]):
+                judged[case] = pool.submit(one, *case)
+        others = list(judged.values())
 
+        def after_all_others(name: str, variant: str) -> Judged:
+            concurrent.futures.wait(others)
+            return one(name, variant)
 
-@needs_build
-@pytest.mark.parametrize(("name", "variant"), CASES)
-def test_a_variant_is_judged_as_it_has_to_be(
-    name: str,
-    variant: str,
-    verdicts: dict[tuple[str, str], "concurrent.futures.Future[Verdict]"],
-) -> None:
-    exercise = BY_NAME[name]
-    verdict = verdicts[name, variant].result(timeout=240)
-    kind = verdict.complaint.kind if verdict.complaint else "passed"
-    if variant.startswith("solution"):
-        assert verdict.passed, verdict.text
-        return
-    assert not verdict.passed, "it passes"
-    # A wait that ends by its deadline makes a bad lesson.
-    assert "still waiting after 10 s" not in verdict.text
-    if variant == "handed out":
-        assert re.fullmatch(exercise.fails, kind), verdict.text
-        assert re.search(exercise.says, verdict.text), verdict.text
-    else:
-        says = exercise.wrong[int(variant.split()[1]) - 1].says
-        assert kind != "compile" and re.search(says, verdict.text), verdict.text
+        for case in CASES:
+            if case in asked and case not in judged:
+                judged[case] = alone.submit(after_all_others, *case)
+        where = toolbox.where()
+        request.config.pluginmanager.register(Summary(where, workers, judged))
+        yield judged
 
 
 def test_there_are_enough_exercises() -> None:
@@ -130,7 +201,7 @@ def test_an_exercise_is_whole(name: str) -> None:
     assert 2 <= len(exercise.task.splitlines()) <= LONGEST_TASK
     assert max(map(len, exercise.source.splitlines())) <= 72
     assert "// SPDX-License-Identifier: Apache-2.0" in exercise.source
-    # No solution is the handed-out file, and none is another.
+    # No solution equals the handed-out file or another solution.
     texts = list(variants(exercise).values())
     assert len(set(texts)) == len(texts)
 
@@ -138,7 +209,7 @@ def test_an_exercise_is_whole(name: str) -> None:
 def test_a_change_that_fits_nowhere_is_an_error() -> None:
     first = ALL[0]
     wrong = exercises.Variant("nothing", "", (("what nobody writes", ""),))
-    with pytest.raises(HarnessError, match="stands there 0 times"):
+    with pytest.raises(HarnessError, match="is there 0 times"):
         first.changed(wrong)
 
 
@@ -165,6 +236,7 @@ def test_a_student_goes_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     first, second = ALL[:2]
     code, said = learn(tmp_path, "next")
     assert code == 1 and first.title in said and "does not pass yet" in said
+    assert "importer failed first" in " ".join(said.split())  # before any call
     assert learn(tmp_path, "check")[0] == 1
     solve(tmp_path, first)
     code, said = learn(tmp_path, "check")
@@ -264,16 +336,28 @@ def test_what_does_not_compile_shows_the_compilers_line(tmp_path: Path) -> None:
 
 
 @needs_build
-def test_the_picture_shows_who_did_what(
-    verdicts: dict[tuple[str, str], "concurrent.futures.Future[Verdict]"],
-) -> None:
-    verdict = verdicts[ALL[0].name, "solution 1"].result(timeout=240)
+def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
+    verdict = judgements[ALL[0].name, "solution 1"].result().verdict
     assert verdict.story is not None
-    drawn = picture.lines(verdict.story)
+    drawn = picture.lines(verdict.story, 80)
     assert re.match(r" +exporter +importer$", drawn[0])
     assert any("cuIpcOpenMemHandle" in line for line in drawn)
     assert any("─ handle ─" in line and ">" in line for line in drawn)
     assert any("<" in line and "─ closed ─" in line for line in drawn)
+    narrow = picture.lines(verdict.story, 50)
+    assert max(map(len, narrow)) <= 50 < max(map(len, drawn))
+    assert len(narrow) > len(drawn)  # what does not fit takes a second line
+
+
+@needs_build
+def test_a_picture_does_not_answer_what_is_to_be_predicted(tmp_path: Path) -> None:
+    predict = next(x for x in ALL if x.kind == "predict")
+    code, said = learn(tmp_path, "check", predict.number)
+    assert code == 1 and "not answered" in said
+    assert "─ closed ─" not in said and "cuIpcCloseMemHandle" not in said
+    solve(tmp_path, predict)
+    code, said = learn(tmp_path, "check", predict.number)
+    assert code == 0 and "─ closed ─" in said
 
 
 # --- what happens in a room ----------------------------------------------------
@@ -291,7 +375,7 @@ class Terminal:
         self.text = ""
 
     def until(self, wanted: str) -> None:
-        """Read until this stands on the screen; a test has 4 minutes for it."""
+        """Read until this is on the screen; a test has 4 minutes for it."""
         end = time.monotonic() + 240
         while wanted not in self.text:
             assert select.select([self._end], [], [], end - time.monotonic())[0]
@@ -398,8 +482,12 @@ def test_a_full_disk_loses_nothing(
     learn(tmp_path, "hint")
     before = (tmp_path / "progress.json").read_bytes()
 
-    def full(path: Path, *_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    write = Path.write_text
+
+    def full(path: Path, text: str, *more: Any, **options: Any) -> int:
+        if path.is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return write(path, text, *more, **options)  # of `judgements`
 
     monkeypatch.setattr(Path, "write_text", full)
     code, said = learn(tmp_path, "hint")
@@ -412,14 +500,20 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = "ld: final link failed: No space left on device"
-    failed = subprocess.CompletedProcess([], 1, "", said)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    run = subprocess.run
+
+    def full(words: Any, **options: Any) -> Any:
+        if Path(options["cwd"]).is_relative_to(tmp_path):
+            return subprocess.CompletedProcess(words, 1, "", said)
+        return run(words, **options)  # of `judgements`
+
+    monkeypatch.setattr(subprocess, "run", full)
     code, said = learn(tmp_path, "check")
     assert code == 3 and ".work: No space left on device" in said
     assert Folder(tmp_path).read()[ALL[0].name].runs == 0
 
 
-# Each is a progress.json that somebody could hand in, and what a teacher is told.
+# Each is a possible progress.json, and what the report says about it.
 HOSTILE = {
     "broken": (b"{", "is no JSON"),
     "bytes": (b"\xff\xfe\x00", "is no JSON"),
@@ -490,3 +584,33 @@ def test_the_development_container_starts_what_there_is() -> None:
     program, *words = file["postCreateCommand"].split()
     assert os.access(TOP / program, os.X_OK) and words[0] in command.ACTIONS
     assert "g++" in file["onCreateCommand"] and "python3" in file["onCreateCommand"]
+
+
+# --- every variant ------------------------------------------------------------
+# At the end of the file: they were judged while the tests above ran.
+
+
+@needs_build
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_a_variant_is_judged_as_it_has_to_be(
+    name: str,
+    variant: str,
+    judgements: Judgements,
+) -> None:
+    exercise = BY_NAME[name]
+    verdict = judgements[name, variant].result().verdict
+    kind = verdict.complaint.kind if verdict.complaint else "passed"
+    told = f"{kind}: {verdict.text}"
+    if variant.startswith("solution"):
+        assert kind == "passed", told
+        return
+    assert kind != "passed", told
+    # A wait that ends by its deadline makes a bad lesson.
+    assert "still waiting after 10 s" not in told
+    if variant == "handed out":
+        fits, says = re.fullmatch(exercise.fails, kind) is not None, exercise.says
+    else:
+        fits, says = kind != "compile", exercise.wrong[int(variant.split()[1]) - 1].says
+    assert fits, told
+    found = re.search(says, verdict.text)
+    assert found, f"it does not say {says}\n{told}"

@@ -161,7 +161,7 @@ def test_an_rpath_is_no_hindrance(real: Path, tmp_path: Path) -> None:
     )
     done = on_model(real, program)
     assert (done.stdout, said(done)) == ("seen 42\n", [])
-    # Nor is it for what a script starts.
+    # The same for what a script starts.
     assert on_model(real, "sh", "-c", program).stdout == "seen 42\n"
 
 

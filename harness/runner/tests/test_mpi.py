@@ -214,5 +214,5 @@ def test_a_rank_that_never_starts(mpirun: Start, program: str) -> None:
 
 
 def plant(library: str, number: int) -> list[str]:
-    """The words for mpirun by which a rank gets that signal in the middle."""
+    """The options of mpirun with which a rank gets this signal in the middle."""
     return ["-x", f"LD_PRELOAD={library}", "-x", f"IPCLAB_PLANTED={int(number)}"]

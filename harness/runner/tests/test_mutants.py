@@ -37,7 +37,7 @@ def mutants(build: Build, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def document(build: Build, name: str = "kills/mutants.json") -> dict[str, Any]:
-    """The matrix, held to its schema."""
+    """The matrix, checked against its schema."""
     found: dict[str, Any] = json.loads((build.root / name).read_text())
     jsonschema.Draft202012Validator(matrix.SCHEMA).validate(found)
     return found
@@ -122,7 +122,7 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
 
 
 def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
-    """The third function need not meet the tests that were of no use to two others."""
+    """The third function need not run the tests that did not help for two others."""
     functions = [f"cuda{x}" for x in ("Free", "Malloc", "Memset")]
     model.faults(*({"name": f"{x}.late", "function": x} for x in functions))
     reach = f"reaches(*{functions!r})\n"
@@ -135,7 +135,8 @@ def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     assert set(results(model).values()) == {"killed"}
     first = len(journal(model))
-    # An earlier matrix, or the list by hand, says at once what to ask.
+    # An earlier matrix, or the list in faults.json, says which test to run
+    # first.
     model.ipclab(
         *("mutants", "--build", "build", "-j", "1", "--results", "again"),
         *("--like", "kills"),
@@ -521,7 +522,10 @@ def test_the_shards_are_the_whole(model: Build) -> None:
     [
         (("--faults", "typo"), "no fault 'typo'; `ipclab_faults` lists them"),
         (("--function", "cudaTypo"), "no fault of 'cudaTypo'"),
-        (("--function", "cudaMalloc", "--named"), "no fault is left"),
+        (
+            ("--function", "cudaMalloc", "--named"),
+            "none of the requested faults is left",
+        ),
         (("--shard", "3/2"), "3/2 is not K/N with K from 1 to N"),
         (("--operators", "--named"), "not allowed with"),
         (("--resume", "kills", "--named"), "leave out --kind"),
@@ -610,7 +614,7 @@ def test_a_limit_stops_and_resume_goes_on(model: Build) -> None:
     tested = [x["fault"] for x in journal(model)]
     assert sorted(tested) == sorted(set(tested)) and len(tested) == 24
     assert set(results(model).values()) == {"killed"}
-    # All is done: to go on once more only writes the page again.
+    # All is done: another --resume only writes the page again.
     assert mutants(model, "--resume", "kills").returncode == 0
     assert len(journal(model)) == 24
 
@@ -759,7 +763,7 @@ def test_lessons_notice_their_central_faults(model: Build) -> None:
         "ok-flagged": "flagged",
         "ok-legal": "passed",
     }
-    # `missed` and `denied` took effect, too, and are told by name.
+    # `missed` and `denied` took effect, too, and are listed by name.
     assert (
         "01_legacy_memory: notices 2 of 5 that take effect in it, "
         "2 of its 4 central ones" in done.stdout
@@ -867,3 +871,19 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
     done = model.ipclab("rules", "--build", "build", "LMEM-99")
     assert done.returncode == 2
     assert "no row 'LMEM-99'" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("whole", "cell"), [("passed", "passed"), ("killed", "survived")]
+)
+def test_the_picture_does_not_blame_tests_that_let_a_legal_answer_pass(
+    whole: str, cell: str
+) -> None:
+    """For a fault that nobody flagged, and rightly so, a row did no wrong."""
+    found = [{"row": "LMEM-01", "result": "survived"}]
+    document = {
+        "faults": [{"kind": "named", "name": "f", "result": whole, "cells": found}],
+        "rows": [{"id": "LMEM-01", "lesson": "01_legacy_memory"}],
+    }
+    [block] = matrix.blocks(document)
+    assert block.counts == {cell: 1}

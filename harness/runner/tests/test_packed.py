@@ -1,4 +1,4 @@
-"""A packed suite stands where a build can, without CTest and source tree."""
+"""A packed suite can be used in place of a build, without CTest and source tree."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

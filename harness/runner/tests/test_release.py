@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,10 @@ REAL = (
     "harness/runner/src/ipclab/__init__.py",
 )
 STUBS = {
-    "ci/docs": "mkdir -p build/dev/docs/html; : > build/dev/docs/html/index.html",
+    # The site of a release names the new version.
+    "ci/docs": "mkdir -p build/dev/docs/html; "
+    "sed -n 's/^project(//p' CMakeLists.txt >build/dev/docs/html/index.html; "
+    ": >build/dev/docs/ipclab-book.pdf",
     "ci/package": "mkdir -p dist; echo wheel > dist/ipclab.whl; [[ ! -e no_wheel ]]",
 }
 
@@ -61,10 +65,12 @@ def test_a_release(repository: Path) -> None:
     assert '__version__ = "7.8.9"' in version.read_text()
     assert call(repository, "git", "status", "--porcelain").stdout == ""
     assert call(repository, "git", "tag").stdout == "v7.8.9\n"
+    site = repository / "build/dev/docs/html/index.html"
+    assert "VERSION 7.8.9" in site.read_text()
     files = sorted(x.name for x in (repository / "dist").iterdir())
     sources = "ipclab-7.8.9.tar.gz"
-    site = "ipclab-7.8.9-site.tar.gz"
-    assert files == ["SHA256SUMS", site, sources, "ipclab.whl"]
+    archive, book = "ipclab-7.8.9-site.tar.gz", "ipclab-7.8.9-book.pdf"
+    assert files == ["SHA256SUMS", book, archive, sources, "ipclab.whl"]
     check = subprocess.run(
         ["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=repository / "dist"
     )
@@ -105,3 +111,25 @@ def test_without_a_wheel_nothing_changes(repository: Path) -> None:
     assert "nothing was changed" in done.stderr
     assert call(repository, "git", "status", "--porcelain").stdout == ""
     assert call(repository, "git", "tag").stdout == ""
+
+
+def test_the_versions_agree() -> None:
+    """Of package, build and change log: its first section is this one or the next."""
+
+    def found(expression: str, file: str) -> re.Match[str]:
+        match = re.search(expression, (TOP / file).read_text(), re.MULTILINE)
+        assert match, f"{file}: no {expression}"
+        return match
+
+    version = found(r'^__version__ = "(.*)"', REAL[3])
+    project = found(r"^project\(ipclab VERSION (\S+)", REAL[2])
+    first = found(r"^## (\S+), (.*)$", "docs/CHANGELOG.md")
+    assert version[1] == project[1]
+
+    def number(text: str) -> list[int]:
+        return [int(x) for x in text.split(".")]
+
+    if first[2] == "not released":
+        assert number(first[1]) > number(version[1])
+    else:
+        assert first[1] == version[1]

@@ -17,11 +17,12 @@ REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
 ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
 OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
+    "64_mps": ["daemon.h"],  # the MPS control daemon
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format
     "72_all_reduce": ["all_reduce.h", "all_reduce_bench.cu", "ranks.h"],
     "73_cost_of_sharing": ["figures.h", "otherwise.h"],  # how it measures
-    "74_pipeline": ["ring.h", "ways.h"],
+    "74_pipeline": ["pipeline_bench.cu", "ring.h", "ways.h"],
     "76_mpi_ranks": ["mpi_ranks.h"],  # of MPI, or two processes that play them
 }
 MIRRORS = sorted((TOP / "conformance").glob("*/*_test.cu"))

@@ -1,6 +1,6 @@
 """`ipclab fleet --slurm` under a Slurm of its own: five nodes on this host.
 
-Needs Debian's slurm-wlm and root, as whom slurmd has to run; skipped without.
+Needs Debian's slurm-wlm, and root, because slurmd has to run as root; skipped without.
 """
 # SPDX-License-Identifier: Apache-2.0
 

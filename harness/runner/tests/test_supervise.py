@@ -1,4 +1,4 @@
-"""Programs that end badly, or not at all, end for the runner all the same."""
+"""Programs that end badly or do not end: the runner ends them."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipclab.ctest import Case
 def test_a_program_that_no_signal_ends_is_told_and_left(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process that waits inside a hung driver: here no signal is sent."""
+    """Sends no signal, so the process lives on as if a driver hung."""
     sent: list[int] = []
     monkeypatch.setattr(
         supervise, "_signal_group", lambda pid, number: sent.append(pid)

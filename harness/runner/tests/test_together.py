@@ -1,6 +1,5 @@
-"""Tests that share processes: which start of their program runs them, and what the end
-of that says of each.
-"""
+"""Tests that share processes: which start of their program runs them, and what its
+end says about each."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

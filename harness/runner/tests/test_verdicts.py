@@ -1,4 +1,4 @@
-"""Each verdict of DESIGN section 4, from a program that earns it."""
+"""Each verdict of the README's table, from a program that gets it."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -411,10 +411,10 @@ def test_the_signature_of_a_failure(message: str, check: str, seen: str) -> None
 
 
 def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
-    """What was measured is excused; a new entry may wait for its recorded run."""
+    """An entry excuses what was measured; a new one may still lack a recorded run."""
     top = Path(__file__).resolve().parents[3]
     entries = deviations.read_deviations(top / "conformance/deviations.json")
-    # A test may have another suite's name since; its row and name stay.
+    # A test may have moved to another suite since; its row and name stay.
     by_test = {
         (entry["requirement"], entry["test"].partition(".")[2]): entry
         for entry in entries

@@ -1,4 +1,4 @@
-"""`ipclab qualify` and `ipclab verify`: what a run that is handed in must stand."""
+"""`ipclab qualify` and `ipclab verify`: what a submitted run must fulfil."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def mutated(run: Document, records: list[Document]) -> None:
             ),
             [f"{A}, attempt 1: its deviation is of X"],
         ),
-        (unsealed, ["run.json: the fingerprint was edited: its id is another"]),
+        (unsealed, ["run.json: the fingerprint was edited: its id does not match"]),
         (
             mutated,
             ["made with a fault planted on purpose: IPCLAB_CHOICE was set"],
@@ -344,7 +344,7 @@ def mutated(run: Document, records: list[Document]) -> None:
             ["not a run of `ipclab qualify`: requirements is 'my.json', not None"],
         ),
         (document(filtered=True), ["the run was filtered: a part of the suite only"]),
-        (document(problems=["oh"]), ["the run itself complains: oh"]),
+        (document(problems=["oh"]), ["the run itself reports: oh"]),
         (
             document(counts={}),
             ["run.json: counts {}, the records give {'conforms': 3}"],
@@ -403,7 +403,7 @@ def test_packed_records_are_read(handed_in: Build) -> None:
         done = handed_in.ipclab("verify", "out")
         assert (done.returncode, done.stdout) == (
             2,
-            "ipclab: out/records.jsonl.gz: is no whole gzip file\n",
+            "ipclab: out/records.jsonl.gz: is no complete gzip file\n",
         )
 
 
@@ -472,6 +472,19 @@ def test_a_filtered_run_is_not_verified(build: Build) -> None:
     assert f"{B}: no record of attempt 1, 2, 3" in wrong
 
 
+@pytest.mark.parametrize("fault", ["", "some-fault"])
+def test_a_report_says_that_a_fault_was_planted(
+    build: Build, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    suite(build)
+    if fault:
+        monkeypatch.setenv("IPCLAB_FAULT", fault)
+    ended = build.run()
+    page = (ended.folder / "report.html").read_text()
+    said = "Made with a fault planted on purpose: IPCLAB_FAULT=some-fault."
+    assert (said in page) == bool(fault), ended
+
+
 def test_a_row_without_a_test_does_not_qualify(build: Build) -> None:
     suite(build)
     build.rows({"LMEM-01": "MUST", "LMEM-02": "ERROR", "LMEM-99": "MUST"})
@@ -519,7 +532,7 @@ def test_an_expired_deviation_does_not_qualify(build: Build) -> None:
     code, said = qualify(build)
     assert code == 1
     assert said.splitlines()[-1] == (
-        "not verified: the run itself complains: deviations.json: "
+        "not verified: the run itself reports: deviations.json: "
         "LMEM-01 expired on 2020-01-31; ask platform"
     )
 
@@ -546,7 +559,7 @@ def test_a_program_must_not_change_during_the_run(build: Build) -> None:
     code, said = qualify(build)
     assert code == 1
     changed = "conformance.01_legacy_memory.Suite.C.py changed during the run"
-    assert f"not verified: the run itself complains: {changed}" in said.splitlines()
+    assert f"not verified: the run itself reports: {changed}" in said.splitlines()
 
 
 def test_the_models_libraries_are_programs(build: Build) -> None:
@@ -577,7 +590,7 @@ def test_the_models_libraries_are_programs(build: Build) -> None:
 def test_a_bomb_is_refused_before_it_fills_the_memory(
     handed_in: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused by what it unpacks to: whatever its size on disk."""
+    """Refused because of its unpacked size, whatever its size on disk."""
     monkeypatch.setattr(results, "LARGEST", 10 * 2**20)
     folder = handed_in.root / "out"
     (folder / "records.jsonl").unlink()

@@ -1,5 +1,5 @@
 // Scenarios with one planted fault each. test_planted.py runs them one by one
-// and holds the harness to what it must say.
+// and checks what the harness says.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>

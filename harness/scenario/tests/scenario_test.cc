@@ -1,5 +1,5 @@
 // What a scenario can do: steps, values, descriptors, many roles, orders,
-// deaths that are part of the story. No GPU is needed.
+// roles that die on purpose. No GPU is needed.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "harness/scenario/scenario.h"
@@ -166,7 +166,7 @@ TEST(Roles, EnvironmentsDiffer) {
             [](Role&) { EXPECT_STREQ(getenv("CUDA_VISIBLE_DEVICES"), "1"); })
       .env("CUDA_VISIBLE_DEVICES", "1");
   scenario.role("third", [](Role&) {
-    EXPECT_EQ(getenv("IPCLAB_ROLE"), nullptr) << "what it starts is no role";
+    EXPECT_EQ(getenv("IPCLAB_ROLE"), nullptr) << "a child of a role is no role";
   });
   scenario.run(10s);
 }

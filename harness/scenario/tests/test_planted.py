@@ -1,4 +1,4 @@
-"""Holds the harness to what it must say of each planted fault.
+"""Checks what the harness says of each planted fault.
 
 SPDX-License-Identifier: Apache-2.0
 """

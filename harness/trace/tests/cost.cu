@@ -2,9 +2,12 @@
 //
 //   cost launches N   empty kernels: microseconds each, then 'pid'
 //   cost exchange N   two processes that pass an event back and forth:
-//                     microseconds a round
+//                     microseconds a round. The first one counts its launches
+//                     in the file that COST_COUNTER names (8 bytes)
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <chrono>
@@ -41,9 +44,25 @@ void launch(int count) {
   CUDA_CHECK(cudaFree(data));
 }
 
+// A number in a file, so that it outlives this process.
+uint64_t* launches_so_far() {
+  static uint64_t unnamed = 0;
+  const char* path = std::getenv("COST_COUNTER");
+  if (path == nullptr) return &unnamed;
+  const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  SYS_CHECK(file);
+  SYS_CHECK(ftruncate(file, sizeof unnamed));
+  void* const mapped = mmap(nullptr, sizeof unnamed, PROT_READ | PROT_WRITE,
+                            MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) std::exit(EXIT_FAILURE);
+  close(file);
+  return static_cast<uint64_t*>(mapped);
+}
+
 // As lesson 11: each side waits for the other's event, works, and records.
 void exchange(Channel& channel, bool first, cudaEvent_t ours,
               cudaEvent_t theirs, int count) {
+  static uint64_t* const launches = first ? launches_so_far() : nullptr;
   for (int round = 0; round < count; ++round) {
     if (!first) {
       channel.wait("recorded");
@@ -51,6 +70,7 @@ void exchange(Channel& channel, bool first, cudaEvent_t ours,
     }
     nothing<<<1, 1>>>(nullptr);
     CUDA_CHECK(cudaGetLastError());
+    if (first) ++*launches;
     CUDA_CHECK(cudaEventRecord(ours, nullptr));
     channel.signal("recorded");
     if (first) {

@@ -1,9 +1,11 @@
 """Proves the recorder on a machine with a GPU, in three minutes, and prints figures.
 
-    on_gpu.py FOLDER [--only STEP …]
+    on_gpu.py FOLDER [--only STEP …] [--others PROGRAM …]
 
 Every trace and figures.json lie in FOLDER. Goes on after a failure; exit code 1 if
 a step failed. It also runs on the reference model, for those who write it.
+--others: programs that other people wrote, such as NVIDIA's samples. What is found
+in them is printed and does not count as a failure.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -13,9 +15,7 @@ import argparse
 import importlib.util
 import json
 import os
-import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -36,21 +36,19 @@ from traced import (  # noqa: E402
     ROOT,
     Traced,
     cases,
+    killed,
     plain_environment,
     trace,
-    wait_for_begin,
 )  # fmt: skip
 
-from ipclab.errors import UsageError  # noqa: E402
-from ipclab.trace import files, findings, recording  # noqa: E402
-from ipclab.trace.story import replay  # noqa: E402
+from ipclab.trace import findings, recording  # noqa: E402
 
 JOBS = min(8, os.cpu_count() or 1)
 SUPPRESSED = HERE.parent / "lessons.supp"
 
 
 def programs(folder: Path) -> dict[str, Any]:
-    """The small programs: every mistake found, nothing in the twins."""
+    """The small programs: every mistake found, nothing in the corrected versions."""
     jobs = [(name, which) for name in cases() for which in ("right", "wrong")]
     with ThreadPoolExecutor(JOBS) as pool:
         made = list(
@@ -147,44 +145,24 @@ def size(folder: Path) -> dict[str, Any]:
 
 
 def kills(folder: Path) -> dict[str, Any]:
-    """SIGKILL at 200 random moments: every trace can be read."""
+    """SIGKILL at 200 random moments: every call that had returned can be read."""
     count = 200 if ON_GPU else 10
 
-    def one(number: int) -> str:
+    def one(number: int) -> tuple[int, str]:
         place = folder / str(number)
-        place.mkdir(parents=True)
-        request = recording.Request(
-            [], place, BUILD / "trace", plain_environment(), not ON_GPU
-        )
-        process = subprocess.Popen(
-            [COST, "exchange", "1000000"],
-            env={**os.environ, **recording.variables(request)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        wait_for_begin(place)
-        time.sleep(random.Random(number).uniform(0, 2.0))  # the moment of the kill
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
-        try:
-            read = files.read(place)
-            replay(read)
-        except (UsageError, ValueError, KeyError) as error:
-            return f"{number}: {type(error).__name__} {error}"
-        torn = sum(process.torn for process in read.processes)
+        kept, wrong = killed(place, number)
         shutil.rmtree(place)
-        return f"{number}: {torn} torn lines" if torn > 2 else f"={len(read.entries)}"
+        return kept, f"{number}: {wrong}" if wrong else ""
 
     with ThreadPoolExecutor(JOBS) as pool:
         told = list(pool.map(one, range(count)))
-    entries = [int(x[1:]) for x in told if x.startswith("=")]
+    entries = [kept for kept, _ in told]
     return {"kills": count, "entries kept": [min(entries), max(entries)],
-            "failed": [x for x in told if not x.startswith("=")]}  # fmt: skip
+            "failed": [wrong for _, wrong in told if wrong]}  # fmt: skip
 
 
 def static_runtime(folder: Path) -> dict[str, Any]:
-    """Lesson 01 with the runtime inside: seen without a change, through CUPTI."""
+    """Lesson 01 with the static runtime: seen without a change, through CUPTI."""
     if not ON_GPU:
         return {"skipped": "needs a GPU", "failed": []}
     folder.mkdir(parents=True)
@@ -217,6 +195,58 @@ def pytorch(folder: Path) -> dict[str, Any]:
     return {"handles": handles, "findings": told, "failed": failed}
 
 
+def nccl(folder: Path) -> dict[str, Any]:
+    """NCCL between two processes, with descriptors and with legacy handles."""
+    if not ON_GPU or importlib.util.find_spec("torch") is None or _gpus() < 2:
+        return {"skipped": "needs two GPUs and PyTorch", "failed": []}
+    ways = {"descriptors": {"NCCL_CUMEM_ENABLE": "1"},
+            "legacy": {"NCCL_CUMEM_ENABLE": "0"}}  # fmt: skip
+    told: dict[str, Any] = {"failed": []}
+    for name, environment in ways.items():
+        meet = folder / f"meet.{name}"
+        meet.mkdir(parents=True)
+        command = [sys.executable, str(HERE / "nccl_ranks.py"), str(meet)]
+        settings = [f"{key}={value}" for key, value in environment.items()]
+        traced = trace(folder / name, ["env", *settings, *command])
+        told[name] = _told(traced)
+        if traced.code or not told[name]["imports"] or told[name]["unmatched"]:
+            told["failed"].append(
+                f"{name}: exit {traced.code}, {traced.output[-2000:]}"
+            )
+    return told
+
+
+def others(folder: Path) -> dict[str, Any]:
+    """Programs of others: what they share, and what is found in them."""
+    told: dict[str, Any] = {"failed": []}
+    for program in OTHERS:
+        traced = trace(folder / program.name, [program])
+        told[program.name] = _told(traced)
+        if traced.code or not told[program.name]["imports"]:
+            told["failed"].append(f"{program.name}: {traced.output[-2000:]}")
+    return told
+
+
+def _told(traced: Traced) -> dict[str, Any]:
+    handles = traced.document.get("handles", [])
+    return {
+        "exit": traced.code,
+        "handles": len(handles),
+        "imports": sum(len(x["imports"]) for x in handles),
+        "unmatched": traced.document.get("unmatched_imports", -1),
+        "findings": [
+            f"{x['rule']}: {x['text']}" for x in traced.document.get("findings", [])
+        ],
+    }
+
+
+def _gpus() -> int:
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) or len(
+        list(Path("/dev").glob("nvidia[0-9]*"))
+    )
+
+
+OTHERS: list[Path] = []
 STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "static_runtime": static_runtime,
     "programs": programs,
@@ -225,6 +255,8 @@ STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "size": size,
     "kills": kills,
     "pytorch": pytorch,
+    "nccl": nccl,
+    "others": others,
 }
 
 
@@ -233,7 +265,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", choices=list(STEPS), default=list(STEPS))
+    parser.add_argument("--others", nargs="*", type=Path, default=[])
     options = parser.parse_args()
+    OTHERS.extend(path.resolve() for path in options.others)
     findings.suppressions(SUPPRESSED)
     figures: dict[str, Any] = {}
     for name in options.only:

@@ -1,4 +1,4 @@
-"""Each lesson releases all that it has made, and breaks only the rules it means to."""
+"""Each lesson releases all that it has made, and breaks rules only on purpose."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

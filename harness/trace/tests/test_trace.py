@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,9 @@ from traced import (
     COST,
     ON_GPU,
     PROGRAMS,
+    killed,
     plain_environment,
     trace,
-    wait_for_begin,
 )
 
 from ipclab.trace import files, recording
@@ -46,20 +43,10 @@ def recorded(folder: Path, command: list[str | Path]) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_trace_survives_sigkill(tmp_path: Path, number: int) -> None:
-    """Everything that was written before the last call is there, line after line."""
-    folder = tmp_path / "trace"
-    process = recorded(folder, [COST, "exchange", "100000"])
-    wait_for_begin(folder)
-    time.sleep(random.Random(number).uniform(0, 1.2))  # the moment of the kill
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
-    assert process.stdout is not None
-    process.stdout.close()
-    read = files.read(folder)
-    assert read.processes
-    # A line that was being written is lost, at most one of each process's thread.
-    assert all(x.torn <= 1 for x in read.processes), read.processes
-    replay(read)
+    """Every call that has returned is there."""
+    kept, wrong = killed(tmp_path / "trace", number)
+    assert kept
+    assert not wrong
 
 
 def test_the_program_sees_no_difference(tmp_path: Path) -> None:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ipclab.errors import UsageError
+from ipclab.trace import files, recording
+from ipclab.trace.story import replay
 
 ROOT = Path(__file__).parents[3]
 BUILD = Path(os.environ.get("IPCLAB_BUILD", ROOT / "build" / "dev")).resolve()
@@ -61,18 +67,67 @@ def trace(
     return Traced(ended.returncode, ended.stdout, folder, document)
 
 
-def wait_for_begin(folder: Path, seconds: float = 30) -> None:
-    """Wait until a process writes a trace there; TimeoutError if none does."""
+def killed(folder: Path, number: int) -> tuple[int, str]:
+    """Kill two traced processes at a random moment: entries kept, and what is wrong.
+
+    The first process counts its launches in a file. Each launch that has returned
+    must be in the trace, and no other one but the last.
+    """
+    folder.mkdir(parents=True)
+    counter = folder / "launches"
+    request = recording.Request(
+        [], folder, BUILD / "trace", plain_environment(), not ON_GPU
+    )
+    process = subprocess.Popen(
+        [COST, "exchange", "100000000"],
+        env={
+            **os.environ,
+            **recording.variables(request),
+            "COST_COUNTER": str(counter),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: counter.exists() and _number(counter) > 0)
+        time.sleep(random.Random(number).uniform(0, 0.5))  # the moment of the kill
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+    try:
+        read = files.read(folder)
+        replay(read)
+    except (UsageError, ValueError, KeyError) as error:
+        return 0, f"{type(error).__name__} {error}"
+    # A line that was being written is lost, at most one of each thread.
+    if any(x.torn > 1 for x in read.processes):
+        return len(read.entries), "more than one torn line"
+    first = next(x for x in read.processes if x.number == process.pid)
+    launches = sum(
+        isinstance(x, files.Call) and x.process is first and "Launch" in x.name
+        for x in read.entries
+    )
+    returned = _number(counter)
+    wrong = (
+        ""
+        if returned <= launches <= returned + 1
+        else (f"{returned} launches had returned, {launches} are in the trace")
+    )
+    return len(read.entries), wrong
+
+
+def wait_until(happens: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for something; TimeoutError if it does not happen."""
     deadline = time.monotonic() + seconds
-    while not any(_first_byte(path) == b"{" for path in folder.glob("*.trace")):
+    while not happens():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{folder}: nothing was recorded")
+            raise TimeoutError("it does not happen")
         time.sleep(0.002)
 
 
-def _first_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(1)
+def _number(path: Path) -> int:
+    return int.from_bytes(path.read_bytes(), "little")
 
 
 def plain_environment() -> dict[str, str]:

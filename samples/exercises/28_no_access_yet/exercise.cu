@@ -1,9 +1,10 @@
 // Exercise 28: mapped, but no access yet.
 //
 // The importer imports physical memory, reserves addresses and maps the
-// memory there. It still cannot be used: access belongs to the mapping,
-// and a new mapping has none. Fill the gap with cuMemSetAccess.
-// It fails now because the importer must not read what it has mapped.
+// memory there. The memory still cannot be used: access belongs to the
+// mapping, and a new mapping has none. Fill the gap with
+// cuMemSetAccess. It fails now because the importer must not read what
+// it has mapped.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,10 +1,10 @@
 // Exercise 38: the forgetful pool.
 //
-// A program allocates and frees 64 MiB in each step. Each time it
-// synchronises, the pool gives all memory back to the system, and must
-// ask for it again in the next step, which is slow. Let the pool keep
-// up to 64 MiB, and no more: other programs need memory, too.
-// It fails now because the pool holds nothing between two steps.
+// A program allocates and frees 64 MiB in each step. At each
+// synchronise the pool gives all memory back to the system, and asks
+// for it again in the next step. That is slow. Let the pool keep up to
+// 64 MiB, and no more: other programs need memory, too. It fails now
+// because the pool holds nothing between two steps.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

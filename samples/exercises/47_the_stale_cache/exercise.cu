@@ -1,10 +1,10 @@
 // Exercise 47: the stale cache.
 //
 // The importer opens each allocation once and keeps the pointer in a
-// cache, by the exporter's address. The exporter frees the buffer and
-// allocates again, often at the same address, and the importer reads
-// the old memory. The exporter sends "gone" before it frees a buffer.
-// Use this message: remove that buffer from the cache.
+// cache; the key is the exporter's address. The exporter frees the
+// buffer and allocates again, often at the same address, and the
+// importer reads the old memory. The exporter sends "gone" before it
+// frees a buffer. Use this message: remove that buffer from the cache.
 // It fails now with wrong values, or with freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

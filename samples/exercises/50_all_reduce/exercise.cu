@@ -1,11 +1,11 @@
 // Exercise 50: an all-reduce for three ranks (a project).
 //
-// Each rank has a buffer of three chunks; at the end all of them have
-// the sums of all three. Step 1, reduce: rank r adds chunk r of the two
-// others to its own chunk r. Step 2, gather: rank r copies chunk s from
-// rank s. Step 1 is done. Write gather(), and add the barrier that it
-// needs first: a chunk must be complete before it is copied. It fails
-// now because two chunks of each rank have no sums.
+// Each rank has a buffer of three chunks; at the end each buffer has
+// the sums over all three ranks. Step 1, reduce: rank r adds chunk r of
+// the two others to its own chunk r. Step 2, gather: rank r copies
+// chunk s from rank s. Step 1 is done. Write gather(), and add the
+// barrier that it needs first: a chunk must be complete before it is
+// copied. It fails now because two chunks of each rank have no sums.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,11 +1,10 @@
 // Exercise 51: yes, says the attribute.
 //
-// This machine has events for other processes, but no handles for
-// memory, and one attribute speaks for both. The program believes it.
-// Let the attempt decide: where the export is refused, send the values
-// through the channel; that is slow, and always works.
-// It fails now with the code of the export, although the attribute
-// is 1.
+// This machine can share events, but not memory, and there is one
+// attribute for both. The program relies on it. Let the attempt decide:
+// where the export is refused, send the values through the channel;
+// that is slow, and always works. It fails now with the code of the
+// export, although the attribute is 1.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

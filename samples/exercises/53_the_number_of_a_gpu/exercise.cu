@@ -1,10 +1,10 @@
 // Exercise 53: the number of a GPU.
 //
 // The importer sees the two GPUs in another order, as a second rank
-// often does. It takes the exporter's number for its own, and works on
+// often does. It uses the exporter's number as its own, and works on
 // the wrong GPU: each access goes over the link. The loan has the UUID
-// of the GPU, too. Mend gpu_of().
-// It fails now because the work is not where the memory is.
+// of the GPU, too. Mend gpu_of(). It fails now because the work is not
+// where the memory is.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

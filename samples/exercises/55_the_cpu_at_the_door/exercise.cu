@@ -1,9 +1,9 @@
-// Exercise 55: the CPU at the door.
+// Exercise 55: access for the CPU.
 //
 // Two processes and a GPU use the same memory of the host. The importer
-// maps it and reads it with its CPU. map_memory() has let the GPU in,
-// and nobody else. Let the CPU in, too.
-// It fails now because the importer crashes, or reads nothing right.
+// maps it and reads it with its CPU. map_memory() has given access to
+// the GPU only. Give the CPU access, too. It fails now because the
+// importer crashes, or reads wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 56: faster than the GPU.
 //
 // The importer's GPU writes into memory of the host, and its CPU reads
-// the same bytes. A copy would wait for the kernel; a read of the CPU
-// does not, because no CUDA call is in it. Order the two.
-// It fails now because the CPU reads old values.
+// the same bytes. A copy would wait for the kernel; a read by the CPU
+// does not, because it is no CUDA call. Order the two. It fails now
+// because the CPU reads old values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <thread>

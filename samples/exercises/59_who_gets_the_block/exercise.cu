@@ -2,9 +2,9 @@
 //
 // Stream A frees a block of a pool, and a stream asks for one of the
 // same size. Does it get the same block? A is held: its free is queued
-// and not done. The policies are as they begin. Write kYes or kNo for
-// each question, and then run it.
-// It fails now because no question is answered.
+// and not done. The policies have their default values. Write kYes or
+// kNo for each question, and then run it. It fails now because no
+// question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

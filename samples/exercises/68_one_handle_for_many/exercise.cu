@@ -1,11 +1,10 @@
 // Exercise 68: one handle for many.
 //
-// Sixteen small tensors, sixteen allocations, sixteen handles, sixteen
-// opens. And each small allocation shows its neighbours to the
-// importer. Put them all into one allocation: one handle, and an offset
-// for each tensor.
-// It fails now because memory is opened sixteen times, or because of
-// the neighbours.
+// Sixteen small tensors take sixteen allocations, handles and opens.
+// Each small allocation also shows its neighbours to the importer. Put
+// them all into one allocation: one handle, and an offset for each
+// tensor. It fails now because memory is opened sixteen times, or
+// because of the neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -4,7 +4,7 @@
 // it, and frees its own. The quick rank frees while the slow one still
 // reads. Let no rank free before the other one has closed.
 // It fails now because the trace finds: freed-while-open, or because
-// the slow rank reads nothing right.
+// the slow rank reads wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

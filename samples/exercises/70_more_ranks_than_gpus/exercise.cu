@@ -2,8 +2,8 @@
 //
 // Each rank takes the GPU with its own number. On this machine there is
 // one GPU, so rank 1 takes one that does not exist. Let ranks share
-// GPUs in turn, however many of each there are.
-// It fails now with the code of cudaSetDevice.
+// GPUs in turn, for any number of ranks and of GPUs. It fails now with
+// the code of cudaSetDevice.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

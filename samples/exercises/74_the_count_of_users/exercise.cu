@@ -1,9 +1,9 @@
 // Exercise 74: the count of users.
 //
 // The exporter counts the users of its memory, and frees it when the
-// count is 0. Three importers have opened it, one after the other they
-// close it. The count begins with 1, and nobody raises it.
-// It fails now because the trace finds: freed-while-open.
+// count is 0. Three importers have opened the memory, and close it one
+// after the other. The count begins with 1, and nobody raises it. It
+// fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,9 +2,9 @@
 //
 // The exporter records one event for each of two frames. When the
 // importer waits for frame 1, the event was recorded again, after
-// frame 2, which is still in work. A wait takes the latest record: the
-// importer waits too long. Let it wait for its own frame only.
-// It fails now because the importer is held by frame 2.
+// frame 2, which is not finished. A wait takes the latest record: the
+// importer waits too long. Let it wait for its own frame only. It fails
+// now because the importer is held by frame 2.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

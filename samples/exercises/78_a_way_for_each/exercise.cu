@@ -1,11 +1,11 @@
 // Exercise 78: a way for each pointer.
 //
 // A library gets pointers of its users, and must share them: by a
-// legacy handle, by a descriptor, or by a copy where nothing else is
-// left. way_of() takes the first for all. Ask the pointer:
+// legacy handle, by a descriptor, or by a copy if nothing else works.
+// way_of() takes the legacy handle for all. Ask the pointer:
 // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE and
-// CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES.
-// It fails now because two of three ways do not work.
+// CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES. It fails now because two
+// of three ways do not work.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -48,8 +48,9 @@ int main() {
                     kTheDefaultPoolIsOursNow, found == ours);
 
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, theirs, nullptr));
-  good &= predicted("The default pool was named. From it?",
-                    kANamedPoolIsObeyed, pool_of(data) == theirs);
+  good &= predicted(
+      "A call names the default pool. Does it give the memory?",
+      kANamedPoolIsObeyed, pool_of(data) == theirs);
   free_now(data);
 
   CUDA_CHECK(cudaMemPoolDestroy(ours));

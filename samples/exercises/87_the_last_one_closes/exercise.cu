@@ -4,7 +4,7 @@
 // it once. The first part is done and gives it back, and the cache
 // closes it; the second part still reads. Let the cache count its
 // users.
-// It fails now with an error of the second part.
+// It fails now: the second part crashes, or its copy is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

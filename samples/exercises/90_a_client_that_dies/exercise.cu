@@ -1,10 +1,10 @@
 // Exercise 90: a client that dies.
 //
-// A server lends memory to three clients. One of them is killed, and
-// says nothing any more; the server waits for its message, and ends
-// with it. The end of a process tells that it has closed, too.
-// Mend is_done(): Child::wait() waits for the end of a client.
-// It fails now because the server ends, and two clients with it.
+// A server lends memory to three clients. One of them is killed and
+// sends nothing any more. The server waits for its message, and then
+// fails. The end of a process also shows that it has closed. Mend
+// is_done(): Child::wait() waits for the end of a client. It fails now
+// because the server ends, and two clients with it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -73,6 +73,10 @@ inline unsigned value_at(const void* data) {
 void add_values(void* to, const void* values, int count,
                 cudaStream_t stream = nullptr);
 
+/// Keeps the stream busy for so many milliseconds of the GPU's clock:
+/// stands for long work. Does not wait.
+void keep_busy(cudaStream_t stream, int milliseconds);
+
 /// Does the stream still wait after 0.2 s? By then all that nothing
 /// holds has been done.
 inline bool is_held(cudaStream_t stream) {

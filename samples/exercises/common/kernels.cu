@@ -18,6 +18,19 @@ void add_values(void* to, const void* values, int count,
   CUDA_CHECK(cudaGetLastError());
 }
 
+static __global__ void work(unsigned long long nanoseconds) {
+  unsigned long long began, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(began));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - began < nanoseconds);
+}
+
+void keep_busy(cudaStream_t stream, int milliseconds) {
+  work<<<1, 1, 0, stream>>>(milliseconds * 1'000'000ull);
+  CUDA_CHECK(cudaGetLastError());
+}
+
 // Inline functions are put into an object only where they are used.
 [[gnu::used]] static void (*const kWriteValues)(
     void*, int, unsigned, cudaStream_t, unsigned) = write_values;

@@ -23,7 +23,7 @@ namespace {
 
 using Bytes = std::vector<char>;
 
-// The section in which nvcc puts its fat binaries, one behind the other.
+// The section in which nvcc puts its fat binaries, one after the other.
 std::string_view fatbin_section(const Bytes& program) {
   Elf64_Ehdr header;
   if (program.size() < sizeof header ||

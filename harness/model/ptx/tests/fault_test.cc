@@ -212,7 +212,7 @@ TEST_F(Faults, AFaultEndsAllBlocks) {
                             Shape{64}, 0, 10, false, page);
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->code, 700);
-  // The next launch starts afresh.
+  // The next launch starts in a new state.
   EXPECT_FALSE(run("store_int", 1, 10, device_.allocate(4)));
 }
 

@@ -49,8 +49,8 @@ TEST(Warp, ShuffleWithWidthsAndBounds) {
   }
 }
 
-// Groups of one warp meet at one instruction: lanes whose number leaves the
-// same rest, three groups of 11, 11 and 10.
+// Groups of one warp meet at one instruction: lanes whose numbers have the same
+// remainder, three groups of 11, 11 and 10.
 std::vector<uint32_t> run_in_groups(const std::string& body) {
   return run(
       "rem.u32 b, a, 3; shl.b32 c, 0x49249249, b; "

@@ -53,7 +53,7 @@ class Entry:
     why_not: str | None
 
     def expected_in(self, toolkit: str) -> bool:
-        """Whether the sentence stands in the documentation of a toolkit."""
+        """Whether the sentence is in the documentation of a toolkit."""
         return holds(self.since, self.until, toolkit)
 
 
@@ -207,7 +207,7 @@ def _of_topic(
         elif not expected and entry.digest in told:
             span = f"since {entry.since}" if entry.since else ""
             span += f" until {entry.until}" if entry.until else ""
-            new = f"stands there, though the entry says {span.strip()}"
+            new = f"is there, although the entry says {span.strip()}"
             yield Finding("found", topic, entry.rows, old, new)
     if ledger.concerned.fullmatch(topic):
         for sentence in unknown:
@@ -215,7 +215,7 @@ def _of_topic(
 
 
 def _alike(entry: Entry, old: str, candidates: Sequence[Sentence]) -> Sentence | None:
-    """The sentence that is most like an entry, if one is."""
+    """The sentence that is most similar to an entry, if there is one."""
     short = old == entry.says
     best = max(
         candidates,

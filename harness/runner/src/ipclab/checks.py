@@ -94,7 +94,7 @@ def shared(machine: Machine) -> list[str]:
 
 
 def fine(found: str) -> Verdict:
-    """Nothing stands in the way."""
+    """Nothing prevents sharing here."""
     return Verdict("fine", found)
 
 
@@ -463,7 +463,7 @@ def _pid_namespace(m: Machine) -> Verdict:
             return blocks(found, LEGACY, meaning, advice)
         return fine(f"{mine}, the same")
     if mine == "?":
-        return unknown("not to be read", "mount /proc")
+        return unknown("cannot be read", "mount /proc")
     if mine == FIRST["pid"]:
         return fine(f"{mine}, the machine's own")
     return limits(f"{mine}, a private one", LEGACY, meaning, advice)
@@ -537,7 +537,7 @@ def _ptrace_scope(m: Machine) -> Verdict:
     if scope in (None, "0"):
         return fine("no Yama" if scope is None else "0")
     if m.process.pidfd_getfd == "allowed":
-        return fine(f"{scope}, and this process may nevertheless")
+        return fine(f"{scope}, but it is allowed here")
     return limits(
         scope,
         DESCRIPTORS,

@@ -473,7 +473,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     look = commands.add_parser(
         "doctor",
-        help="what this machine can share, and what stands in the way",
+        help="what this machine can share, and what prevents sharing",
         epilog="exit code: 0 something can be shared, 1 nothing can, 2 usage, "
         "3 the harness is broken",
     )
@@ -587,7 +587,7 @@ def _parser() -> argparse.ArgumentParser:
         "then each fault runs with the tests that it concerns. Each result is kept at "
         "once: a command that was stopped continues with --resume.",
         epilog="exit code: 0 every fault is noticed, every ok-* passes and every "
-        "judged row was seen to fail, 1 not so, 2 usage, 3 the harness is broken or "
+        "judged row was seen to fail, 1 otherwise, 2 usage, 3 the harness is broken or "
         "the command was stopped before its end",
     )
     kill.add_argument(
@@ -630,7 +630,7 @@ def _parser() -> argparse.ArgumentParser:
         const=mutants.CENTRAL,
         default=None,
         help="run the lessons: does the check of each lesson notice the faults that "
-        "break its central statement? all: which of all faults does each notice?",
+        "break its central statement? all: list which of all faults each notices",
     )
     kill.add_argument(
         "-j",
@@ -688,7 +688,7 @@ def _parser() -> argparse.ArgumentParser:
         "code",
         metavar="CODE",
         nargs="?",
-        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101; without it all",
+        help="cudaErrorInvalidDevice, CUDA_ERROR_INVALID_DEVICE or 101 (default: all)",
     )
     law = commands.add_parser("rules", help="the rows, their tests and faults")
     law.add_argument("row", metavar="ROW", nargs="?", help="explain this one: LMEM-08")
@@ -753,7 +753,11 @@ def _parser() -> argparse.ArgumentParser:
         "--json", metavar="FILE", type=Path, default=None, help="write it there, too"
     )
     two.add_argument(
-        "--html", metavar="FILE", type=Path, default=None, help="and there, as a page"
+        "--html",
+        metavar="FILE",
+        type=Path,
+        default=None,
+        help="write it as a page, too",
     )
     two.add_argument(
         "--any-catalogue",

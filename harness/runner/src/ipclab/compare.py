@@ -40,7 +40,7 @@ UNEXPLAINED, NOT_HERE, RECENT = (
 )
 MEANING = {  # in the order in which they are shown
     REGRESSED: "passed, fails now",
-    DISAPPEARED: "was there, is not",
+    DISAPPEARED: "was there, is missing now",
     FIXED: "failed, passes now",
     CHANGED: "another verdict, but it fails or passes as before",
     ANSWERS: "same verdict, but another answer, and the documentation allows both",
@@ -158,11 +158,26 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
             for document in runs.values()
             for name, row in document["requirements"].items()
         },
+        headline=headline(found),
+        worse=any(x.what in WORSE for x in found.changes),
+        abbreviations=pages.ABBREVIATIONS,
         changes=found.changes,
         environment=found.environment,
         same=found.same,
         counts=_counts(found),
         meaning=MEANING,
+    )
+
+
+def headline(found: Difference) -> str:
+    """How the second run stands to the first one, in one sentence."""
+    counts = _counts(found)
+    told = ", ".join(f"{number} {what}" for what, number in counts.items())
+    worse = ", ".join(f"{counts[x]} {x}" for x in WORSE if x in counts)
+    first = f"WORSE: {worse}." if worse else "NOT WORSE: no test regressed or is gone."
+    number = found.same + len(found.changes)
+    return f"{first} {found.same} of {number} tests say the same" + (
+        f"; the others: {told}." if told else "."
     )
 
 
@@ -222,6 +237,12 @@ def _change(name: str, before: Row | None, after: Row | None) -> Change | None:
     return _as_change(what, before, after, _why(row))
 
 
+def by_verdict(name: str, before: Row | None, after: Row | None) -> Change | None:
+    """A judge for `difference` that asks for verdicts alone: no answers, no times."""
+    same = before is not None and after is not None and before.shown == after.shown
+    return None if same else _change(name, before, after)
+
+
 def _as_change(what: str, before: Row | None, after: Row | None, reason: str) -> Change:
     row = after or before
     assert row is not None
@@ -265,7 +286,7 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
 
 
 def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
-    """Why a later run has no record of this test, and what to call that.
+    """Why a later run has no record of this test, and the word for it.
 
     A test may leave the suite if its row has other tests or has left, too.
     """
@@ -430,7 +451,7 @@ def _show(
 
 
 def _told_apart(name: str, before: Any, after: Any) -> Iterator[str]:
-    """One line for each part that differs: of a table its entries, else the whole."""
+    """One line for each part that differs; a table is compared entry by entry."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before | after:
             pair = before.get(key), after.get(key)

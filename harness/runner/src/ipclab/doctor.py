@@ -1,4 +1,4 @@
-"""`ipclab doctor`: what this machine can share, and what stands in the way."""
+"""`ipclab doctor`: what this machine can share, and what prevents sharing."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _recorded(request: Request) -> Machine:
     path = request.record
     assert path is not None
     if request.pid is not None or request.profile is not None:
-        raise UsageError("--machine is judged as it is: without --with and --profile")
+        raise UsageError("--machine cannot be combined with --with or --profile")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -119,7 +119,7 @@ def _topics(text: str) -> Iterator[tuple[str, list[Sentence]]]:
 
 
 def _documented(after: str) -> str | None:
-    """The function or type that a comment stands in front of."""
+    """The function or type that follows a comment."""
     code = re.sub(r"^#.*\n", "", after[:4000], flags=re.MULTILINE).lstrip()
     if code.startswith("/*"):
         return None

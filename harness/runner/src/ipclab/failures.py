@@ -57,7 +57,7 @@ def signature(failure: dict[str, Any]) -> Signature:
 
 
 def readable(text: str) -> str:
-    """A reason or a message without what a macro of ours expands to.
+    """A reason or a message, without the text that our macros add.
 
     >>> readable("saw X: Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
     ...          "(f() gives X, expected Y)\\nExpected: true")

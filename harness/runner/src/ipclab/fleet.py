@@ -73,6 +73,16 @@ MEANING = {  # the states of a node, in the order in which they are shown
 COLOURS = {JUDGED: "green", LATE: "yellow", MISSING: "yellow"}
 FEW = 16  # nodes that one process reads
 CLOCK_SECONDS = 120  # by which a node's clock may be wrong
+KEPT = (  # of a record
+    "ctest",
+    "suite",
+    "lesson",
+    "requirement",
+    "verdict",
+    "reason",
+    "notes",
+    "fingerprint",
+)
 # Facts that differ on all nodes and explain nothing.
 PRIVATE = ("id", "namespaces", "gpus")
 NODE_NAMES = ("IPCLAB_NODE", "SLURMD_NODENAME")
@@ -87,6 +97,11 @@ class Node:
     why: str = ""
     run: Document | None = None  # its run.json
     rows: tuple[Row, ...] = ()
+
+    @functools.cached_property
+    def facts(self) -> dict[str, str]:
+        """What its machine is; asked once for each group that differs."""
+        return facts_of(self.run["fingerprint"]) if self.run else {}
 
     @property
     def answers(self) -> tuple[tuple[str, str], ...]:
@@ -285,6 +300,8 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
     if document["exit_code"] == 3 or not rows:
         problems = document["problems"] or ["no test was judged"]
         return Node(name, BROKEN, str(problems[0]))
+    if why := _contradiction(document, rows):
+        return Node(name, REFUSED, why)
     kept = {x: document[x] for x in ("digest", "machine", "fingerprint")}
     kept["requirements"] = {}  # the fleet's catalogue: its digest was compared
     return Node(name, JUDGED, run=kept, rows=tuple(rows))
@@ -307,14 +324,12 @@ def _read(
 
 
 def _slim(line: bytes) -> records.Record:
-    """A record without its largest fields: records of a thousand nodes stay in memory.
+    """The fields of a record that KEPT names: those of a thousand nodes stay in memory.
 
     Its digest was compared, so the schema does not have to be checked.
     """
     record: records.Record = json.loads(line)
-    for field in ("timeline", "roles", "failures"):
-        record.pop(field, None)
-    return record
+    return {field: record[field] for field in KEPT}
 
 
 def _progress(part: Path) -> str:
@@ -339,13 +354,13 @@ def _lie(
     if node.get("node") != name:
         return f"the results are of {node.get('node')}"
     if document.get("digest") != manifest.of_document(document):
-        return "run.json was edited: its digest is another"
+        return "run.json was edited: its digest does not match"
     ran = document["manifest"]
     if document["state"] == "finished" and ran["records"] != seal:
         return "records.jsonl was edited or damaged"
     machine = document["fingerprint"]
     if machine.get("id") != fingerprint.identity(machine):
-        return "the fingerprint was edited: its id is another"
+        return "the fingerprint was edited: its id does not match"
     suite = fleet["suite"]
     if ran["tests"] != suite["tests"] and not document["filtered"]:
         return "another list of tests"
@@ -354,6 +369,25 @@ def _lie(
             if suite[part].get(file) != digest:
                 return f"another suite: {file} is not the one of this fleet"
     return _clock(fleet, document)
+
+
+def _contradiction(document: Document, rows: Sequence[Row]) -> str | None:
+    """Why the records do not fit run.json, though both are sealed; None if they do."""
+    tests = document["manifest"]["tests"]
+    for row in rows:
+        if row.ctest not in tests:
+            return f"{row.ctest}: a record of a test that is not in the list"
+        if row.record["requirement"] != tests[row.ctest]:
+            return f"{row.ctest}: a record of another row of the catalogue"
+        if row.verdict not in records.ORDER:
+            return f"{row.ctest}: {row.verdict} is no verdict"
+        if any(x["fingerprint"] != document["fingerprint"]["id"] for x in row.attempts):
+            return f"{row.ctest}: a record of another machine"
+    if len(rows) != document["selected"]:
+        return f"{document['selected']} tests were selected, {len(rows)} have a record"
+    if document["counts"] != (counts := records.counts(rows)):
+        return f"run.json counts {document['counts']}, the records give {counts}"
+    return None
 
 
 def _clock(fleet: Document, document: Document) -> str | None:
@@ -414,7 +448,9 @@ def _group(
     assert one.run is not None
     regressed = []
     if before is not None:
-        found = compare.difference(before, (one.run, list(one.rows)))
+        found = compare.difference(
+            before, (one.run, list(one.rows)), compare.by_verdict
+        )
         regressed = [x.test for x in found.changes if x.what in compare.WORSE]
     return Group(
         nodes=[node.name for node in members],
@@ -442,10 +478,7 @@ def _differences(usual: Node, here: Node) -> Iterable[Difference]:
 
 def _machines(usual: list[Node], here: list[Node]) -> list[tuple[str, str, str]]:
     """The facts that differ between the machines of two groups, with both values."""
-    ours, theirs = (
-        [facts_of(node.run["fingerprint"]) for node in x if node.run]
-        for x in (here, usual)
-    )
+    ours, theirs = ([node.facts for node in x] for x in (here, usual))
     told = []
     for name in dict.fromkeys(fact for facts in [*ours, *theirs] for fact in facts):
         mine, usual_ones = (

@@ -40,6 +40,7 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
     """
     variables = {
         "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
+        "PATH": _in_front("PATH", folder / "mps"),  # nvidia-cuda-mps-control
         MACHINE: os.environ.get(MACHINE) or f"run {os.getpid()} {secrets.token_hex(4)}",
     }
     if profile is not None:

@@ -158,7 +158,7 @@ def choose(
         chosen = chosen[part - 1 :: count]
         why.append(f"only part {part} of {count}")
     if not chosen:
-        raise UsageError("no fault is left of those that were asked for")
+        raise UsageError("none of the requested faults is left")
     return chosen, ", ".join(why) or None if len(chosen) < len(there) else None
 
 

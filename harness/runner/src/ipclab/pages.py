@@ -24,6 +24,13 @@ CHAPTERS = {  # by the tens of a lesson's number
     "6": "Lifetime and platform",
     "7": "Patterns",
 }
+# What the short names in the statements of the catalogue mean.
+ABBREVIATIONS = {
+    "E, I": "the exporter, the importer",
+    "RT, DRV, TY": "lines of cuda_runtime_api.h, cuda.h, driver_types.h of CUDA 13.0",
+    "PG, PG11": "sections of the CUDA Programming Guide 13, and of that of CUDA 11",
+    "2P1G": "two processes and one GPU",
+}
 ON_MODEL = "Made on the reference model: it says nothing about a driver."
 HALF_ON_MODEL = "One of the two runs was made on the reference model."
 

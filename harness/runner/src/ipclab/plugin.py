@@ -31,7 +31,7 @@ class Attempt:
 
     @property
     def case(self) -> Case:
-        """The first of them, which the others are like."""
+        """The first of them; the others are like it."""
         return self.cases[0]
 
 

@@ -67,7 +67,7 @@ def of_test(
 def of_tests(
     cases: Sequence[Case], ended: Ended, written: bytes, seed: int
 ) -> dict[Case, Record]:
-    """The lines of tests that ran in one start of their program, as far as it came.
+    """The lines of tests that ran in one start of their program, up to its end.
 
     How the program ended says something of the last test that it began; those after
     it have no line.

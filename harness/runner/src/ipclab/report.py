@@ -15,17 +15,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ipclab import matrix, pages, records, summary, timeline
+from ipclab import fingerprint, matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
 # Marks the place in the page for the packed pictures.
 PACKED = "IPCLAB-PACKED-PICTURES"
-ABBREVIATIONS = {
-    "E, I": "the exporter, the importer",
-    "RT, DRV, TY": "lines of cuda_runtime_api.h, cuda.h, driver_types.h of CUDA 13.0",
-    "PG, PG11": "sections of the CUDA Programming Guide 13, and of that of CUDA 11",
-    "2P1G": "two processes and one GPU",
-}
 MEANING = {
     "conforms": "the test saw what the sentence says",
     "violates": "it was not",
@@ -77,7 +71,7 @@ def page(
         next_step=summary.next_step,
         plain=_plain,
         made_by=_made_by(run),
-        abbreviations=ABBREVIATIONS,
+        abbreviations=pages.ABBREVIATIONS,
         meaning=MEANING | {f"lesson: {x}": x for x in (*MEANING, "works")},
         failing=[row for row in table if records.fails(row.verdict, strict)],
         fails=lambda row: records.fails(row.verdict, strict),
@@ -173,7 +167,11 @@ def _fold(run: list[dict[str, str]]) -> dict[str, str | None]:
 
 def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[str]:
     state, settings = run["state"], run["settings"]
-    said = []
+    said = [
+        f"Made with a fault planted on purpose: {name}={fault}."
+        for name in fingerprint.PLANTED
+        if (fault := run["fingerprint"].get("variables", {}).get(name))
+    ]
     if run.get("backend") == "none":
         said.append("Made without a GPU: rows that need one are not applicable.")
     if state == "running":

@@ -250,7 +250,7 @@ def _opened(folder: Path) -> Iterator[_Stream]:
                 with gzip.open(stream) as unpacked:
                     yield _Stream(path, cast(BinaryIO, unpacked))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UsageError(f"{path}: is no whole gzip file") from None
+        raise UsageError(f"{path}: is no complete gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 

@@ -170,7 +170,7 @@ class Run:
         visible: str | None,
         exclusive: bool,
     ) -> list[Record]:
-        """Run tests of one program in one start of it; the records, in their order.
+        """Start a program once for several of its tests; return a record for each.
 
         Tests that it did not reach, because it ended in an earlier one, are run by
         themselves. `visible` is as for `execute`.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipclab import pages, records
 from ipclab.records import Row
 
-# The words for a count, after the number one and after other numbers.
+# The words after a count: singular and plural.
 WORDS = {
     "conforms": ("conforms", "conform"),
     "violates": ("violates its rule", "violate their rules"),

@@ -160,9 +160,10 @@ def first_line(out: Console, run: Run) -> None:
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
-    if run.settings.expect is None:
+    # On the model this is no news: its profile says so.
+    if run.settings.expect is None and run.probe["backend"] != "model":
         for name, how in expect.disagreements(run.probe).items():
-            line = f"{name}: attribute and attempt disagree: {how} (see --expect)"
+            line = f"{name}: attribute and attempt disagree: {how}; see `ipclab doctor`"
             out.print(Text(line, style="yellow"), soft_wrap=True)
 
 

@@ -34,7 +34,7 @@ UNNOTICED = "not noticed"  # by a lesson, which does not have to notice it
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",
-    PASSED: "another legal answer (ok-…), and rightly no test flagged it",
+    PASSED: "another legal answer (ok-…): no test may fail, and none did",
     EQUIVALENT: "no documented row forbids it; faults.json says why",
     SURVIVED: "it took effect, but no test failed",
     UNFIRED: "it took effect in no test: that is no evidence",

@@ -4,7 +4,7 @@ The digests show if a record or a setting was edited, lost or added after the ru
 if a file was damaged. With a build they also show if another program or catalogue
 ran. They do not show who made the run. There is no signature: nothing shows it if
 somebody edits records and computes all digests again, or submits the records of
-another day. So digests show accidents and careless edits, but no forger.
+another day. So digests show accidents and careless edits; they do not stop a forger.
 
 A verified run may have failed: it is a result that a driver violates a row. It is no
 result if the harness could not judge (broken) or if attempts disagree (flaky).
@@ -80,7 +80,7 @@ def problems(
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
     if document["digest"] != manifest.of_document(document):
-        return ["run.json: was edited after the run: its digest is another"]
+        return ["run.json: was edited after the run: its digest does not match"]
     if document["state"] != "finished":
         return [_prefix(document, found)]
     return [
@@ -90,7 +90,7 @@ def problems(
         *_rows(document, found),
         *_machine(document, found),
         *_verdicts(document, found),
-        *(f"the run itself complains: {x}" for x in document["problems"]),
+        *(f"the run itself reports: {x}" for x in document["problems"]),
     ]
 
 
@@ -168,7 +168,7 @@ def _rows(document: Document, found: list[Record]) -> Iterator[str]:
 def _machine(document: Document, found: list[Record]) -> Iterator[str]:
     machine = document["fingerprint"]
     if machine.get("id") != fingerprint.identity(machine):
-        yield "run.json: the fingerprint was edited: its id is another"
+        yield "run.json: the fingerprint was edited: its id does not match"
     here = machine.get("id"), document["backend"]
     others: dict[tuple[Any, Any], list[Record]] = {}
     for record in found:

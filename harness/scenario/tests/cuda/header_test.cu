@@ -12,7 +12,7 @@
 #include "samples/common/require.h"
 #include "samples/common/roles.h"
 
-// The lesson itself: what a reader takes home from it is what is tested here.
+// The lesson itself: the test checks the code that a reader copies.
 namespace lesson {
 #define main lesson_main
 #include "samples/21_suballocation_leak/suballocation_leak.cu"

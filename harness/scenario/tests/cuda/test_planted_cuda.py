@@ -1,4 +1,4 @@
-"""A wrong value in a lesson, and in a test, must be seen and told.
+"""A wrong value in a lesson, and in a test, must be found and reported.
 
 On a GPU if there is one, or else on the reference model.
 

@@ -12,7 +12,7 @@ constexpr CUmemAccessDesc kAccess{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
                                   CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
 Chunk make(bool shareable = true) {
-  CUDA_CHECK(cudaFree(nullptr));  // the driver API wants a context
+  CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = kAccess.location;

@@ -1,5 +1,5 @@
-// Small programs with one mistake each, and their right twins. A case is two
-// roles; each gets `wrong`, and where the mistake is made says so with it.
+// Small programs with one mistake each, and their corrected versions. A case is
+// two roles; each gets `wrong`, which says whether to make the mistake.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

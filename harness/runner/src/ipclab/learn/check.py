@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,11 @@ from ipclab.trace.files import Call
 from ipclab.trace.story import Story
 
 MOST_LINES = 24  # of the output of a program or a compiler
+
+# How an exercise prints that something is wrong, and that a question of
+# predicted() (exercise.h) has no answer yet.
+_WRONG = re.compile(r"\b[1-9][0-9]* wrong\b|\bNOT\b|\bSTILL\b")
+UNANSWERED = "you: not answered"
 
 
 @dataclass(frozen=True)
@@ -83,25 +89,33 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
     last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
     if ended.timed_out:
         return Complaint(
-            "hang", "an end", "it was still running at the time limit and was ended"
+            "hang",
+            "that it ends",
+            "it was still running at the time limit and was ended",
         )
     if ended.survivors and ended.code == 0:
         return Complaint(
-            "left", "an end of all roles", f"it left {', '.join(ended.survivors)}"
+            "left", "that all roles end", f"it left {', '.join(ended.survivors)}"
         )
     if ended.signal:
         return Complaint("crash", expected, f"{ended.how}; its last line: {last}")
     if ended.code == 77:
         return Complaint("skip", "a machine that can run it", last)
-    said = f"exit code {ended.code}"
     lines = ended.output.strip().splitlines()
+    if open_questions := sum(UNANSWERED in line for line in lines):
+        return Complaint(
+            "exit",
+            "kYes or kNo for each question; predict before you look",
+            f"{open_questions} not answered",
+        )
+    said = f"exit code {ended.code}"
     failed = [f"{a}\n{b}" for a, b in itertools.pairwise(lines) if b[:5] == "  -> "]
     if failed:
         said += f"; {failed[0]}"
     elif ran.story and (first := _first_to_fail(ran.story, lines)):
         said += f"; {first}"
     elif lines:
-        said += f"; its last line: {last}"
+        said += f"; {_telling(lines)}"
     return Complaint("exit", expected, said, _besides(ran.story, ignored))
 
 
@@ -124,11 +138,17 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
         return ""
     if not first.died:
         own = [line for line in lines if line.startswith(first.name.split()[0])]
-        told = f"; its last line: {own[-1]}" if own else ""
+        told = f"; {_telling(own)}" if own else ""
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
     return f"{first.name} crashed or was killed; its last call that ended: {call}"
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The first line that says that something is wrong; else the last one."""
+    wrong = next((line for line in lines if _WRONG.search(line)), None)
+    return f"it said: {wrong}" if wrong else f"its last line: {lines[-1]}"
 
 
 def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:

@@ -22,7 +22,7 @@ from rich.table import Table
 from ipclab import ctest
 from ipclab.errors import UsageError
 from ipclab.learn import exercises, paths, picture, progress, report
-from ipclab.learn.check import Verdict, judge
+from ipclab.learn.check import UNANSWERED, Verdict, judge
 from ipclab.learn.exercises import KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
@@ -182,7 +182,9 @@ def _say(
     out.print()
     if verdict.output:
         out.print(verdict.output, markup=False, style="dim", highlight=False)
-    drawn = picture.lines(verdict.story) if verdict.story else []
+    drawn = picture.lines(verdict.story, out.width) if verdict.story else []
+    if UNANSWERED in verdict.output:
+        drawn = []  # it would give the answers
     if drawn and (complaint is None or complaint.kind != "compile"):
         out.print()
         for line in drawn:
@@ -334,8 +336,6 @@ def _verify(
             source = folder.source(exercise)
             verdict = judge(bench, exercise, source, folder.work)
             answer = verdict.complaint.kind if verdict.complaint else ""
-            if not answer and progress.digest(source) != states[exercise.name].digest:
-                answer = ""  # the source has changed since then, and it also passes
         failed += bool(answer)
         told = f"does not pass: {answer}" if answer else "passes"
         shown = ", solution shown" if states[exercise.name].shown else ""

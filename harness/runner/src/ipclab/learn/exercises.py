@@ -171,7 +171,7 @@ class Exercise:
         for old, new in variant.changes:
             if text.count(old) != 1:
                 raise HarnessError(
-                    f"{self.name}: '{variant.what}' replaces what stands there "
+                    f"{self.name}: '{variant.what}' replaces a text that is there "
                     f"{text.count(old)} times: {old.strip().splitlines()[0]}"
                 )
             text = text.replace(old, new)

@@ -7,24 +7,31 @@ from ipclab.trace import sequence
 from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
 
-COLUMN = 36  # characters
+WIDEST = 36  # characters of a column
+NARROWEST = 20
 MOST_COLUMNS = 4
 MOST_STEPS = 40
 
 
-def lines(story: Story) -> list[str]:
-    """The picture; empty if no process has used CUDA IPC."""
+def lines(story: Story, width: int) -> list[str]:
+    """The picture; empty if no process has used CUDA IPC.
+
+    It is at most `width` characters wide, unless its columns would be too narrow.
+    """
     steps = _without_probe(sequence.steps(story, story.findings))
     used = {name for step in steps for name in (step.who, step.to) if name}
     names = [x.name for x in story.trace.processes if x.name in used][:MOST_COLUMNS]
     if not names:
         return []
-    drawn = ["".join(f"{name:^{COLUMN}}" for name in names).rstrip()]
     left_out = len(steps) - MOST_STEPS
-    for step in steps[:MOST_STEPS]:
-        drawn.append(_line(step, names))
+    steps = steps[:MOST_STEPS]
+    margin = max(len(_remark(step)) for step in steps)
+    column = max(NARROWEST, min(WIDEST, (width - margin) // len(names)))
+    drawn = ["".join(f"{name:^{column}}" for name in names).rstrip()]
+    for step in steps:
+        drawn += _step(step, names, column)
     if left_out > 0:
-        drawn.append(f"{'…':^{COLUMN}} {left_out} more steps")
+        drawn.append(f"{'…':^{column}} {left_out} more steps")
     return drawn
 
 
@@ -37,40 +44,48 @@ def _without_probe(steps: list[Step]) -> list[Step]:
     return steps
 
 
-def _line(step: Step, names: list[str]) -> str:
-    cells = [f"{'│':^{COLUMN}}" for _ in names]
+def _step(step: Step, names: list[str], column: int) -> list[str]:
     if step.to:
-        if step.who not in names or step.to not in names:
-            return "".join(cells).rstrip()
-        return _arrow(step, names)
+        if step.who in names and step.to in names:
+            return [_arrow(step, names, column)]
+        return [_row("│", 0, names, column)]
+    place = names.index(step.who) if step.who in names else 0
+    head = ("! " if step.finding else "") + ("✗ " if step.kind == "refused" else "")
+    head += step.text
     detail = step.detail.partition(" (")[0]  # without the size
-    text = f"{step.text} ({detail})" if detail else step.text
-    if step.times > 1:
-        text += f", {step.times} times"
-    if step.kind == "refused":
-        text = f"✗ {text}"
-    if step.finding:
-        text = f"! {text}"
-    if step.who in names:
-        cells[names.index(step.who)] = f"{_cut(text, COLUMN - 2):^{COLUMN}}"
-    else:
-        cells[0] = f"{_cut(text, COLUMN - 2):^{COLUMN}}"
-    line = "".join(cells).rstrip()
-    return f"{line}   <- {step.finding}" if step.finding else line
+    more = f"({detail})" if detail else ""
+    more += f", {step.times} times" if step.times > 1 else ""
+    whole = f"{head}{'' if more.startswith(',') else ' '}{more}".rstrip()
+    if len(whole) > column - 2:
+        whole = whole.replace("kernel ", "", 1)
+    rows = [whole] if len(whole) <= column - 2 else [head, more.lstrip(", ")]
+    drawn = [_row(text, place, names, column) for text in rows if text]
+    return [drawn[0] + _remark(step), *drawn[1:]]
 
 
-def _arrow(step: Step, names: list[str]) -> str:
+def _row(text: str, place: int, names: list[str], column: int) -> str:
+    """A line with this text in one column."""
+    cells = [f"{'│':^{column}}" for _ in names]
+    cells[place] = f"{_cut(text, column - 2):^{column}}"
+    return "".join(cells).rstrip()
+
+
+def _remark(step: Step) -> str:
+    return f"   <- {step.finding}" if step.finding else ""
+
+
+def _arrow(step: Step, names: list[str], column: int) -> str:
     a, b = names.index(step.who), names.index(step.to)
     left, right = min(a, b), max(a, b)
-    width = (right - left) * COLUMN - 1
+    width = (right - left) * column - 1
     label = f" {_cut(step.text, width - 6)} "
     shaft = f"{label:─^{width - 1}}"
     arrow = f"{shaft}>" if a < b else f"<{shaft}"
-    middle = (COLUMN - 1) // 2
-    before = "".join(f"{'│':^{COLUMN}}" for _ in range(left)) + " " * middle
-    after = "".join(f"{'│':^{COLUMN}}" for _ in range(len(names) - right - 1))
+    middle = (column - 1) // 2
+    before = "".join(f"{'│':^{column}}" for _ in range(left)) + " " * middle
+    after = "".join(f"{'│':^{column}}" for _ in range(len(names) - right - 1))
     drawn = arrow[1:] if a < b else arrow[:-1]
-    gap = " " * (COLUMN - middle - 1)
+    gap = " " * (column - middle - 1)
     return f"{before}├{drawn}┤{gap}{after}".rstrip()
 
 

@@ -166,7 +166,7 @@ class Folder:
 
     @contextlib.contextmanager
     def change(self, exercise: Exercise) -> Iterator[State]:
-        """Change the state of one exercise; other commands wait meanwhile."""
+        """Change the state of one exercise; other commands wait until then."""
         with self._locked():
             states = self.read()
             state = states.setdefault(exercise.name, State())
@@ -208,7 +208,7 @@ def read(path: Path) -> dict[str, State]:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """What stands in a progress file, held to the schema; None without a file."""
+    """The contents of a progress file, checked against the schema; None without one."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

@@ -75,6 +75,8 @@ class Toolbox:
         self._compile = placed(commands["compile"], self._build)
         self._link = placed(commands["link"], self._build)
         self._faults: dict[str, Fault] | None = None
+        # A copy: the environment may change while a thread builds.
+        self._inherited = dict(os.environ)
 
     def where(self, profile: str | None = None) -> str:
         """Where an exercise about this machine runs, for a person."""
@@ -105,6 +107,7 @@ class Toolbox:
             done = subprocess.run(
                 [*self._compile, source.name, "-o", str(part), *self._link],
                 cwd=source.parent,
+                env=self._inherited,
                 capture_output=True,
                 text=True,
                 errors="replace",

@@ -1,4 +1,4 @@
-// Shows the timelines of a test when it is opened: they are packed together at the
+// Shows the pictures of a test when it is opened: they are packed together at the
 // end of the page, because all of them drawn would be ten times as large.
 (() => {
   let drawn = null;

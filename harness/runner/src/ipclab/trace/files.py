@@ -307,7 +307,8 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
     The two roles of our own programs get the names of the sources. Among a program
     and its second starts, the first one is the exporter, unless it is the only one
     that imports. Who exports says nothing: a program tries that when it asks what
-    the machine can do.
+    the machine can do. A first one without CUDA that starts both roles is
+    their parent.
     """
     bases = {process: _program(process) for process in processes}
     calls = [x for x in entries if isinstance(x, Call)]
@@ -317,11 +318,20 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
         family = _second_starts(processes, parent)
         if not family or _second(parent):
             continue
+        roles = [x for x in family if x in busy]
+        if parent not in busy and len(roles) > 1:
+            bases[parent] = "parent"
+            for role in roles:
+                bases[role] = "importer" if role in imported else "exporter"
+            continue
         other, own = "importer", "exporter"
         if parent in imported and not imported & set(family):
             other, own = own, other
-        # One that only starts another one plays no role.
-        bases.update({x: other for x in family if x in busy})
+        # A process that only starts another one is left out. If a process names
+        # 0, it is not known who started it.
+        starts = {x.parent for x in processes}
+        last = {x for x in family if x.number not in starts and 0 not in starts}
+        bases.update({x: other for x in family if x in busy | last})
         bases[parent] = own
     used: dict[str, int] = {}
     for process, base in bases.items():
@@ -337,8 +347,10 @@ def _second(process: Process) -> bool:
 
 
 def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
-    """Its children that are the other role, and what those have forked: in a
-    namespace of its own such a child does not see its parent, and names 0."""
+    """Its children that play the other role, and their own children.
+
+    In its own namespace such a child does not see its parent, and names 0.
+    """
     found: list[Process] = []
     for process in processes:
         lost = process.forked and process.parent == 0 and bool(found)

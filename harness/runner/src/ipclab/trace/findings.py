@@ -30,7 +30,7 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "opened-in-exporter": (
         "LMEM-25",
-        "use the own pointer or event; a handle is for another process",
+        "use your own pointer or event; a handle is for another process",
     ),
     "second-context": ("LMEM-26", "open it in one context of a device"),
     "wrong-flags": ("LMEM-19", "pass cudaIpcMemLazyEnablePeerAccess"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from ipclab.trace.files import Call, Entry, Process, when
+from ipclab.trace.files import Entry, Event, Process, when
 from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
 from ipclab.trace.things import Memory
@@ -21,6 +21,7 @@ WIDE_LANE, LANE, HEAD = (
 ROW, SECOND, TOP = 32, 16, 58
 MOST_STEPS = 400
 BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
+LETTER = 7
 MOST_MEMORIES = 40
 
 
@@ -82,7 +83,7 @@ def _second(step: Step) -> str:
 
 
 def _note(step: Step, x: int, y: int, width: int, links: Mapping[str, str]) -> str:
-    characters = width // 7
+    characters = width * 2 // 15  # of 7.5 pixels
     times = f" \N{MULTIPLICATION SIGN}{step.times}" if step.times > 1 else ""
     mark = {"refused": "\N{BALLOT X} ", "death": "\N{DAGGER} ", "never": "\u2026 "}
     text = mark.get(step.kind, "") + step.text
@@ -132,7 +133,8 @@ class _Bar:
 def memory(story: Story, title: str, since: int = 0) -> str:
     """The memory: a group of bars for each block that was shared. One bar is for the
     process that owns it, and one for each process that has it open; each goes from
-    the begin to the end and has the address. The number of references is below.
+    the begin to the end and has the address. A chunk also has a bar from its export
+    until all copies of that descriptor are closed. The number of references is below.
 
     Memory that was gone `since` nanoseconds after the trace began is left out. The
     attribute data-moments has a pair `nanoseconds,x` for each moment.
@@ -151,6 +153,10 @@ def memory(story: Story, title: str, since: int = 0) -> str:
     column = {moment: LABEL + step * i for i, moment in enumerate(moments)}
     rows = sum(len(bars) + 2 for _, bars in groups) + (left_out > 0)
     width = LABEL + step * max(len(moments), 1) + 20
+    ends = [
+        _place(x, column) + LETTER * len(x.text) for _, bars in groups for x in bars
+    ]
+    width = max([width, *ends])
     height = BAR * max(rows, 1) + 10
     told = "; ".join(
         f"{block.name} of {block.owner.name}, opened {len(block.openings)} times"
@@ -178,7 +184,7 @@ def memory(story: Story, title: str, since: int = 0) -> str:
                 _text("who", 20, y + 15, _cut(bar.process.name, 30)),
                 f'<g><title>{escape(told)}</title><rect class="{bar.style}" x="{x1}" '
                 f'y="{y + 3}" width="{max(x2 - x1, 6)}" height="{BAR - 8}" rx="3"/>'
-                f"{_text('at', x1 + 5, y + 16, bar.text)}</g>",
+                f"{_text('at', _place(bar, column), y + 16, bar.text)}</g>",
             ]
             if bar.died:
                 parts.append(
@@ -196,6 +202,13 @@ def memory(story: Story, title: str, since: int = 0) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
+def _place(bar: _Bar, column: Mapping[int, int]) -> int:
+    """Where its text begins: in the bar, or after it if the bar is too short."""
+    begin, end = column[bar.begin], column[bar.end]
+    fits = LETTER * len(bar.text) + 8 <= end - begin
+    return begin + 5 if fits else max(end, begin + 6) + (10 if bar.died else 4)
+
+
 def _bars(block: Memory, story: Story) -> list[_Bar]:
     where = f"{block.address:#x}" if block.address else "handle"
     bars = [_bar(block.owner, where, "own", block.made, block.freed)]
@@ -205,6 +218,11 @@ def _bars(block: Memory, story: Story) -> list[_Bar]:
             text += f" opened {len(opening.opens)} times"
         last = None if opening.open else opening.closes[-1]
         bars.append(_bar(opening.process, text, "open", opening.opens[0], last))
+    bars += [
+        _bar(handle.process, "descriptor", "open", handle.made, handle.closed)
+        for handle in block.exports
+        if handle.descriptor
+    ]
     bars += [
         _bar(x.process, f"{x.address:#x}", "mapped", x.made, x.unmapped)
         for x in story.mappings
@@ -217,7 +235,7 @@ def _bar(
     process: Process, text: str, style: str, first: Entry, last: Entry | None
 ) -> _Bar:
     begin = when(first)
-    gone = last is None or not isinstance(last, Call)  # with its process
+    gone = last is None or not _call_name(last)  # with its process
     end = process.ended if last is None else when(last)
     told = f"from {_call_name(first)} to {process.how if gone else _call_name(last)}"
     died = gone and bool(process.signal)
@@ -225,7 +243,9 @@ def _bar(
 
 
 def _call_name(entry: Entry | None) -> str:
-    return entry.name if isinstance(entry, Call) else ""
+    if isinstance(entry, Event):
+        return "close" if entry.what == "close" else ""
+    return entry.name if entry else ""
 
 
 def _references(bars: list[_Bar]) -> list[tuple[int, int]]:

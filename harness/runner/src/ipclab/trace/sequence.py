@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
+NAMELESS = "message"  # what a message is called that has no word at its beginning
 NOT_YET = "not ready"  # what a query of work answers that is not done
 
 
@@ -33,6 +35,7 @@ class Step:
     handle: int = 0  # of the memory that it concerns
     finding: str = ""  # the rule that it breaks
     times: int = 1
+    driver: str = ""  # the driver's call, where the text is the name in a source
 
     @property
     def sentence(self) -> str:
@@ -51,6 +54,11 @@ class Step:
 
 
 def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
+    """The steps that concern IPC, causes before effects, loops shown once."""
+    return without_rounds(every_step(story, found))
+
+
+def every_step(story: Story, found: Iterable[Finding]) -> list[Step]:
     """All steps that concern IPC, causes before effects; the rest is left out."""
     began = story.trace.processes[0].began if story.trace.processes else 0
     broken = {id(x.entry): x.rule for x in found if x.entry is not None}
@@ -88,7 +96,7 @@ def steps(story: Story, found: Iterable[Finding]) -> list[Step]:
         made.append(Step(process.name, kind, process.how, at, finding=rule))
     made += _unfinished(story, began)
     made.sort(key=lambda step: step.at)
-    return without_rounds(_level(made, begins))
+    return _level(made, begins)
 
 
 def _is_exit(entry: Call | Event) -> bool:
@@ -190,7 +198,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
     size = size_text(sent.facts["size"])
     count = len(sent.facts["descriptors"])
     detail = size + (f", {count} descriptor{'s' * (count > 1)}" if count else "")
-    return Step(sent.process.name, "message", text or "message", at, detail, to.name)
+    return Step(sent.process.name, "message", text or NAMELESS, at, detail, to.name)
 
 
 def _label(data: bytes) -> str:
@@ -211,29 +219,50 @@ def _event(event: Event, at: int, rule: str) -> Step:
 
 
 def without_rounds(made: list[Step]) -> list[Step]:
-    """The steps, with a loop of three or more equal rounds shown once."""
+    """The steps, with a loop of three or more equal rounds shown once.
+
+    Between two messages nothing holds the processes together, and their rounds mix
+    as it happens: there the rounds of each process are taken alone, if that tells
+    it in fewer steps.
+    """
+    kept: list[Step] = []
+    rounds = _folded(made, with_messages=True)
+    for free, together in itertools.groupby(rounds, lambda x: bool(x.who and not x.to)):
+        run = list(together)
+        if free:
+            joint, alone = _folded(run), _alone(run)
+            run = alone if len(alone) < len(joint) else joint
+        kept += run
+    return kept
+
+
+def _alone(run: list[Step]) -> list[Step]:
+    """The steps, with the rounds of each process shown once."""
+    folded: list[Step] = []
+    for who in dict.fromkeys(step.who for step in run):
+        own = _folded([step for step in run if step.who == who])
+        folded += [step if step.who else replace(step, who=who) for step in own]
+    return sorted(folded, key=lambda step: step.at)
+
+
+def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
+    """The steps, with equal rounds shown once; all, or those that have a message."""
     shapes = [step.shape for step in made]
     kept: list[Step] = []
     place = 0
     while place < len(made):
         length, times = _round(shapes, place)
-        if times > 2:
-            if length == 1:
-                kept.append(replace(made[place], times=times))
-            else:
-                kept += made[place : place + length]
-                kept.append(
-                    Step(
-                        "",
-                        "more",
-                        f"these {length} steps {times - 1} times more",
-                        made[place + length].at,
-                    )
-                )
-            place += length * times
-        else:
+        first = made[place : place + length]
+        if times < 3 or (with_messages and not any(step.to for step in first)):
             kept.append(made[place])
             place += 1
+            continue
+        if length == 1:
+            kept.append(replace(made[place], times=times))
+        else:
+            text = f"these {length} steps {times - 1} times more"
+            kept += [*first, Step("", "more", text, made[place + length].at)]
+        place += length * times
     return kept
 
 

@@ -303,7 +303,7 @@ class _Replay:
                 event.facts["descriptors"], handles, strict=False
             ):
                 if descriptor:
-                    space.descriptors[descriptor["fd"]] = (handle, descriptor)
+                    self._got(space, handle, descriptor)
             return
 
     def _on_takes(self, space: Space, event: Event) -> None:
@@ -316,12 +316,21 @@ class _Replay:
         if owners and descriptor:
             source = owners[-1].descriptors.get(event.facts["from"])
             handle = source[0] if source else None
-            space.descriptors[descriptor["fd"]] = (handle, descriptor)
+            self._got(space, handle, descriptor)
             self.concerns(event)
+
+    def _got(
+        self, space: Space, handle: Handle | None, descriptor: dict[str, int]
+    ) -> None:
+        """A process has got a copy of a descriptor."""
+        space.descriptors[descriptor["fd"]] = (handle, descriptor)
+        if handle is not None:
+            handle.copies += 1
 
     def _on_close(self, space: Space, event: Event) -> None:
         handle = self._handle_behind(space, event.facts["descriptor"])
         if handle is not None:
+            handle.closes.append(event)
             self.concerns(event)
         space.descriptors.pop(event.facts["descriptor"]["fd"], None)
 
@@ -1118,7 +1127,7 @@ def _message_key(event: Event) -> str:
 
 
 def _work_together(writer: Call, reader: Call) -> bool:
-    """Two kernels that share two or more blocks are taken to order themselves by flags.
+    """Two kernels that share two or more blocks may order themselves by flags.
 
     One writes a flag and the other reads it; the ranks of one kernel do so, too.
     """

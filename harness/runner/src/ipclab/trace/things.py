@@ -51,7 +51,14 @@ class Handle:
     made: Call
     key: str = ""  # the bytes; empty for a descriptor
     descriptor: dict[str, int] | None = None
+    copies: int = 1  # of the descriptor, in all processes that have ever had one
+    closes: list[Entry] = field(default_factory=list)  # of these
     imports: list[Call] = field(default_factory=list)
+
+    @property
+    def closed(self) -> Entry | None:
+        """The close of the last copy of the descriptor."""
+        return self.closes[-1] if len(self.closes) >= self.copies else None
 
 
 @dataclass(eq=False)

@@ -1,0 +1,169 @@
+// Processes that are clients of MPS, and one that is not, lend each other
+// memory. Mirror of samples/64_mps; the daemon is started as there.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/kernels.h"
+#include "samples/64_mps/daemon.h"
+
+using namespace ipclab;
+
+namespace {
+
+using Handle = cudaIpcMemHandle_t;
+
+constexpr size_t kBytes = 4 << 20;
+
+// Of the daemon. The referee makes and removes it, whatever a role does.
+struct Folder {
+  const std::string path = in_role() ? "" : new_folder();
+  ~Folder() {
+    if (!path.empty()) std::filesystem::remove_all(path);
+  }
+};
+
+// Why this process is no client of MPS although it should be one; empty: it is
+// a client. The first CUDA call of the process.
+std::string cannot_join() {
+  const cudaError_t code = cudaFree(nullptr);
+  cudaGetLastError();
+  if (code != cudaSuccess) return "a client gets " + name_of(code);
+  return is_mps_client() ? "" : "CUDA does not make the process a client";
+}
+
+// The role that starts MPS in the folder of its environment, and ends it after
+// the roles of `clients`.
+std::function<void(Role&)> runs_mps(std::vector<std::string> clients) {
+  return [=](Role& me) {
+    const std::string path = std::getenv(kPipes);
+    const std::string problem = start_mps(path);
+    me.send_bytes("problem of MPS", problem);
+    me.send_bytes("pipes", path);
+    if (!problem.empty()) me.not_applicable(problem);
+    for (const std::string& client : clients) me.wait_for_end(client);
+    if (problem.empty()) end_mps();
+    EXPECT_EQ(any_child(), 0) << "of MPS is left";
+  };
+}
+
+// Joins MPS, if the role has to be a client, and tells the others. False, with
+// the reason in the report, if any of the roles cannot.
+bool all_are_there(Role& me, const std::vector<std::string>& roles,
+                   bool client) {
+  const bool runs = me.receive_bytes("problem of MPS").empty();
+  const std::string pipes = me.receive_bytes("pipes");
+  if (!runs) return false;
+  setenv(kPipes, client ? pipes.c_str() : "/nowhere", 1);
+  const std::string problem = client ? cannot_join() : "";
+  if (!client) EXPECT_FALSE(is_mps_client()) << "finds no daemon";
+  if (!problem.empty()) me.not_applicable(problem);
+  me.send_bytes("problem of " + me.name(), problem);
+  bool good = problem.empty();
+  for (const std::string& role : roles)
+    if (role != me.name())
+      good &= me.receive_bytes("problem of " + role).empty();
+  return good;
+}
+
+// Lends memory and reads what the importer has written there.
+std::function<void(Role&)> lends_as(bool client) {
+  return [=](Role& me) {
+    if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait_for_end("importer");  // not for a step: the daemon has to be ended
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  };
+}
+
+// Reads what was lent, twice, and writes it.
+std::function<void(Role&)> borrows_as(bool client) {
+  return [=](Role& me) {
+    if (!all_are_there(me, {"exporter", "importer"}, client)) return;
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("importer"));
+    mapping.close();
+    EXPECT_TRUE(context_is_usable());
+  };
+}
+
+void lend(bool exporter_is_client, bool importer_is_client) {
+  SCOPED_TRACE(std::string("exporter: ") +
+               (exporter_is_client ? "client" : "no client") +
+               ", importer: " + (importer_is_client ? "client" : "no client"));
+  const Folder folder;
+  Scenario scenario;
+  scenario.role("daemon", runs_mps({"exporter", "importer"}))
+      .env(kPipes, folder.path);
+  scenario.role("exporter", lends_as(exporter_is_client));
+  scenario.role("importer", borrows_as(importer_is_client));
+  scenario.run(90s);
+}
+
+}  // namespace
+
+TEST(Mps, AClientAndAnotherProcessShareMemory) {
+  covers("MPS-01");
+  needs(gpus(1), legacy_memory, alone);
+  lend(true, false);
+  lend(false, true);
+}
+
+TEST(Mps, TwoClientsShareMemory) {
+  covers("MPS-02");
+  needs(gpus(1), legacy_memory, alone);
+  lend(true, true);
+}
+
+TEST(Mps, AFaultOfOneClient) {
+  covers("MPS-03");
+  needs(gpus(1), legacy_memory, alone);
+  const std::vector<std::string> roles{"exporter", "importer"};
+  const Folder folder;
+  Scenario scenario;
+  scenario.role("daemon", runs_mps({"exporter", "importer", "latecomer"}))
+      .env(kPipes, folder.path);
+
+  scenario.role("exporter", [=](Role& me) {
+    if (!all_are_there(me, roles, true)) return;
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait_for_end("importer");
+    observe_code(me, "the exporter's next synchronisation",
+                 NOTED(cudaDeviceSynchronize()));
+    observe_check(me, "the exporter reads its memory",
+                  [&] { return copy_reads(buffer, pattern("exporter")); });
+    cudaGetLastError();
+  });
+
+  scenario.role("importer", [=](Role& me) {
+    if (!all_are_there(me, roles, true)) return;
+    void* const opened = open_handle(me.receive<Handle>("handle"));
+    EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    launch_write(nullptr, 1);
+    observe_code(me, "the importer's kernel writes to address 0",
+                 NOTED(cudaDeviceSynchronize()));
+  });
+
+  scenario.role("latecomer", [=](Role& me) {
+    for (const std::string& role : roles) me.wait_for_end(role);
+    const bool runs = me.receive_bytes("problem of MPS").empty();
+    setenv(kPipes, me.receive_bytes("pipes").c_str(), 1);
+    if (!runs) return;
+    const std::string problem = cannot_join();
+    me.observe("after both have ended a new client " +
+               (problem.empty() ? "starts" : "cannot start: " + problem));
+    if (problem.empty())
+      observe_check(me, "the new client", [] { return context_is_usable(); });
+  });
+
+  scenario.run(120s);
+}

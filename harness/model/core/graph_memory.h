@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of graphs (Programming Guide, graph memory nodes). An allocation
+// node has its address for ever. The program owns the memory from the launch
+// until the call that frees it; the bytes are there from the time when the
+// stream reaches the allocation until it reaches the free.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/block.h"
+#include "core/pool.h"
+#include "core/stream.h"
+
+namespace ipclab::model {
+
+struct Machine;
+
+/// The memory of one allocation node.
+struct GraphMemory {
+  CUcontext context = nullptr;
+  uint64_t address = 0;
+  uint64_t size = 0;
+  bool has_node = true;          ///< keeps the address
+  bool freed_inside = false;     ///< by a node of the graph that allocates it
+  bool freed_outside = false;    ///< by a node of another graph
+  bool owned = false;            ///< by the program, in the order of its calls
+  int uses = 0;                  ///< launches with it whose free is not over
+  std::shared_ptr<Block> block;  ///< while the bytes are there
+};
+using GraphMemories = std::vector<std::shared_ptr<GraphMemory>>;
+
+/// The blocks that the graphs of one GPU have or had.
+struct GraphBlocks {
+  std::vector<std::shared_ptr<Block>> spare;
+  Gauge used;      ///< bytes
+  Gauge reserved;  ///< bytes, with the spare ones
+};
+
+/// Memory for a new node. CUDA_ERROR_OUT_OF_MEMORY if no address is left.
+CUresult graph_memory_create(CUcontext context, uint64_t size,
+                             std::shared_ptr<GraphMemory>* memory);
+/// The graph of the node is gone. "Destroying a graph does not automatically
+/// free any live graph-allocated memory."
+void graph_memory_leave(const std::shared_ptr<GraphMemory>& memory);
+/// The memory that begins at an address, or null.
+std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
+
+/// A launch that allocates and frees. CUDA_ERROR_INVALID_VALUE if the program
+/// still owns what is allocated (with `frees_first` it is put into `stale`, to
+/// be freed before), or does not own what is only freed.
+CUresult graph_memory_launch(const GraphMemories& allocated,
+                             const GraphMemories& freed, bool frees_first,
+                             GraphMemories* stale);
+/// What the commands of an allocation node and of a free node do.
+void graph_memory_map(GraphMemory& memory);
+void graph_memory_unmap(GraphMemory& memory);
+/// cuMemFree and, with a stream, cuMemFreeAsync.
+CUresult graph_memory_free(uint64_t address,
+                           const std::shared_ptr<Stream>& stream);
+/// Memory of a context that ends.
+void graph_memory_discard(Machine& machine, uint64_t address);
+
+/// cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute, which resets
+/// the high marks. CUDA_ERROR_INVALID_VALUE for others.
+CUresult graph_memory_attribute(int gpu, CUgraphMem_attribute attribute,
+                                uint64_t* value);
+CUresult graph_memory_reset_mark(int gpu, CUgraphMem_attribute attribute);
+/// cuDeviceGraphMemTrim.
+void graph_memory_trim(int gpu);
+
+}  // namespace ipclab::model

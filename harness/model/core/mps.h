@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Is this process a client of MPS?
+#pragma once
+
+namespace ipclab::model {
+
+/// Connects to the control daemon that CUDA_MPS_PIPE_DIRECTORY names, if there
+/// is one. The daemon is the model's stand-in (mps/control.cc); it has no
+/// effect but this answer. The first call decides; the connection ends with the
+/// process.
+bool is_mps_client();
+
+}  // namespace ipclab::model

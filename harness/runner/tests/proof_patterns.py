@@ -1,0 +1,234 @@
+"""What the patterns of chapter 7 promise, often: no test of CI, minutes long.
+
+`ci/gpu FOLDER patterns` runs it, on the reference model with IPCLAB_PROFILE. The
+lessons are built with other constants, so that they run long enough.
+
+    IPCLAB_ITEMS        items that go through the ring of lesson 74, each way (100000)
+    IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
+    IPCLAB_RANK_KILLS   ranks of lesson 72 that are killed (25)
+    IPCLAB_REPLAYS      sums of a run in which a rank is killed (20000)
+    IPCLAB_SEED         of the moments at which they are killed (17)
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ipclab import model
+from test_build_lines import build_line
+from test_repository import TOP, source
+from test_unrelated import free_memory_of
+
+ITEMS = int(os.environ.get("IPCLAB_ITEMS", "100000"))
+KILLS = int(os.environ.get("IPCLAB_KILLS", "200"))
+RANK_KILLS = int(os.environ.get("IPCLAB_RANK_KILLS", "25"))
+REPLAYS = int(os.environ.get("IPCLAB_REPLAYS", "20000"))
+SEED = int(os.environ.get("IPCLAB_SEED", "17"))
+LIMIT = 600  # seconds of one program; catches what hangs
+SLACK = 32 << 20  # bytes of device memory
+# What a rank says if another one has gone: in a sum, or between two.
+MESSAGES = (
+    "has not answered",
+    "the other role has ended",
+    "ended the other process",
+)
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """The GPUs of this machine, or the model if a profile is asked for."""
+    profile = os.environ.get("IPCLAB_PROFILE")
+    if profile is None:
+        return dict(os.environ)
+    folder = model.folder(TOP / "build/dev")
+    return {**os.environ, **model.environment(folder, profile)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(environment: dict[str, str]) -> Iterator[None]:
+    """After each test: names in /dev/shm and device memory as before."""
+    names, free = shared_names(), free_memory_of(environment)
+    yield
+    # The driver leaves files of killed processes; see remove_driver_names().
+    new = {x for x in shared_names() - names if not x.startswith("cuda.shm.")}
+    assert not new
+    assert free_memory_of(environment) >= free - SLACK, "device memory"
+
+
+def shared_names() -> set[str]:
+    return {x.name for x in Path("/dev/shm").iterdir()}
+
+
+Changes = dict[str, list[tuple[str, str]]]  # of a file: old text, new text
+
+
+def build(lesson: str, changes: Changes, folder: Path) -> Path:
+    """Builds the lesson as its header says, after the changes. Each must fit in one
+    place. Returns the program."""
+    shutil.copytree(TOP / "samples/common", folder / "samples/common")
+    copy = folder / "samples" / lesson
+    shutil.copytree(source(lesson).parent, copy)
+    for name, pairs in changes.items():
+        text = (copy / name).read_text()
+        for old, new in pairs:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (copy / name).write_text(text)
+    program = folder / "program"
+    subprocess.run(
+        [*shlex.split(build_line(lesson)), "-o", str(program)],
+        cwd=folder,
+        timeout=300,
+        check=True,
+    )
+    return program
+
+
+@dataclass
+class End:
+    """How a program ended; perhaps one of its processes was killed."""
+
+    code: int
+    said: str
+    seconds: float
+    killed: bool
+
+
+def run(
+    program: Path, environment: dict[str, str], victim: int = -1, after: float = 0
+) -> End:
+    """Kills the program's child number `victim`, `after` seconds after the start.
+
+    All processes must be gone when the program has ended.
+    """
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    children: list[psutil.Process] = []
+    killed = False
+    try:
+        if victim >= 0:
+            try:
+                process.wait(timeout=after)
+            except subprocess.TimeoutExpired:
+                children = psutil.Process(process.pid).children()
+                killed = (
+                    len(children) > victim
+                    and children[victim].status() != psutil.STATUS_ZOMBIE
+                )
+                if killed:
+                    children[victim].send_signal(signal.SIGKILL)
+        said, _ = process.communicate(timeout=LIMIT)
+    except BaseException:
+        process.kill()
+        process.communicate(timeout=30)
+        raise
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    return End(process.returncode, said, time.monotonic() - began, killed)
+
+
+def kill_often(
+    program: Path, environment: dict[str, str], victim: int, kills: int
+) -> Iterator[End]:
+    """Runs the program until that many runs had a child killed at random."""
+    chance = random.Random(SEED)
+    whole = run(program, environment)
+    assert whole.code == 0, whole.said
+    done = 0
+    for attempt in range(20 * kills):
+        end = run(program, environment, victim, chance.uniform(0, whole.seconds))
+        if end.killed:
+            done += 1
+            yield end
+        if done == kills:
+            print(f"{done} killed in {attempt + 1} runs of {whole.seconds:.2f} s")
+            return
+    raise AssertionError(f"{done} kills in {20 * kills} runs")
+
+
+def test_items_pass_the_ring_three_ways(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """In order, none lost, none doubled: each item has values of its own, and every
+    consumer checks all of them."""
+    changes: Changes = {
+        "pipeline.cu": [
+            ("constexpr int kItems = 60;", f"constexpr int kItems = {ITEMS};"),
+            ("steady_clock::now() + 20s", f"steady_clock::now() + {LIMIT}s"),
+        ],
+        # So that the values of so many items fit an int.
+        "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
+    }
+    end = run(build("74_pipeline", changes, tmp_path), environment)
+    print(end.said, f"{end.seconds:.1f} s")
+    assert end.code == 0, end.said
+    counted = re.findall(r"(\d+) items by .*, 2 of 2 importers end: 0 values", end.said)
+    assert counted == [str(ITEMS)] * 3
+
+
+def test_a_consumer_is_killed_and_the_others_go_on(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Importer 1 is killed at any moment; importer 0 gets every item."""
+    changes: Changes = {
+        "pipeline.cu": [
+            ("constexpr int kItems = 60;", "constexpr int kItems = 600;"),
+            ("  if (items < kItems) SYS_CHECK(kill(getpid(), SIGKILL));\n", ""),
+            *[
+                (f"  consume<{way}>(channel, me, kItems);\n", "")
+                for way in ("LegacyHandle", "Descriptor", "Pool")
+            ],
+            ("me == 1 ? kKilledAt : kItems", "kItems"),
+            ("int wrong = produce<LegacyHandle>(consumers, false);", "int wrong = 0;"),
+            ("  wrong += produce<Descriptor>(consumers, false);\n", ""),
+            ("  wrong += produce<Pool>(consumers, false);\n", ""),
+        ],
+        "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
+    }
+    program = build("74_pipeline", changes, tmp_path)
+    for end in kill_often(program, environment, victim=1, kills=KILLS):
+        alone = "1 of 2 importers end: 0 values wrong" in end.said
+        before_it_was_told = "the other role has ended" in end.said
+        if before_it_was_told:
+            assert end.code == 1, end
+        else:
+            assert end.code == 0 and alone, end
+
+
+def test_a_rank_is_killed_and_the_others_say_so(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Rank 1 is killed at any moment: rank 0 ends with a message, or it was done."""
+    changes: Changes = {
+        "all_reduce.cu": [
+            ("kReplays = 5;", f"kReplays = {REPLAYS};"),
+            ("kLimit = 5;", "kLimit = 1;"),
+        ]
+    }
+    program = build("72_all_reduce", changes, tmp_path)
+    said: Counter[str] = Counter()
+    for end in kill_often(program, environment, victim=0, kills=RANK_KILLS):
+        messages = [x for x in MESSAGES if x in end.said]
+        assert end.code == 1 and messages, end
+        said[messages[0]] += 1
+    print(dict(said))

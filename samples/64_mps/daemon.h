@@ -1,0 +1,102 @@
+// An MPS control daemon of this program's own. It lives in a folder of
+// its own, so it meets no other daemon of the machine, and no setting
+// of a GPU is changed.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <fcntl.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "../common/roles.h"
+
+constexpr char kPipes[] = "CUDA_MPS_PIPE_DIRECTORY";
+constexpr char kLogs[] = "CUDA_MPS_LOG_DIRECTORY";
+
+/// The folder of the daemon; empty: none was started.
+inline std::string& mps_folder() {
+  static std::string folder;
+  return folder;
+}
+
+/// Gives `commands` to nvidia-cuda-mps-control. Returns its exit code;
+/// 127: there is no such program.
+inline int mps_control(const char* option, const char* commands) {
+  int ends[2];
+  SYS_CHECK(pipe2(ends, O_CLOEXEC));
+  const pid_t pid = fork();
+  SYS_CHECK(pid);
+  if (pid == 0) {
+    const int nowhere = open("/dev/null", O_WRONLY);
+    dup2(ends[0], STDIN_FILENO);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    // A daemon with this list numbers the GPUs anew, and its clients
+    // would apply their own list to the new numbers.
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    execlp("nvidia-cuda-mps-control", "nvidia-cuda-mps-control", option,
+           nullptr);
+    _exit(127);
+  }
+  SYS_CHECK(write(ends[1], commands, std::strlen(commands)));
+  SYS_CHECK(close(ends[0]));
+  SYS_CHECK(close(ends[1]));
+  return Child{Channel(-1), pid}.wait(30s);
+}
+
+/// A child of this process; 0: it has none.
+inline pid_t any_child() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream list("/proc/self/task/" + self + "/children");
+  pid_t child = 0;
+  list >> child;
+  return child;
+}
+
+//! [end]
+/// Ends the daemon after its clients have ended, and waits until it and
+/// its server are gone. Then removes the folder.
+inline void end_mps() {
+  if (mps_folder().empty()) return;
+  mps_control(nullptr, "quit\n");
+  while (const pid_t child = any_child())
+    Child{Channel(-1), child}.wait(30s);
+  std::filesystem::remove_all(mps_folder());
+  mps_folder().clear();
+}
+//! [end]
+
+/// Makes an empty folder that only this user may open.
+inline std::string new_folder() {
+  char folder[] = "/tmp/ipclab.mps.XXXXXX";
+  if (mkdtemp(folder) == nullptr) SYS_CHECK(-1);
+  return folder;
+}
+
+//! [start]
+/// Starts the daemon. Programs that this process starts afterwards
+/// become its clients. Returns why it cannot; empty: it runs.
+inline std::string start_mps(const std::string& folder) {
+  mps_folder() = folder;
+  std::atexit(end_mps);
+  setenv(kPipes, folder.c_str(), 1);
+  setenv(kLogs, folder.c_str(), 1);
+
+  // The daemon leaves the process that starts it. As a subreaper, this
+  // process becomes its parent and can wait for its end.
+  SYS_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1));
+  const int code = mps_control("-d", "");
+  if (code == 127) return "nvidia-cuda-mps-control is not on PATH";
+  if (code == 0) return "";
+  return "nvidia-cuda-mps-control -d exits with " +
+         std::to_string(code);
+}
+//! [start]
+
+/// Is this process a client of MPS? Asks the driver.
+inline bool is_mps_client() {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0));
+  return value != 0;
+}
