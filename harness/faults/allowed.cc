@@ -132,6 +132,30 @@ int ok_pageable_copy_returns_early(Call& call) {
   return code;
 }
 
+// A launch is asynchronous, but nothing says that it returns before its kernel
+// has ended: the kernel's fault can show in the next cudaGetLastError.
+int ok_launch_returns_late(Call& call) {
+  const int code = call.proceed();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  call.fired();
+  return code;
+}
+
+// Nor does anything say that a stream begins its work at once.
+int ok_kernel_starts_late(Call& call) {
+  const auto stream = call.value<CUstream>(kStream);
+  CUstreamCaptureStatus status{};
+  if (DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+      status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    const auto later = [](void*) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    };
+    if (DRIVER_CALL(cuLaunchHostFunc)(stream, later, nullptr) == CUDA_SUCCESS)
+      call.fired();
+  }
+  return call.proceed();
+}
+
 int ok_refusal_clears_result(Call& call) {
   const int code = call.proceed();
   void** const result = call.at<void**>(0);
@@ -174,6 +198,12 @@ void add_allowed(List& list) {
              "a small copy from pageable memory returns before its bytes have "
              "arrived",
              {"cudaMemcpy"}, ok_pageable_copy_returns_early);
+  list.named("ok-launch-returns-late",
+             "a launch returns 2 ms later, when its kernel may have ended",
+             {"cudaLaunchKernel"}, ok_launch_returns_late);
+  list.named("ok-kernel-starts-late",
+             "a kernel starts 2 ms after the stream has come to it",
+             {"cudaLaunchKernel"}, ok_kernel_starts_late);
   list.named("ok-refusal-clears-result",
              "a refused open sets its result to null", {kOpen},
              ok_refusal_clears_result);

@@ -55,8 +55,8 @@ int forge_around(void* data) {
   forged = 0;
   forge<<<kBlock / sizeof(int) / 256, 256>>>(
       reinterpret_cast<unsigned*>(address / kBlock * kBlock));
-  CUDA_CHECK(cudaGetLastError());
-  const cudaError_t code = cudaDeviceSynchronize();
+  cudaError_t code = cudaGetLastError();  // reports an early fault, too
+  if (code == cudaSuccess) code = cudaDeviceSynchronize();
   if (code == cudaErrorIllegalAddress) return 0;
   CUDA_CHECK(code);
   return forged;

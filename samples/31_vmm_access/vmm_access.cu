@@ -33,6 +33,15 @@ int value_at(const void* data) {
   return value;
 }
 
+// Writes one value and waits. The fault of the kernel can show in the
+// check of the launch already, so neither call is in CUDA_CHECK.
+cudaError_t try_to_write(void* data, int value) {
+  write_values_kernel<<<1, 1>>>(static_cast<unsigned*>(data), 1, value,
+                                1);
+  const cudaError_t code = cudaGetLastError();
+  return code == cudaSuccess ? cudaDeviceSynchronize() : code;
+}
+
 //! [map]
 void* map(Memory memory, size_t bytes, CUmemAccess_flags flags) {
   CUdeviceptr address = 0;
@@ -89,8 +98,7 @@ int importer(Channel channel) {
       value);
   good &= value == kImporterValue;
 
-  write_values(read_only, 1, kForbiddenValue);
-  const cudaError_t fault = cudaDeviceSynchronize();
+  const cudaError_t fault = try_to_write(read_only, kForbiddenValue);
   say("writes %d by the read-only mapping: %s", kForbiddenValue,
       cudaGetErrorName(fault));
   good &= fault == cudaErrorIllegalAddress;

@@ -69,6 +69,11 @@ inline unsigned value_at(const void* data) {
   return value;
 }
 
+/// Writes values where a kernel may be stopped: launches it, waits, and
+/// returns the first error. cudaGetLastError() can already report the
+/// fault, so the check in write_values() would end the program.
+cudaError_t try_to_write(void* data, int count, unsigned first);
+
 /// Queues a kernel that adds `count` values to others. Does not wait.
 void add_values(void* to, const void* values, int count,
                 cudaStream_t stream = nullptr);
