@@ -38,20 +38,22 @@ inline bool is_child(int argc, char** argv) {
       (hand && std::strcmp(argv[2], "importer") == 0);
   role_name() = child ? "importer" : "exporter";
   if (argc > 1 && !child && !hand) {
-    std::fprintf(stderr,
-                 "usage: %s [--role exporter PATH | --role importer "
-                 "PATH]\n",
+    std::fprintf(stderr, "usage: %s [--role exporter|importer PATH]\n",
                  argv[0]);
     std::exit(2);
   }
   return child;
 }
 
-/// The importer's end of the channel; `argv` is main's.
+/// The importer's end of the channel; `argv` is main's. A copy: the
+/// first one stays open, so that the exporter, whose end kills us, does
+/// not see ours before this process has its exit code.
 inline Channel channel_from_parent(char** argv) {
-  if (std::strcmp(argv[1], kImporterFlag) == 0)
-    return Channel(std::atoi(argv[2]));
-  return Channel(connect_to(argv[3]));
+  if (std::strcmp(argv[1], kImporterFlag) != 0)
+    return Channel(connect_to(argv[3]));
+  const int copy = dup(std::atoi(argv[2]));
+  SYS_CHECK(copy);
+  return Channel(copy);
 }
 
 /// The importer, as the exporter sees it.
@@ -68,10 +70,8 @@ struct Child {
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
     if (!wait_for(handle, POLLIN, deadline)) {
-      std::fprintf(
-          stderr,
-          "the other process, %d, has not ended after %lld ms\n", pid,
-          static_cast<long long>(deadline.count()));
+      std::fprintf(stderr, "process %d has not ended after %lld ms\n",
+                   pid, static_cast<long long>(deadline.count()));
       kill(pid, SIGKILL);
       if (!wait_for(handle, POLLIN, 5s)) return EXIT_FAILURE;
     }
