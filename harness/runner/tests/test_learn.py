@@ -213,6 +213,30 @@ def test_a_change_that_fits_nowhere_is_an_error() -> None:
         first.changed(wrong)
 
 
+@needs_build
+def test_an_exporter_that_fails_lets_the_importer_end(tmp_path: Path) -> None:
+    """The exporter's end kills the importer, but not while it ends by itself."""
+    assert BUILD is not None
+    mark = tmp_path / "ended"
+    source = tmp_path / exercises.SOURCE
+    slow_end = f"""
+        #include <fcntl.h>
+        struct SlowEnd {{
+          ~SlowEnd() {{
+            if (std::strcmp(role_name(), "importer") != 0) return;
+            poll(nullptr, 0, 500);
+            close(creat("{mark}", 0600));
+          }}
+        }} slow_end;
+    """
+    source.write_text(ALL[0].source + slow_end)
+    toolbox = Toolbox(BUILD, BACKEND)
+    assert toolbox.build(source, tmp_path / "program") == ""
+    ran = toolbox.run(tmp_path / "program", None, trace=False)
+    assert ran.ended.code == 1
+    assert mark.exists()
+
+
 # --- the command --------------------------------------------------------------
 
 
