@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.remote.remote_connection import RemoteConnection
 
 PHONE = 360  # pixels: the narrowest page that a reader may have
 NARROW = 600  # pixels: below this the browser lays out as a phone does
@@ -53,7 +54,11 @@ class Browser:
             popen_kw={"preexec_fn": _end_with_parent},
         )
         self._driver = Chrome(options, service)
-        self._driver.set_script_timeout(120)
+        # Limits for what hangs: on a loaded machine, axe-core takes minutes on a page.
+        self._driver.set_script_timeout(600)
+        connection = self._driver.command_executor
+        assert isinstance(connection, RemoteConnection)
+        connection.client_config.timeout = 660
 
     def __enter__(self) -> Browser:
         return self
