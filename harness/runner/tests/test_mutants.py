@@ -130,7 +130,8 @@ def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
         model.conformance(f"{reach}under(*{functions!r}); record()", f"Suite.A{i}")
     noticing = ["cudaFree.late", "cudaMalloc.late", "cudaMemset.late"]
     model.conformance(
-        f"{reach}violates() if under(*{noticing!r}) else record()", "Suite.Z"
+        f"time.sleep(1)\n{reach}violates() if under(*{noticing!r}) else record()",
+        "Suite.Z",  # the longest, so it is asked last at first
     )
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     assert set(results(model).values()) == {"killed"}
@@ -153,7 +154,7 @@ def test_a_row_that_the_list_puts_first(model: Build) -> None:
     )
     test = FREE + "violates() if under('cudaFree.late', 'cudaFree.noop') else record()"
     model.conformance(test, "Suite.Fast", "LMEM-01")
-    model.conformance(FREE + "time.sleep(0.5)\n" + test, "Suite.Slow", "LMEM-02")
+    model.conformance(FREE + "time.sleep(2)\n" + test, "Suite.Slow", "LMEM-02")
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     found = {x["fault"]: x["ctest"].rpartition(".")[2] for x in journal(model)}
     assert found == {"cudaFree.late": "Slow", "cudaFree.noop": "Fast"}
@@ -597,26 +598,26 @@ def slow(build: Build, count: int) -> None:
 
 
 def test_a_limit_stops_and_resume_goes_on(model: Build) -> None:
-    slow(model, 24)
-    done = mutants(model, "--limit", "3")
+    slow(model, 48)
+    done = mutants(model, "--limit", "6")
     assert done.returncode == 3
     said = done.stdout.splitlines()[-1]
-    found = re.search(r"stopped: (\d+) of 24 faults are left", said)
+    found = re.search(r"stopped: (\d+) of 48 faults are left", said)
     assert found, done.stdout
     left = int(found[1])
-    assert 0 < left < 24
+    assert 0 < left < 48
     before = journal(model)
-    assert len(before) == 24 - left
+    assert len(before) == 48 - left
     assert list(results(model).values()).count("not run") == left
     done = mutants(model, "--resume", "kills")
     assert done.returncode == 0, done.stdout
     assert journal(model)[: len(before)] == before  # nothing was done again
     tested = [x["fault"] for x in journal(model)]
-    assert sorted(tested) == sorted(set(tested)) and len(tested) == 24
+    assert sorted(tested) == sorted(set(tested)) and len(tested) == 48
     assert set(results(model).values()) == {"killed"}
     # All is done: another --resume only writes the page again.
     assert mutants(model, "--resume", "kills").returncode == 0
-    assert len(journal(model)) == 24
+    assert len(journal(model)) == 48
 
 
 def test_what_was_stopped_before_its_first_fault_says_nothing(model: Build) -> None:

@@ -46,7 +46,7 @@ def build(lesson: str, text: str, folder: Path) -> Path:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert built.returncode == 0, built.stderr
     return program

@@ -114,14 +114,14 @@ TEST(Planted, Endless) {
     for (volatile int i = 0;; i = i + 1) {
     }
   });
-  scenario.run(500ms);
+  scenario.run(3s);
 }
 
 TEST(Planted, Stopped) {
   Scenario scenario;
   scenario.role("exporter", [](Role&) { raise(SIGSTOP); });
   scenario.role("importer", [](Role& me) { me.wait("handle"); });
-  scenario.run(500ms);
+  scenario.run(3s);
 }
 
 TEST(Planted, EndsBeforeItsEnd) {
@@ -314,7 +314,7 @@ TEST(Planted, TabulatedHang) {
     for (volatile int i = 0;; i = i + 1) {
     }
   });
-  scenario.run(500ms);
+  scenario.run(3s);
   const Ended& stuck = scenario.ended("attempt");
   tabulate("table", stuck.last_step, outcome_of(stuck));
 }

@@ -122,7 +122,7 @@ def test_endless_role(run: Any) -> None:
     seen = run("Endless")
     assert (seen.code, seen.outcome) == (1, "hung")
     assert (
-        "500 ms" in seen.reason
+        "3000 ms" in seen.reason
         and "exporter is running (last step: begun" in seen.reason
     )
 

@@ -89,7 +89,7 @@ def test_the_exit_code_is_the_programs(tmp_path: Path) -> None:
 
 def test_children_are_followed_and_their_ends_told(tmp_path: Path) -> None:
     """Through fork, exec and orphans: the shell ends before its child."""
-    script = "(sleep 0.2; kill -TERM $BASHPID) & exec true"
+    script = "(sleep 2; kill -TERM $BASHPID) & exec true"
     traced = trace(tmp_path / "trace", ["bash", "-c", script])
     ends = {x["name"]: x["ended"] for x in traced.document["processes"]}
     assert "killed by SIGTERM" in ends.values(), ends

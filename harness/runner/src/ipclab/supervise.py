@@ -216,7 +216,9 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
-                _reap(process.pid)
+                # No program gets into our session: another thread started it.
+                if os.getsid(process.pid) != os.getsid(0):
+                    _reap(process.pid)
             elif process.pid != leader and _belongs(process, leader, mark):
                 family.append(process)
     return family
