@@ -23,6 +23,7 @@ int exporter(Channel& channel) {
 
   write_values(frames[0], kCount, kValue);
   CUDA_CHECK(cudaEventRecord(first));
+  CUDA_CHECK(cudaDeviceSynchronize());
   hold(nullptr, gate);  // frame 2 takes long
   write_values(frames[1], kCount, 2 * kValue);
   CUDA_CHECK(cudaEventRecord(second));

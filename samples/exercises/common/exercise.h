@@ -82,11 +82,11 @@ void add_values(void* to, const void* values, int count,
 /// stands for long work. Does not wait.
 void keep_busy(cudaStream_t stream, int milliseconds);
 
-/// Does the stream still wait after 0.2 s? By then all that nothing
+/// Does the stream still wait after 1 s? By then all that nothing
 /// holds has been done.
 inline bool is_held(cudaStream_t stream) {
   cudaError_t code = cudaStreamQuery(stream);
-  for (int look = 0; look < 20 && code == cudaErrorNotReady; ++look) {
+  for (int look = 0; look < 100 && code == cudaErrorNotReady; ++look) {
     poll(nullptr, 0, 10);  // ms between two looks
     code = cudaStreamQuery(stream);
   }

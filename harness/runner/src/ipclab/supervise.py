@@ -24,7 +24,7 @@ import psutil
 MARK = "IPCLAB_SUPERVISED"  # inherited even by processes that leave the session
 HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-LINGER = 0.3  # seconds for a last child to end by itself
+LINGER = 2.0  # seconds for a last child to end by itself
 STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
 LOOK = 0.05  # seconds between two looks at /dev/shm; a CUDA process lives longer
 
