@@ -3,7 +3,9 @@
 // Mirror of samples/77_graphs.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
@@ -60,6 +62,16 @@ Pattern round_pattern(int round) {
   return pattern("round " + std::to_string(round));
 }
 
+// Does the stream wait? Work that nothing holds is done after 0.5 s.
+bool is_held(cudaStream_t stream) {
+  const auto end = std::chrono::steady_clock::now() + 500ms;
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() > end) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
 // In each round E's graph copies new values into the shared memory, and I's
 // graph copies them out. E queues the next values while the GPU works; only
 // the events keep the order. `judge` is told what I found.
@@ -100,6 +112,8 @@ void rounds(Events events, Judge judge) {
         me.wait("written " + std::to_string(round));
         replay.launch();
         wrong.queue_count(copy, round_pattern(round), stream);
+        if (events == Events::kAround && round == kHeldRounds - 1)
+          EXPECT_TRUE(is_held(stream)) << "the exporter's graphs are held";
         me.signal("taken " + std::to_string(round));
       }
       EXPECT_TRUE(passes(stream, 15s));
