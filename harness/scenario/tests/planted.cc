@@ -111,7 +111,7 @@ TEST(Planted, Endless) {
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
     me.signal("begun");
-    for (volatile int i = 0;; i = i + 1) {
+    for (volatile unsigned i = 0;; i = i + 1) {
     }
   });
   scenario.run(3s);
@@ -234,7 +234,7 @@ TEST(Planted, RefereeKilled) {
     ASSERT_NE(file, nullptr);
     std::fprintf(file, "%d %d\n", getppid(), getpid());
     std::fclose(file);
-    for (volatile int i = 0;; i = i + 1) {
+    for (volatile unsigned i = 0;; i = i + 1) {
     }
   });
   scenario.run(60s);
@@ -311,7 +311,7 @@ TEST(Planted, TabulatedHang) {
   Scenario scenario;
   scenario.role("attempt", [](Role& me) {
     me.signal("ones");
-    for (volatile int i = 0;; i = i + 1) {
+    for (volatile unsigned i = 0;; i = i + 1) {
     }
   });
   scenario.run(3s);
