@@ -27,9 +27,12 @@ int from_current_device(Call& call) {
   static const auto allocate =
       reinterpret_cast<Allocate*>(resolve_runtime("cudaMallocFromPoolAsync"));
   CUcontext current = nullptr, of_stream = nullptr;
+  CUgreenCtx green = nullptr;
   const cudaStream_t stream = call.value<cudaStream_t>(kStream);
   DRIVER_CALL(cuCtxGetCurrent)(&current);
-  DRIVER_CALL(cuStreamGetCtx)(stream, &of_stream);
+  // Since CUDA 12.5, the driver gives its second form for this name.
+  driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &of_stream,
+                                                        &green);
   if (call.is("cudaMallocAsync") ? of_stream != current
                                  : call.at<cudaMemPool_t>(2) != current_pool())
     call.fired();

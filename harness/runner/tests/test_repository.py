@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import itertools
 import json
+import os
 import re
 import statistics
 from pathlib import Path
@@ -105,6 +106,39 @@ def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
     for statement in re.split(r"[;{}]", text):
         found = re.match(r"\s*(?:DRIVER\()?(cu[A-Z]\w+|cuda[A-Z]\w+)\)?\(", statement)
         assert not found or found[1] in allowed, statement
+
+
+@pytest.mark.skipif("IPCLAB_CUDA_INCLUDE" not in os.environ, reason="no build")
+def test_the_driver_gives_the_form_of_a_function_that_the_header_declares() -> None:
+    """A look-up by name gives the newest form, which may have other parameters."""
+    folder = Path(os.environ["IPCLAB_CUDA_INCLUDE"])
+    header = (folder / "cuda.h").read_text()
+    forms: dict[str, tuple[int, int]] = {}  # the newest: version, parameters
+    pattern = r"\(CUDAAPI \*PFN_(cu\w+?)_v(\d+)\)\(([^)]*)\)"
+    for name, version, given in re.findall(
+        pattern, (folder / "cudaTypedefs.h").read_text()
+    ):
+        forms[name] = max(forms.get(name, (0, 0)), (int(version), count(given)))
+    assert forms["cuCtxSynchronize"][1] == 1  # the header's has none
+    used = set()
+    for top in ("samples", "conformance", "harness"):
+        for file in (TOP / top).rglob("*.[ch]*"):
+            if file.suffix in {".h", ".cc", ".cu"}:
+                used |= set(
+                    re.findall(r"\bDRIVER(?:_CALL)?\((cu\w+)\)", file.read_text())
+                )
+    assert len(used) > 50
+    for name in used & set(forms):
+        renamed = re.search(rf"#define\s+{name}\s+(?:__CUDA_API_\w+\()?(\w+)", header)
+        declared = re.search(
+            rf"CUDAAPI {renamed[1] if renamed else name}\(([^)]*)\)", header
+        ) or re.search(rf"CUDAAPI {name}\(([^)]*)\)", header)
+        assert declared and count(declared[1]) == forms[name][1], name
+
+
+def count(parameters: str) -> int:
+    """How many parameters a C function has."""
+    return 0 if parameters.strip() in {"", "void"} else parameters.count(",") + 1
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
