@@ -3,9 +3,7 @@
 // Mirror of samples/77_graphs.
 //
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
 #include <string>
-#include <thread>
 
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
@@ -60,16 +58,6 @@ class Replay {
 
 Pattern round_pattern(int round) {
   return pattern("round " + std::to_string(round));
-}
-
-// Does the stream wait? Work that nothing holds is done after 0.5 s.
-bool is_held(cudaStream_t stream) {
-  const auto end = std::chrono::steady_clock::now() + 500ms;
-  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
-    if (std::chrono::steady_clock::now() > end) return true;
-    std::this_thread::yield();
-  }
-  return false;
 }
 
 // In each round E's graph copies new values into the shared memory, and I's

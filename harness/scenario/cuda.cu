@@ -663,6 +663,18 @@ testing::AssertionResult passes(cudaStream_t stream,
   }
 }
 
+bool is_held(cudaStream_t stream) {
+  const auto deadline = std::chrono::steady_clock::now() + 500ms;
+  note_call("cudaStreamQuery(stream)");
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(stream);
+    clear(code);
+    if (code != cudaErrorNotReady) return false;
+    if (std::chrono::steady_clock::now() > deadline) return true;
+    std::this_thread::yield();
+  }
+}
+
 SharedEvent::SharedEvent(unsigned flags) {
   Sentinel<cudaEvent_t> event;
   CALL(cudaEventCreateWithFlags(event.out(), flags));

@@ -331,6 +331,10 @@ class Stream {
 testing::AssertionResult passes(cudaStream_t stream,
                                 std::chrono::milliseconds limit = 5s);
 
+/// Does the stream wait for something? Work that nothing holds is done after
+/// 0.5 s, on a busy machine too; a single query would call it held there.
+bool is_held(cudaStream_t stream);
+
 /// An event that processes share: created in one, opened in the others.
 class SharedEvent {
  public:
