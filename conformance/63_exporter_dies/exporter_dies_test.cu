@@ -206,7 +206,7 @@ TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
     CALL(cudaStreamWaitEvent(stream, event));
     HostWait host(event);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    EXPECT_FALSE(host.returned());
+    EXPECT_TRUE(host.is_held());
     me.signal("waiting");
     me.wait_for_end("exporter");
 

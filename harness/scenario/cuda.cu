@@ -663,16 +663,30 @@ testing::AssertionResult passes(cudaStream_t stream,
   }
 }
 
-bool is_held(cudaStream_t stream) {
+// Does `ask` say "not ready" for 0.5 s?
+template <class Ask>
+static bool stays_pending(Ask ask) {
   const auto deadline = std::chrono::steady_clock::now() + 500ms;
-  note_call("cudaStreamQuery(stream)");
   for (;;) {
-    const cudaError_t code = cudaStreamQuery(stream);
+    const cudaError_t code = ask();
     clear(code);
     if (code != cudaErrorNotReady) return false;
     if (std::chrono::steady_clock::now() > deadline) return true;
-    std::this_thread::yield();
+    std::this_thread::sleep_for(1ms);  // leaves the processor to the work
   }
+}
+
+bool is_held(cudaStream_t stream) {
+  return stays_pending([=] { return NOTED(cudaStreamQuery(stream)); });
+}
+
+bool is_held(cudaEvent_t event) {
+  return stays_pending([=] { return NOTED(cudaEventQuery(event)); });
+}
+
+bool HostWait::is_held() const {
+  return stays_pending(
+      [this] { return returned() ? cudaSuccess : cudaErrorNotReady; });
 }
 
 SharedEvent::SharedEvent(unsigned flags) {

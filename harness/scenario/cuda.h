@@ -334,6 +334,8 @@ testing::AssertionResult passes(cudaStream_t stream,
 /// Does the stream wait for something? Work that nothing holds is done after
 /// 0.5 s, on a busy machine too; a single query would call it held there.
 bool is_held(cudaStream_t stream);
+/// Is the event's work, looked at for as long, not done?
+bool is_held(cudaEvent_t event);
 
 /// An event that processes share: created in one, opened in the others.
 class SharedEvent {
@@ -399,6 +401,8 @@ class HostWait {
 
   /// Has cudaEventSynchronize returned?
   bool returned() const { return returned_; }
+  /// Does it wait for something? It is looked at for 0.5 s, as is_held() does.
+  bool is_held() const;
   /// Waits for the thread; returns the result of cudaEventSynchronize.
   cudaError_t join();
   /// Processor time of the waiting thread in microseconds, once joined.
