@@ -58,6 +58,26 @@ cudaError_t start() {
   return remember(cuInit(0));
 }
 
+namespace {
+
+bool is_no_context(CUresult state) {
+  return state == CUDA_ERROR_INVALID_CONTEXT ||
+         state == CUDA_ERROR_NOT_INITIALIZED ||
+         state == CUDA_ERROR_NOT_PERMITTED ||
+         state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// Can the current context still be used? A fault is told by a call that a trace
+// of the driver's calls records: nothing else says there that work was lost.
+CUresult state_of_context() {
+  unsigned flags = 0;
+  const CUresult state = cuCtxGetFlags(&flags);
+  return state == CUDA_SUCCESS || is_no_context(state) ? state
+                                                       : cuCtxSynchronize();
+}
+
+}  // namespace
+
 cudaError_t bind() {
   CUcontext context = nullptr;
   const CUresult current = cuCtxGetCurrent(&context);
@@ -66,9 +86,8 @@ cudaError_t bind() {
   } else if (current != CUDA_SUCCESS) {
     return remember(current);
   }
-  unsigned flags = 0;
   const CUresult usable =
-      context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : cuCtxGetFlags(&flags);
+      context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : state_of_context();
   if (usable == CUDA_SUCCESS) return cudaSuccess;
   const bool needs_primary = usable == CUDA_ERROR_INVALID_CONTEXT ||
                              usable == CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -107,13 +126,8 @@ cudaError_t reset_device() {
 namespace {
 // A fault of the context stays: it is no error of one call.
 cudaError_t fault_of_context() {
-  unsigned flags = 0;
-  const CUresult state = cuCtxGetFlags(&flags);
-  const bool no_context = state == CUDA_ERROR_INVALID_CONTEXT ||
-                          state == CUDA_ERROR_NOT_INITIALIZED ||
-                          state == CUDA_ERROR_NOT_PERMITTED ||
-                          state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return no_context ? cudaSuccess : static_cast<cudaError_t>(state);
+  const CUresult state = state_of_context();
+  return is_no_context(state) ? cudaSuccess : static_cast<cudaError_t>(state);
 }
 }  // namespace
 

@@ -74,6 +74,19 @@ def test_nothing_is_left_at_the_end(lesson: str, tmp_path: Path) -> None:
     assert traced.document["unmatched_imports"] == 0
 
 
+@pytest.mark.skipif(ON_GPU, reason="only the model's runtime answers by itself")
+def test_a_fault_is_in_the_trace_however_it_shows(tmp_path: Path) -> None:
+    """Here the check of the launch tells it, and no call of the driver follows."""
+    late = (
+        f'export LD_PRELOAD="$LD_PRELOAD:{BUILD}/faults/libipclab_faults.so" '
+        'IPCLAB_FAULT=ok-launch-returns-late; exec "$0"'
+    )
+    program = BUILD / "samples/31_vmm_access/vmm_access"
+    options = ["--suppress", str(SUPPRESSED), "--backend", "model"]
+    traced = trace(tmp_path / "trace", ["sh", "-c", late, program], *options)
+    assert (traced.code, traced.document["findings"]) == (0, []), traced.output
+
+
 @pytest.mark.parametrize(
     ("lesson", "line", "kind"), REMOVED, ids=[x[2].replace(" ", "-") for x in REMOVED]
 )
