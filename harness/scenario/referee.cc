@@ -44,19 +44,20 @@ char state_of(pid_t pid) {
 
 // The environment of this process, changed for one role.
 std::vector<std::string> environment_for(
-    std::map<std::string, std::string> changes) {
+    const std::map<std::string, std::string>& changes) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name(*entry, std::strcspn(*entry, "="));
     if (changes.count(name) == 0) environment.emplace_back(*entry);
   }
   for (const auto& [name, value] : changes)
-    environment.push_back(name + "=" + value);
+    environment.emplace_back(name).append("=").append(value);
   return environment;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> list;
+  list.reserve(texts.size() + 1);
   for (std::string& text : texts) list.push_back(text.data());
   list.push_back(nullptr);
   return list;

@@ -100,11 +100,12 @@ std::vector<Ticket> Stream::predecessors() {
 }
 
 // Releases the operation's objects here, where no lock is held.
-void Stream::execute(Operation operation) {
-  for (const Ticket& ticket : operation.after) {
+void Stream::execute(Operation* operation) {
+  for (const Ticket& ticket : operation->after) {
     ticket.stream->wait(ticket.number);
   }
-  if (context_->sticky == 0 || operation.always) operation.work();
+  if (context_->sticky == 0 || operation->always) operation->work();
+  *operation = {};
 }
 
 void Stream::work_loop() {
@@ -123,7 +124,7 @@ void Stream::execute_next(std::unique_lock<std::mutex>* lock) {
   queue_.pop_front();
   busy_ = true;
   lock->unlock();
-  execute(std::move(operation));
+  execute(&operation);
   lock->lock();
   busy_ = false;
   ++completed_;
@@ -183,7 +184,7 @@ void Stream::run(const std::function<void()>& work) {
     ++submitted_;
     if (busy_ || !queue_.empty()) {
       queued = submitted_;
-      enqueue(std::move(operation));
+      enqueue(operation);
     } else {
       busy_ = true;
     }
@@ -192,7 +193,7 @@ void Stream::run(const std::function<void()>& work) {
     wait(queued);
     return;
   }
-  execute(std::move(operation));
+  execute(&operation);
   const std::lock_guard lock(mutex_);
   busy_ = false;
   ++completed_;

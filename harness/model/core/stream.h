@@ -120,7 +120,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<Ticket> predecessors();
   Ticket last_ticket();
   void wait(uint64_t number);
-  void execute(Operation operation);
+  void execute(Operation* operation);
   void execute_next(std::unique_lock<std::mutex>* lock);
   void enqueue(Operation operation);
   bool is_in_capture();
