@@ -14,9 +14,6 @@ from generator.text import plain, table
 
 Figure = dict[str, Any]
 
-BAR = 22  # height of a bar, in pixels
-WIDTH = 420  # of the longest bar
-
 
 def part(results: Path) -> str:
     """Tables and bars of each machine that has figures, or that there is none."""
@@ -50,51 +47,47 @@ def machine(figures: list[Figure]) -> str:
             )
         ]
         title = f"Reading memory of GPU {gpu} by GPU 0, GB/s"
-        text += f"@htmlonly[block]\n{bars(title, speeds)}\n@endhtmlonly\n\n"
-    rows = [
+        text += f"@htmlonly\n{bars(title, speeds)}\n@endhtmlonly\n\n"
+    several = gpus > 1
+    ways = [
         [
             plain(figure["way"]),
-            str(figure["gpu"]),
-            f"{figure['mib']} MiB" if figure["mib"] else "",
+            *([str(figure["gpu"])] if several else []),
+            f"{figure['mib']} MiB",
             *(
                 f"{figure[name]:.4g} {unit}" if name in figure else ""
-                for name, unit in COLUMNS
+                for name, unit in (
+                    ("open_us", "us"),
+                    ("close_us", "us"),
+                    ("gb_per_s", "GB/s"),
+                )
             ),
         ]
         for figure in figures
+        if "gb_per_s" in figure
     ]
-    return text + table(
-        ["way", "GPU", "size", "open", "close", "read", "there and back"], rows
-    )
-
-
-COLUMNS = (
-    ("open_us", "us"),
-    ("close_us", "us"),
-    ("gb_per_s", "GB/s"),
-    ("round_us", "us"),
-)
+    messages = [
+        [plain(figure["way"]), f"{figure['round_us']:.4g} us"]
+        for figure in figures
+        if "round_us" in figure
+    ]
+    head = ["way", *(["GPU"] if several else []), "size", "open", "close", "read"]
+    text += table(head, ways)
+    if messages:
+        text += "\n\n" + table(["way to say \"done\"", "there and back"], messages)
+    return text
 
 
 def bars(title: str, figures: list[Figure]) -> str:
-    """A bar for each figure, as inline SVG."""
+    """A bar for each figure; it is as long, in percent, as its part of the largest."""
     longest = max(figure["gb_per_s"] for figure in figures)
-    height = BAR * len(figures)
-    drawn = ""
-    for i, figure in enumerate(figures):
-        value = figure["gb_per_s"]
-        length = max(1.0, WIDTH * value / longest)
-        middle = BAR * i + BAR * 0.68
-        drawn += (
-            f'<text x="170" y="{middle:.0f}" text-anchor="end">'
-            f"{html.escape(figure['way'])}</text>"
-            f'<rect x="178" y="{BAR * i + 3}" width="{length:.1f}" '
-            f'height="{BAR - 6}"/>'
-            f'<text x="{182 + length:.0f}" y="{middle:.0f}">{value:.4g}</text>'
-        )
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(figure["way"])}</th>'
+        f'<td><i style="width: {100 * figure["gb_per_s"] / longest:.1f}%"></i></td>'
+        f"<td>{figure['gb_per_s']:.4g}</td></tr>"
+        for figure in figures
+    )
     return (
-        f'<figure class="bars"><svg role="img" aria-label="{html.escape(title)}" '
-        f'width="{WIDTH + 260}" height="{height}" '
-        f'viewBox="0 0 {WIDTH + 260} {height}">{drawn}</svg>'
-        f"<figcaption>{html.escape(title)}</figcaption></figure>"
+        f'<figure class="bars"><figcaption>{html.escape(title)}</figcaption>'
+        f"<table>{rows}</table></figure>"
     )

@@ -39,12 +39,19 @@ def test_each_gpu_has_its_bars_of_the_largest_size(tmp_path: Path) -> None:
 
 
 def test_a_bar_is_as_long_as_its_speed(tmp_path: Path) -> None:
-    first, _ = re.findall(r"<figure.*?</figure>", recorded(tmp_path))
-    lengths = [float(x) for x in re.findall(r'<rect .*? width="([\d.]+)"', first)]
-    assert lengths == [sharing.WIDTH, 1.0]
+    first, second = re.findall(r"<figure.*?</figure>", recorded(tmp_path))
+    assert re.findall(r'"width: ([\d.]+)%"', first) == ["100.0", "0.1"]
+    assert re.findall(r'"width: ([\d.]+)%"', second) == ["100.0"]
 
 
 def test_every_figure_is_in_the_table(tmp_path: Path) -> None:
     text = recorded(tmp_path)
     assert "30 us" in text and "14 us" in text and "800 GB/s" in text
     assert "&lt;H200&gt;" in text
+    assert "| legacy handle | 1 | 512 MiB |" in text
+
+
+def test_one_gpu_needs_no_column(tmp_path: Path) -> None:
+    one = [{**COMMON, **figure} for figure in FIGURES if figure["gpu"] == 0]
+    text = sharing.machine(one)
+    assert "| legacy handle | 512 MiB |" in text and "| message | 14 us |" in text
