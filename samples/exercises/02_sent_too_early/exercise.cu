@@ -4,7 +4,8 @@
 // kernel that writes them and sends the handle while it still runs. A
 // handle orders nothing. Mend the exporter: the values must be written
 // before the handle is sent. It fails now with wrong values. If the
-// kernel was quick, it fails because nothing orders the two sides.
+// kernel was quick, the values are right by chance, and it fails
+// because nothing orders the two sides.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
