@@ -142,7 +142,7 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
-    return f"{first.name} crashed or was killed; its last call that ended: {call}"
+    return f"{first.name} crashed or was killed; the last call that it finished: {call}"
 
 
 def _telling(lines: Sequence[str]) -> str:
@@ -206,8 +206,7 @@ def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint
             return Complaint(
                 f"fault:{name}",
                 f"your program calls {fault.function}; without it the program cannot "
-                f"notice that  "
-                f"{fault.what}",
+                f"notice that {fault.what}",
                 "it does not",
             )
         elif ran.ended.code == 0:

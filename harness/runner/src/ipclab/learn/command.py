@@ -23,11 +23,10 @@ from ipclab import ctest
 from ipclab.errors import UsageError
 from ipclab.learn import exercises, paths, picture, progress, report
 from ipclab.learn.check import UNANSWERED, Verdict, judge
-from ipclab.learn.exercises import KINDS, LEVELS, Exercise
+from ipclab.learn.exercises import AS, KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 
-AS = os.environ.get("IPCLAB_LEARN", "ipclab learn")  # as the student types it
 LOOK = 0.2  # seconds between two looks at a file that is watched
 ACTIONS = {
     "next": "hand out the next exercise, check it at each save",
@@ -203,8 +202,8 @@ def _say(
             + (
                 ""
                 if watching
-                else f" `{AS} solution {exercise.number}` shows another way; "
-                f"`{AS}` goes on."
+                else f" `{AS} solution {exercise.number}` shows a solution to "
+                f"compare with; `{AS}` goes on."
             ),
             style="bold green",
             markup=False,

@@ -9,6 +9,7 @@ changes of `exercise.cu`, so that there is one source.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from ipclab import ctest, schema
 from ipclab.errors import HarnessError, UsageError
 
+AS = os.environ.get("IPCLAB_LEARN", "ipclab learn")  # as the student types it
 SOURCE = "exercise.cu"
 FACTS = "exercise.toml"
 NAME = re.compile(r"[0-9][0-9]_[a-z0-9_]+")
@@ -217,7 +219,7 @@ def find(known: Sequence[Exercise], wanted: str) -> Exercise:
             wanted.isdecimal() and int(wanted) == int(number)
         ):
             return exercise
-    raise UsageError(f"no exercise '{wanted}'; `ipclab learn list` shows all")
+    raise UsageError(f"no exercise '{wanted}'; `{AS} list` shows all")
 
 
 def _exercise(folder: Path) -> Exercise:
