@@ -240,7 +240,7 @@ class _Replay:
                     "closed-too-seldom",
                     process,
                     f"{opening.name} was opened {len(opening.opens)} times and "
-                    f"closed {closes} times",
+                    f"closed {'once' if closes == 1 else f'{closes} times'}",
                     other=first,
                 )
             else:
