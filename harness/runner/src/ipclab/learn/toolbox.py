@@ -170,7 +170,9 @@ class Toolbox:
             ended = self._start(program, recording.variables(request))
             if not any(Path(folder).glob("*.trace")):
                 return Ran(ended, on_model)
-            return Ran(ended, on_model, replay(files.read(Path(folder))))
+            # Roles of an exercise have no other means to tell each other something.
+            seen = replay(files.read(Path(folder)), messages_only=True)
+            return Ran(ended, on_model, seen)
 
     def _environment(self, on_model: bool, profile: str | None) -> dict[str, str]:
         if not on_model:

@@ -61,20 +61,35 @@ class Story:
     unmatched: list[Call]  # imports whose export is not in the trace
 
 
-def replay(trace: Trace) -> Story:
-    """Go through a trace in the order of time."""
+def replay(trace: Trace, messages_only: bool = False) -> Story:
+    """Go through a trace in the order of time.
+
+    Processes may tell each other by means that a trace does not show that they have
+    synchronised or closed something. So what came later is taken as ordered, unless
+    the processes have no other means than messages and events (`messages_only`).
+    """
     with files.without_collector():
-        return _Replay(trace).run()
+        return _Replay(trace, messages_only).run()
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message that is on its way."""
+
+    event: Event
+    handles: list[Handle | None]
+    told: dict[Process, int]  # what its sender knew
 
 
 class _Replay:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, messages_only: bool) -> None:
         self.trace = trace
+        self.messages_only = messages_only
         self.story = Story(trace, [], [], [], [], [], [], [], set(), {}, [])
         self.spaces: dict[Process, Space] = {}
         self.by_key: dict[str, Handle] = {}
         self.by_file: list[Handle] = []  # descriptors
-        self.sent: dict[str, deque[tuple[Event, list[Handle | None]]]] = {}
+        self.sent: dict[str, deque[_Sent]] = {}
         self.said: set[tuple[Any, ...]] = set()
         self.tainted: set[Process] = set()  # forked when CUDA was in use
 
@@ -289,22 +304,30 @@ class _Replay:
             for x in event.facts["descriptors"]
         ]
         key = _message_key(event)
-        self.sent.setdefault(key, deque()).append((event, handles))
+        sent = _Sent(event, handles, self._knowledge(space, event))
+        self.sent.setdefault(key, deque()).append(sent)
 
     def _on_receive(self, space: Space, event: Event) -> None:
         waiting = self.sent.get(_message_key(event), deque())
-        for index, (sent, handles) in enumerate(waiting):
-            if sent.process is event.process:
+        for index, sent in enumerate(waiting):
+            if sent.event.process is event.process:
                 continue
             del waiting[index]
-            self.story.messages.append(Message(sent, event))
-            self.concerns(sent, event)
+            self.story.messages.append(Message(sent.event, event))
+            self.concerns(sent.event, event)
+            self._learns(space, sent.told)
             for descriptor, handle in zip(
-                event.facts["descriptors"], handles, strict=False
+                event.facts["descriptors"], sent.handles, strict=False
             ):
                 if descriptor:
                     self._got(space, handle, descriptor)
             return
+
+    def _on_ended(self, space: Space, event: Event) -> None:
+        """Whoever has waited for a process knows all that it did."""
+        for each in self.trace.processes:
+            if each.number == event.facts["process"] and each.began < event.at:
+                self._learns(space, {each: each.ended})
 
     def _on_takes(self, space: Space, event: Event) -> None:
         owners = [
@@ -422,13 +445,25 @@ class _Replay:
         if memory.exports:
             self.concerns(entry)
         for opening in memory.openings:
-            if opening.open and opening.process is not space.process:
+            if opening.process is space.process:
+                continue
+            if opening.open:
                 early = memory.kind == "pool"
                 self.found(
                     "pool-pointer-freed-early" if early else "freed-while-open",
                     entry,
                     f"{memory.name} is freed while {opening.process.name} has it open",
                     other=opening.opens[0],
+                )
+            elif opening.kind == "memory" and not self._knows(
+                space, opening.process, when(opening.closes[-1])
+            ):
+                self.found(
+                    "freed-while-open",
+                    entry,
+                    f"{memory.name} is freed, and nothing has told "
+                    f"{space.process.name} that {opening.process.name} has closed it",
+                    other=opening.closes[-1],
                 )
 
     def _closed(self, space: Space, opening: Opening, entry: Entry) -> None:
@@ -453,7 +488,7 @@ class _Replay:
             self.found(
                 "not-exportable",
                 call,
-                f"cuIpcGetMemHandle of {what} is refused ({call.result})",
+                f"cuIpcGetMemHandle of {what} is refused (error {call.result})",
                 row="MNGD-01" if what == "managed memory" else "",
             )
             return
@@ -557,13 +592,14 @@ class _Replay:
                 "unknown-handle",
                 call,
                 f"{call.name} of bytes that no export in this trace returned "
-                f"({call.result})",
+                f"(error {call.result})",
             )
         elif handle.process is space.process:
             self.found(
                 "opened-in-exporter",
                 call,
-                f"the process that exported {memory.name} opens it ({call.result})",
+                f"the process that exported {memory.name} opens it "
+                f"(error {call.result})",
                 other=handle.made,
             )
         elif handle.process.ended < call.ended:
@@ -578,7 +614,7 @@ class _Replay:
             self.found(
                 "stale-handle",
                 call,
-                f"{memory.name} was freed before it is opened ({call.result})",
+                f"{memory.name} was freed before it is opened (error {call.result})",
                 other=memory.freed,
             )
         elif elsewhere:
@@ -586,7 +622,7 @@ class _Replay:
                 "second-context",
                 call,
                 f"{memory.name} is open in another context of this process "
-                f"({call.result})",
+                f"(error {call.result})",
                 other=elsewhere[0].opens[0],
             )
 
@@ -603,14 +639,15 @@ class _Replay:
             self.found(
                 "closed-too-often",
                 call,
-                f"{gone.name} is closed once more than it was opened ({call.result})",
+                f"{gone.name} is closed once more than it was opened "
+                f"(error {call.result})",
                 other=gone.closes[-1],
             )
         elif not isinstance(item, Opening):
             self.found(
                 "closed-not-opened",
                 call,
-                f"cuIpcCloseMemHandle of {_what(item)} ({call.result})",
+                f"cuIpcCloseMemHandle of {_what(item)} (error {call.result})",
             )
 
     # Events.
@@ -637,7 +674,10 @@ class _Replay:
                 text = f"cuIpcGetEventHandle of {_what_event(event)}"
             made = event.made if isinstance(event, SharedEvent) else None
             self.found(
-                "event-not-exportable", call, f"{text} ({call.result})", other=made
+                "event-not-exportable",
+                call,
+                f"{text} (error {call.result})",
+                other=made,
             )
 
     def open_event(self, space: Space, call: Call) -> None:
@@ -652,7 +692,7 @@ class _Replay:
             self.found(
                 "opened-in-exporter",
                 call,
-                f"the process that exported the event opens it ({call.result})",
+                f"the process that exported the event opens it (error {call.result})",
                 row="LEVT-05",
                 other=handle.made,
             )
@@ -661,7 +701,7 @@ class _Replay:
                 "unknown-handle",
                 call,
                 f"{call.name} of bytes that no event's export in this trace returned "
-                f"({call.result})",
+                f"(error {call.result})",
                 row="LEVT-04",
             )
         if call.ok:
@@ -699,6 +739,7 @@ class _Replay:
         event.covers = [
             write for x in streams for write in space.pending.get(x, {}).values()
         ]
+        event.told = self._knowledge(space, call)
 
     def _event(self, space: Space, call: Call) -> SharedEvent | None:
         """The event of a call, the same for all processes that share it."""
@@ -715,12 +756,31 @@ class _Replay:
         event = self._event(space, call)
         if not call.ok or event is None:
             return
+        host = call.name != "cuStreamWaitEvent"
         for write in event.covers:
             write.ordered_for.add(space.process)
-            if call.name != "cuStreamWaitEvent":
-                write.done = True
+            if host:
+                write.done.append((space.process, when(call)))
+        if host:
+            self._learns(space, event.told)
 
     # Order.
+
+    def _knowledge(self, space: Space, entry: Entry) -> dict[Process, int]:
+        """What a process can tell others at this moment."""
+        return {**space.knows, space.process: when(entry)}
+
+    def _learns(self, space: Space, told: dict[Process, int]) -> None:
+        for process, until in told.items():
+            space.knows[process] = max(until, space.knows.get(process, until))
+
+    def _knows(self, space: Space, other: Process, at: int) -> bool:
+        """Can the process know what another one did at that time?"""
+        return (
+            not self.messages_only
+            or other is space.process
+            or at <= max(space.knows.get(other, 0), space.process.began)
+        )
 
     def synchronise(self, space: Space, call: Call) -> None:
         if call.result != NOT_READY:  # after a fault no work is running any more
@@ -732,7 +792,7 @@ class _Replay:
     ) -> None:
         for known in list(space.pending) if stream is None else [stream]:
             for write in space.pending.pop(known, {}).values():
-                write.done = True
+                write.done.append((space.process, when(call)))
                 write.memory.uses.append(call)
 
     def launch(self, space: Space, call: Call) -> None:
@@ -798,7 +858,7 @@ class _Replay:
         for write in memory.writes.values():
             if (
                 write.process is space.process
-                or write.done
+                or any(self._knows(space, who, at) for who, at in write.done)
                 or space.process in write.ordered_for
                 or write.process.ended < call.began
                 or _work_together(write.call, call)
@@ -860,7 +920,7 @@ class _Replay:
                 "not-exportable",
                 call,
                 f"{call.name} of memory that was not created for handle type "
-                f"{a['handleType']} ({call.result})",
+                f"{a['handleType']} (error {call.result})",
                 row="VMM-09",
             )
         elif chunk and chunk.memory:
@@ -901,7 +961,7 @@ class _Replay:
             self.found(
                 "bad-descriptor",
                 call,
-                f"{call.name} of a descriptor of {what} ({call.result})",
+                f"{call.name} of a descriptor of {what} (error {call.result})",
                 row="VMM-12" if handle is not None else row,
             )
 
@@ -981,9 +1041,11 @@ class _Replay:
             elif pool.imported:
                 what, row = "an imported pool", "IMPL-10"
             self.found(
-                "pool-not-exportable", call, f"{call.name} of {what} ({call.result})",
+                "pool-not-exportable",
+                call,
+                f"{call.name} of {what} (error {call.result})",
                 row=row,
-            )  # fmt: skip
+            )
 
     def import_pool(self, space: Space, call: Call) -> None:
         handle = self._found_handle(space, call.arguments["handle"])
@@ -1016,7 +1078,7 @@ class _Replay:
             self.found(
                 "not-exportable",
                 call,
-                f"{call.name} of {_what(item)} ({call.result})",
+                f"{call.name} of {_what(item)} (error {call.result})",
                 row="POOL-09",
             )
 

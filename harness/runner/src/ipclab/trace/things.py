@@ -121,6 +121,7 @@ class SharedEvent:
     exported: Call | None = None
     openings: list[EventOpening] = field(default_factory=list)
     covers: list[Write] = field(default_factory=list)  # by its last record
+    told: dict[Process, int] = field(default_factory=dict)  # what its recorder knew
 
 
 @dataclass(eq=False)
@@ -158,7 +159,8 @@ class Write:
     call: Call
     memory: Memory
     ordered_for: set[Process] = field(default_factory=set)
-    done: bool = False  # its process has synchronised
+    # Who has synchronised with it, and when.
+    done: list[tuple[Process, int]] = field(default_factory=list)
 
 
 Range = Memory | Opening | Mapping
@@ -206,6 +208,8 @@ class Space:
     """What one process has at one moment of the replay."""
 
     process: Process
+    # Up to when it knows what another process has done: by messages and events.
+    knows: dict[Process, int] = field(default_factory=dict)
     addresses: Addresses = field(default_factory=Addresses)
     gone: Addresses = field(default_factory=Addresses)  # imports that were closed
     chunks: dict[int, Chunk] = field(default_factory=dict)
