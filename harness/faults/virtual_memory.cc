@@ -1381,7 +1381,7 @@ int access_of_reservation(Call& call) {
 }
 
 unsigned long long access_of(CUdeviceptr address, int device) {
-  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, device};
   unsigned long long flags = 0;
   DRIVER_CALL(cuMemGetAccess)(&flags, &location, address);
   return flags;

@@ -79,7 +79,7 @@ class Channel {
   /// Takes over one end of a socket pair.
   explicit Channel(int socket) : socket_(socket) {}
   /// Moves the end here; `other` is empty afterwards.
-  Channel(Channel&& other)
+  Channel(Channel&& other) noexcept
       : socket_(std::exchange(other.socket_, -1)) {}
   ~Channel() {
     if (socket_ != -1) close(socket_);

@@ -3,6 +3,7 @@
 // instruction for 32 lanes at a time through a function pointer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -204,12 +205,20 @@ inline uint32_t lane_count(uint32_t mask) {
                            : static_cast<uint32_t>(__builtin_popcount(mask));
 }
 
+/// Before a loop: its rounds do not depend on each other. g++ and Clang have
+/// different pragmas for that.
+#ifdef __clang__
+#define IPCLAB_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define IPCLAB_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /// Calls body(lane) for the lanes of the mask; for full warps in a loop that
 /// the compiler can vectorise.
 template <class Body>
 inline void each_lane(uint32_t mask, Body body) {
   if (mask == kAllLanes) {
-#pragma GCC ivdep
+    IPCLAB_INDEPENDENT
     for (int lane = 0; lane < kLanes; ++lane) body(lane);
   } else {
     for (; mask != 0; mask &= mask - 1) body(__builtin_ctz(mask));
@@ -220,14 +229,14 @@ inline void each_lane(uint32_t mask, Body body) {
 inline uint64_t lane_value(Warp& warp, uint32_t offset, uint32_t bytes,
                            int lane) {
   uint64_t value = 0;
-  std::memcpy(&value, warp.registers + offset + lane * bytes,
+  std::memcpy(&value, warp.registers + offset + ptrdiff_t{lane} * bytes,
               bytes < 8 ? bytes : 8);
   return value;
 }
 
 inline void set_lane_value(Warp& warp, uint32_t offset, uint32_t bytes,
                            int lane, uint64_t value) {
-  std::memcpy(warp.registers + offset + lane * bytes, &value,
+  std::memcpy(warp.registers + offset + ptrdiff_t{lane} * bytes, &value,
               bytes < 8 ? bytes : 8);
 }
 

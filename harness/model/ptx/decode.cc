@@ -512,7 +512,8 @@ void Decoder::address(size_t index) {
 bool Decoder::reads_parameter(uint32_t bytes) const {
   return in_entry() && i.space == Space::kParameter && i.a == kNone &&
          i.immediate >= 0 && i.immediate % bytes == 0 &&
-         i.immediate + bytes * i.count <= builder_.syntax_.parameter_bytes;
+         i.immediate + int64_t{bytes} * i.count <=
+             builder_.syntax_.parameter_bytes;
 }
 
 uint32_t Decoder::add_list(const std::vector<uint32_t>& offsets) {

@@ -30,6 +30,13 @@ void store_value(char* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
+/// A value as a wider register holds it: signed values keep their sign, those
+/// of 8 bits too.
+template <class R, class T>
+R extended(T value) {
+  return static_cast<R>(value);
+}
+
 /// T is the type in memory, R is the type of the register.
 template <class T, class R>
 void load(Warp& warp, const Instruction& i, uint32_t mask) {
@@ -37,14 +44,14 @@ void load(Warp& warp, const Instruction& i, uint32_t mask) {
   if (i.a == kNone && i.space == Space::kParameter) {
     const char* from = lane_bytes(warp, i, 0, sizeof(T), false);
     if (from == nullptr) return;
-    const R value = static_cast<R>(load_value<T>(from));
+    const R value = extended<R>(load_value<T>(from));
     return each_lane(mask, [=](int l) { d[l] = value; });
   }
   if (mask == kAllLanes && sizeof(T) <= 8) {
     if (const char* from = coalesced_bytes<T>(warp, i, false)) {
       const T* values = reinterpret_cast<const T*>(from);
-#pragma GCC ivdep
-      for (int l = 0; l < kLanes; ++l) d[l] = static_cast<R>(values[l]);
+      IPCLAB_INDEPENDENT
+      for (int l = 0; l < kLanes; ++l) d[l] = extended<R>(values[l]);
       return;
     }
   }
@@ -52,7 +59,7 @@ void load(Warp& warp, const Instruction& i, uint32_t mask) {
     const int l = __builtin_ctz(mask);
     const char* from = lane_bytes(warp, i, l, sizeof(T), false);
     if (from == nullptr) return;
-    d[l] = static_cast<R>(load_value<T>(from));
+    d[l] = extended<R>(load_value<T>(from));
   }
 }
 
@@ -65,7 +72,7 @@ void load_vector(Warp& warp, const Instruction& i, uint32_t mask) {
     if (from == nullptr) return;
     for (int k = 0; k < i.count; ++k)
       lanes_of<R>(warp, list[k])[l] =
-          static_cast<R>(load_value<T>(from + sizeof(T) * k));
+          extended<R>(load_value<T>(from + sizeof(T) * k));
   }
 }
 
@@ -75,7 +82,7 @@ void store(Warp& warp, const Instruction& i, uint32_t mask) {
   if (mask == kAllLanes && sizeof(T) <= 8) {
     if (char* to = coalesced_bytes<T>(warp, i, true)) {
       T* values = reinterpret_cast<T*>(to);
-#pragma GCC ivdep
+      IPCLAB_INDEPENDENT
       for (int l = 0; l < kLanes; ++l) values[l] = static_cast<T>(d[l]);
       return;
     }

@@ -27,12 +27,12 @@ void pack(Warp& warp, const Instruction& i, uint32_t mask) {
   const uint32_t bytes = i.address_bytes;
   for (; mask != 0; mask &= mask - 1) {
     const int l = __builtin_ctz(mask);
-    char* d = warp.registers + i.d + l * i.register_bytes;
+    char* d = warp.registers + i.d + ptrdiff_t{l} * i.register_bytes;
     for (uint32_t k = 0; k < i.count; ++k)
-      std::memcpy(
-          d + k * bytes,
-          warp.registers + lists[i.list + k] + l * (bytes < 2 ? 2 : bytes),
-          bytes);
+      std::memcpy(d + size_t{k} * bytes,
+                  warp.registers + lists[i.list + k] +
+                      ptrdiff_t{l} * (bytes < 2 ? 2 : bytes),
+                  bytes);
   }
 }
 
@@ -42,11 +42,11 @@ void unpack(Warp& warp, const Instruction& i, uint32_t mask) {
   for (; mask != 0; mask &= mask - 1) {
     const int l = __builtin_ctz(mask);
     char value[16];  // a copy: an element may be the register itself
-    std::memcpy(value, warp.registers + i.a + l * i.register_bytes,
+    std::memcpy(value, warp.registers + i.a + ptrdiff_t{l} * i.register_bytes,
                 i.register_bytes);
     for (uint32_t k = 0; k < i.count; ++k) {
       uint64_t element = 0;
-      std::memcpy(&element, value + k * bytes, bytes);
+      std::memcpy(&element, value + size_t{k} * bytes, bytes);
       set_lane_value(warp, lists[i.list + k], bytes < 2 ? 2 : bytes, l,
                      element);
     }
@@ -194,7 +194,6 @@ uint64_t uniform_value(const Warp& warp, uint8_t which) {
     case kGridWorkspaceHigh:
       return launch.cooperative ? kGridWindow >> 32 : 0;
     case kGridWorkspaceLow:
-      return 0;
     default:
       return 0;
   }

@@ -504,7 +504,7 @@ class Parser {
     }
     if (now().kind != Token::kNumber) fail("expected a number");
     const std::string text(next().text);
-    const char kind = text.size() > 1 && text[0] == '0' ? text[1] | 0x20 : 0;
+    const int kind = text.size() > 1 && text[0] == '0' ? text[1] | 0x20 : 0;
     if (kind == 'f' && text.size() == 10) {
       operand.kind = Operand::kFloat32;
       operand.bits = std::strtoull(text.c_str() + 2, nullptr, 16);

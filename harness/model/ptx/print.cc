@@ -69,6 +69,12 @@ class Arguments {
   int lane_;
 };
 
+/// The lowest bytes of a value, read as a T.
+template <class T>
+int64_t low(int64_t value) {
+  return static_cast<T>(value);
+}
+
 /// Formats like printf, with the values that the compiler packed at `values`.
 class Formatter {
  public:
@@ -143,8 +149,8 @@ class Formatter {
         int32_t narrow = 0;
         if (longs_ > 0 ? !next(&value) : !next(&narrow)) return false;
         if (longs_ <= 0) value = narrow;
-        if (longs_ == -1) value = static_cast<int16_t>(value);
-        if (longs_ <= -2) value = static_cast<int8_t>(value);
+        if (longs_ == -1) value = low<int16_t>(value);
+        if (longs_ <= -2) value = low<int8_t>(value);
         return print(specification + "ll" + conversion,
                      static_cast<long long>(value), out);
       }

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "../ptx/tests/processor.h"
 #include "gpu.h"
 #include "peer.h"
 
@@ -176,7 +177,7 @@ TEST(Environment, TheLoaderTakesTheInterpreterForThisProcessor) {
   ASSERT_NE(dladdr(reinterpret_cast<void*>(&cuInit), &info), 0);
   const bool newer =
       std::strstr(info.dli_fname, "/glibc-hwcaps/x86-64-v3/") != nullptr;
-  EXPECT_EQ(newer, __builtin_cpu_supports("x86-64-v3") != 0)
+  EXPECT_EQ(newer, ipclab::ptx::testing::runs_x86_64_v3())
       << info.dli_fname << " (a C library before 2.33 does not look there)";
 #else
   GTEST_SKIP() << "there is one interpreter";

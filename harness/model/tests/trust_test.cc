@@ -348,8 +348,10 @@ int silent_client(const CUmemFabricHandle& shareable) {
 TEST(Trust, SilentClientsHoldUpNobody) {
   Peer exporter("offers_fabric", fabric());
   const auto shareable = exporter.channel().receive<CUmemFabricHandle>();
+  constexpr int kClients = 8;
   std::vector<int> silent;
-  for (int i = 0; i < 8; ++i) silent.push_back(silent_client(shareable));
+  silent.reserve(kClients);
+  for (int i = 0; i < kClients; ++i) silent.push_back(silent_client(shareable));
   Peer importer("imports_fabric", fabric());
   importer.channel().send(shareable);
   EXPECT_TRUE(importer.channel().receive<bool>());
@@ -447,6 +449,7 @@ TEST(Machine, CountsEachByteWhileLocksOfOthersComeAndGo) {
   constexpr int kTurns = 150;
   const size_t before = free_memory();
   std::vector<char*> blocks;
+  blocks.reserve(kBlocks);
   for (int i = 0; i < kBlocks; ++i) blocks.push_back(allocate<char>(kSize));
   Peer churning("churns_locks");
   churning.channel().receive<bool>();

@@ -250,10 +250,9 @@ TEST(Orders, EveryOrderIsRun) {
   const Descriptor file(memfd_create("orders", 0));
   Scenario scenario;
   scenario.every_order({"close", "free", "read"});
-  const auto write_step = [&](const char* step) {
-    return [step, &file] {
-      EXPECT_EQ(write(std::atoi(getenv("ORDERS")), step, 1), 1);
-    };
+  const auto write_step = [](const char* step) {
+    return
+        [step] { EXPECT_EQ(write(std::atoi(getenv("ORDERS")), step, 1), 1); };
   };
   scenario
       .role("exporter",

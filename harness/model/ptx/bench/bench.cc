@@ -13,6 +13,7 @@ using namespace ipclab::ptx;
 using namespace ipclab::ptx::testing;
 
 constexpr int kCount = 1 << 20;
+constexpr uint64_t kCountBytes = uint64_t{kCount} * 4;
 constexpr int kBytes = 16 << 20;
 constexpr int kRepetitions = 7;
 
@@ -47,13 +48,13 @@ void keep(const void* data) { asm volatile("" : : "r"(data) : "memory"); }
 
 }  // namespace
 
-int main() {
+int main() try {
   const auto module = Module::parse(read_file(IPCLAB_PTX_KERNELS));
   Device device;
   device.load(*module);
-  const uint64_t a = device.allocate(kCount * 4);
-  const uint64_t b = device.allocate(kCount * 4);
-  const uint64_t c = device.allocate(kCount * 4);
+  const uint64_t a = device.allocate(kCountBytes);
+  const uint64_t b = device.allocate(kCountBytes);
+  const uint64_t c = device.allocate(kCountBytes);
   const uint64_t bytes = device.allocate(kBytes);
   const Shape blocks = {kCount / 256}, threads = {256};
   const auto kernel = [&](const char* name) { return module->kernel(name); };
@@ -125,4 +126,7 @@ int main() {
                 size);
   }
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

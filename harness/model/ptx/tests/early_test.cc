@@ -10,7 +10,7 @@ namespace {
 
 using namespace ipclab::ptx::testing;
 
-constexpr unsigned kBlocks = 5, kThreads = 70;
+constexpr size_t kBlocks = 5, kThreads = 70;
 
 /// Runs a body that leaves its result in %r9, and compares it with
 /// expected(block, thread) in each thread. The parameter `number` is 1000.

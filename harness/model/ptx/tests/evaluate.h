@@ -87,6 +87,7 @@ std::pair<std::vector<T>, std::vector<T>> pairs(const std::vector<T>& values) {
 template <class T>
 bool same(T a, T b) {
   if (a != a && b != b) return true;
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): 0 is not -0 here.
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 

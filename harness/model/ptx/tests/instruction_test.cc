@@ -247,7 +247,7 @@ TEST(Bits, LogicAndShiftsBeyondTheWidth) {
 
 TEST(Bits, FunnelShift) {
   const auto [a, b] = pairs(kU32);
-  const auto run = [&](const char* body) {
+  const auto run = [a = a, b = b](const char* body) {
     return evaluate<uint32_t>(body, a, b);
   };
   const auto left = run("shf.l.wrap.b32 d, a, 0x55555555, b;");
@@ -267,8 +267,8 @@ TEST(Bits, Lop3FollowsItsTable) {
     for (size_t k = 0; k < a.size(); ++k) {
       uint32_t expected = 0;
       for (int bit = 0; bit < 32; ++bit) {
-        const int row = (a[k] >> bit & 1) << 2 | (b[k] >> bit & 1) << 1 |
-                        (0x0f0f3355 >> bit & 1);
+        const uint32_t row = (a[k] >> bit & 1) << 2 | (b[k] >> bit & 1) << 1 |
+                             (0x0f0f3355u >> bit & 1);
         expected |= static_cast<uint32_t>(table >> row & 1) << bit;
       }
       ASSERT_EQ(d[k], expected) << table;
@@ -598,7 +598,7 @@ TEST(Convert, IntegerWidthsAndSaturation) {
                          [](uint32_t a) { return uint64_t{a}; });
   expect_unary<int64_t>("cvt.s64.s16", kS16, [](int a) { return int64_t{a}; });
   expect_unary<int32_t>("cvt.s32.s8", kS32,
-                        [](int a) { return static_cast<int8_t>(a); });
+                        [](int a) -> int { return static_cast<int8_t>(a); });
   expect_unary<uint32_t>("cvt.u32.u8", kU32,
                          [](uint32_t a) { return a & 255; });
   expect_unary<uint16_t>("cvt.u16.u32", kU32, [](uint32_t a) { return a; });

@@ -63,15 +63,16 @@ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 TEST_P(Kernels, CallsStructsRecursionAndPointers) {
   constexpr int kThreads = 70;
   const Packet packet = {10, 1.5, {1, 2, 3, 4, 5}};
-  const uint64_t out = device_.upload(std::vector<int>(4 * kThreads));
+  const uint64_t out = device_.upload(std::vector<int>(size_t{4} * kThreads));
   run("call_functions", Shape{3}, Shape{32}, out, packet, kThreads);
-  const auto got = device_.download<int>(out, 4 * kThreads);
+  const auto got = device_.download<int>(out, size_t{4} * kThreads);
   for (int t = 0; t < kThreads; ++t) {
-    EXPECT_EQ(got[4 * t],
+    const int* own = got.data() + ptrdiff_t{4} * t;
+    EXPECT_EQ(own[0],
               10 + t + static_cast<int>(1.5 * t) + static_cast<char>(t));
-    EXPECT_EQ(got[4 * t + 1], fibonacci(t % 11));
-    EXPECT_EQ(got[4 * t + 2], t % 3 == 0 ? t + 1 : t % 3 == 1 ? 2 * t : t * t);
-    EXPECT_EQ(got[4 * t + 3], 2 * (t % 5) + 3);  // ackermann(2, n)
+    EXPECT_EQ(own[1], fibonacci(t % 11));
+    EXPECT_EQ(own[2], t % 3 == 0 ? t + 1 : t % 3 == 1 ? 2 * t : t * t);
+    EXPECT_EQ(own[3], 2 * (t % 5) + 3);  // ackermann(2, n)
   }
 }
 
@@ -84,7 +85,7 @@ int recursive_arrays(int n) {
 }
 
 TEST_P(Kernels, VariablesOfCallersSurviveCalls) {
-  const uint64_t out = device_.allocate(64 * 4);
+  const uint64_t out = device_.allocate(64 * sizeof(int));
   run("sum_arrays", Shape{1}, Shape{64}, out);
   const auto got = device_.download<int>(out, 64);
   for (int t = 0; t < 64; ++t) EXPECT_EQ(got[t], recursive_arrays(t % 20));
@@ -146,9 +147,9 @@ TEST_P(Kernels, GridSync) {
 
 TEST_P(Kernels, BarriersInLoops) {
   for (const unsigned size : {1u, 31u, 33u, 256u}) {
-    const uint64_t out = device_.allocate(3 * 256 * 4);
+    const uint64_t out = device_.allocate(sizeof(unsigned) * 3 * 256);
     run("barrier_loop", Shape{3}, Shape{size}, out, 9);
-    const auto got = device_.download<unsigned>(out, 3 * size);
+    const auto got = device_.download<unsigned>(out, size_t{3} * size);
     for (unsigned k = 0; k < 3 * size; ++k)
       EXPECT_EQ(got[k], (k % size + 9) % size);
   }
@@ -161,7 +162,7 @@ TEST_P(Kernels, BarriersThatCount) {
 }
 
 TEST_P(Kernels, DynamicSharedMemory) {
-  const uint64_t out = device_.allocate(64 * 8);
+  const uint64_t out = device_.allocate(64 * sizeof(double));
   shared_ = 1000 * 8;
   EXPECT_EQ(kernel("dynamic_shared")->static_shared_bytes(), 33u * 4);
   run("dynamic_shared", Shape{1}, Shape{64}, out, 1000);
@@ -170,7 +171,7 @@ TEST_P(Kernels, DynamicSharedMemory) {
 }
 
 TEST_P(Kernels, SharedMemoryOfAFunctionIsItsOwn) {
-  const uint64_t out = device_.allocate(64 * 4);
+  const uint64_t out = device_.allocate(64 * sizeof(int));
   run("two_shared", Shape{2}, Shape{64}, out);
   const auto got = device_.download<int>(out, 64);
   for (int t = 0; t < 64; ++t) EXPECT_EQ(got[t], 1000 + 63 - t + 63 - t);
@@ -196,7 +197,7 @@ TEST_P(Kernels, WarpCollectives) {
 }
 
 TEST_P(Kernels, VariablesInitialisersAndRelocations) {
-  const uint64_t out = device_.allocate(64 * 4);
+  const uint64_t out = device_.allocate(64 * sizeof(float));
   bool constant = false, managed = false;
   uint64_t counter = 0;
   for (const Module::Variable& v : module_->variables()) {
@@ -223,7 +224,7 @@ TEST_P(Kernels, OffsetsBeyondFourGigabytes) {
 }
 
 TEST_P(Kernels, LocalArrays) {
-  const uint64_t out = device_.allocate(64 * 4);
+  const uint64_t out = device_.allocate(64 * sizeof(int));
   run("local_array", Shape{1}, Shape{64}, out, 100);
   const auto got = device_.download<int>(out, 64);
   for (int t = 0; t < 64; ++t) {
@@ -238,9 +239,10 @@ TEST_P(Kernels, LocalArrays) {
 }
 
 TEST_P(Kernels, IndicesInThreeDimensions) {
-  const uint64_t out = device_.allocate(2 * 3 * 2 * 5 * 3 * 4 * 4);
+  constexpr size_t kThreads = size_t{2} * 3 * 2 * 5 * 3 * 4;
+  const uint64_t out = device_.allocate(kThreads * sizeof(unsigned));
   run("indices", Shape{2, 3, 2}, Shape{5, 3, 4}, out);
-  const auto got = device_.download<unsigned>(out, 2 * 3 * 2 * 60);
+  const auto got = device_.download<unsigned>(out, kThreads);
   size_t at = 0;
   for (unsigned bz = 0; bz < 2; ++bz)
     for (unsigned by = 0; by < 3; ++by)

@@ -56,17 +56,21 @@ std::vector<uint32_t> all(uint32_t value) {
 TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
   std::string body = "mov.u32 d, 0;\nshl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n";
   for (const std::string round : {"1", "2", "3"}) {
-    body +=
-        "mul.lo.u32 c, a, " + round +
-        ";\nst.shared.u32 [%o], c;\n"
-        "mbarrier.arrive.release.cta.shared::cta.b64 state, [bar];\n"
-        "again" +
-        round +
-        ":\nmbarrier.try_wait.acquire.cta.shared::cta.b64 p, [bar], state;\n"
-        "@!p bra again" +
-        round +
-        ";\nsub.u32 b, 63, %t;\nshl.b32 b, b, 2;\nadd.u32 b, b, %s;\n"
-        "ld.shared.u32 c, [b];\nadd.u32 d, d, c;\nbar.sync 0;\n";
+    body.append("mul.lo.u32 c, a, ")
+        .append(round)
+        .append(
+            ";\nst.shared.u32 [%o], c;\n"
+            "mbarrier.arrive.release.cta.shared::cta.b64 state, [bar];\n"
+            "again")
+        .append(round)
+        .append(
+            ":\n"
+            "mbarrier.try_wait.acquire.cta.shared::cta.b64 p, [bar], state;\n"
+            "@!p bra again")
+        .append(round)
+        .append(
+            ";\nsub.u32 b, 63, %t;\nshl.b32 b, b, 2;\nadd.u32 b, b, %s;\n"
+            "ld.shared.u32 c, [b];\nadd.u32 d, d, c;\nbar.sync 0;\n");
   }
   const auto seen = run("64", body);
   for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(seen[k], 6 * (163 - k));

@@ -4,10 +4,12 @@
 
 #include <cstdio>
 
+#include "processor.h"
+
 namespace {
 
 [[gnu::constructor]] void skip_on_older_processors() {
-  if (__builtin_cpu_supports("x86-64-v3")) return;
+  if (ipclab::ptx::testing::runs_x86_64_v3()) return;
   std::puts("SKIP: this processor is older than x86-64-v3");
   std::fflush(stdout);
   _exit(77);

@@ -44,6 +44,7 @@ class Processes : public ::testing::Test {
 TEST_F(Processes, SystemAtomicsCountOnSharedMemory) {
   constexpr int kProcesses = 3, kThreads = 64, kTimes = 500;
   std::vector<pid_t> children;
+  children.reserve(kProcesses);
   for (int p = 0; p < kProcesses; ++p)
     children.push_back(child([&] {
       Device device(4u << 20, descriptor_);
