@@ -74,7 +74,7 @@ def machine(figures: list[Figure]) -> str:
     head = ["way", *(["GPU"] if several else []), "size", "open", "close", "read"]
     text += table(head, ways)
     if messages:
-        text += "\n\n" + table(["way to say \"done\"", "there and back"], messages)
+        text += "\n\n" + table(['way to say "done"', "there and back"], messages)
     return text
 
 
