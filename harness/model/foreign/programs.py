@@ -2,10 +2,10 @@
 """Builds programs that others wrote and runs each on a simulated machine of its own.
 
 It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
-NVIDIA/nvbandwidth. A sample's CMakeLists.txt says which sources and libraries it
-needs; nvcc alone builds it, with two changes: the CUDA runtime is the shared one,
-and PTX is embedded instead of machine code, because a program with the static
-runtime or without PTX cannot run on the model.
+NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
+says which sources and libraries it needs; nvcc alone builds it, with two changes: the
+CUDA runtime is the shared one, and PTX is embedded instead of machine code, because a
+program with the static runtime or without PTX cannot run on the model.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ STATIC_RUNTIME = {"cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg"}
 ELSEWHERE = re.compile(
     r"OPENGL_|GLUT_|MPI_|EGL_|NVSCI|Vulkan|CUDA::npp|_static\b|WIN32"
 )
+
+UCX_TESTS = ("ucp_put_bw", "ucp_put_lat", "ucp_get", "tag_bw", "tag_lat")
 
 PTX = ["-gencode", "arch=compute_90,code=compute_90"]
 FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
@@ -165,14 +167,36 @@ def nvbandwidth(checkout: Path) -> Iterator[Program]:
         )
 
 
+def ucx(folder: Path) -> Iterator[Program]:
+    """Tests of ucx_perftest, from the wheel libucx-cu13: nothing is built.
+
+    Raises SystemExit if the wheel is not unpacked there.
+    """
+    if not (folder / "libucx" / "bin" / "ucx_perftest").is_file():
+        raise SystemExit(f"{folder}: pip install --target {folder} libucx-cu13")
+    for test in UCX_TESTS:
+        yield Program(
+            f"ucx_perftest {test}",
+            Path(__file__).parent,
+            ["ucx.py"],
+            arguments=[str(folder), test],
+        )
+
+
 def build(program: Program, work: Path) -> str:
     """Builds a program in a folder of its own, beside links to its files.
 
-    An up-to-date one is kept. Returns "" or the first error of the compiler.
+    An up-to-date one is kept, and a script needs no build. Returns "" or the first
+    error of the compiler.
     """
     room = work / program.name.split()[0]
     binary = room / program.name.split()[0]
     program.binary = str(binary)
+    if program.sources[0].endswith(".py"):
+        room.mkdir(parents=True, exist_ok=True)
+        binary.unlink(missing_ok=True)
+        binary.symlink_to((program.folder / program.sources[0]).resolve())
+        return ""
     sources = [program.folder / x for x in program.sources]
     newest = max(x.stat().st_mtime for x in sources)
     room.mkdir(parents=True, exist_ok=True)
@@ -329,7 +353,7 @@ def markdown(outcomes: Iterable[Outcome]) -> str:
 def main() -> int:
     """Returns 0 if no program was wrong, hung or died without a message, else 1."""
     parser = argparse.ArgumentParser(prog="ci/foreign", description=__doc__)
-    parser.add_argument("programs", choices=("cuda-samples", "nvbandwidth"))
+    parser.add_argument("programs", choices=("cuda-samples", "nvbandwidth", "ucx"))
     parser.add_argument("checkout", type=Path, help="where its sources are")
     parser.add_argument("-k", metavar="NAME", action="append", help="only these")
     parser.add_argument("--work", type=Path, default=TOP / "build" / "foreign")
@@ -344,7 +368,7 @@ def main() -> int:
     options = parser.parse_args()
     checkout = options.checkout.resolve()
     work = options.work.resolve()
-    kinds = {"cuda-samples": cuda_samples, "nvbandwidth": nvbandwidth}
+    kinds = {"cuda-samples": cuda_samples, "nvbandwidth": nvbandwidth, "ucx": ucx}
     ipclab = [
         str(TOP / "ci" / "ipclab"),
         "model",

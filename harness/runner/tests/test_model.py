@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,12 +65,15 @@ def compiled(folder: Path, *options: str) -> str:
 
 
 def on_model(
-    build: Path, *command: str, packages: Path | None = None
+    build: Path,
+    *command: str,
+    packages: Path | None = None,
+    way: tuple[str, ...] = ("model",),
 ) -> subprocess.CompletedProcess[str]:
     """Run a program there as a person does, with Python packages of a folder."""
     folders = [Path(model.__file__).parents[1], *([packages] if packages else [])]
     return subprocess.run(
-        [sys.executable, "-m", "ipclab", "model", "--build", build, "--", *command],
+        [sys.executable, "-m", "ipclab", *way, "--build", build, "--", *command],
         env={**os.environ, "PYTHONPATH": ":".join(map(str, folders))},
         capture_output=True,
         text=True,
@@ -163,6 +167,14 @@ def test_an_rpath_is_no_hindrance(real: Path, tmp_path: Path) -> None:
     assert (done.stdout, said(done)) == ("seen 42\n", [])
     # The same for what a script starts.
     assert on_model(real, "sh", "-c", program).stdout == "seen 42\n"
+    # And under a trace.
+    whole = (real / "model").resolve().parent
+    if not (whole / "trace").is_dir():
+        pytest.skip("no recorder: it needs CUPTI's headers")
+    way = ("trace", "--backend", "model", "--out", str(tmp_path / "trace"))
+    done = on_model(whole, "sh", "-c", program, way=way)
+    assert "seen 42" in done.stdout, done.stderr
+    assert re.search(r"1 of \d processes used CUDA", done.stdout)
 
 
 def test_a_static_runtime_is_told_in_one_line(real: Path, tmp_path: Path) -> None:

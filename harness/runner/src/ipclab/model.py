@@ -48,19 +48,17 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
     return variables
 
 
-def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn:
-    """Turn this process into a program on the model.
+def for_program(libraries: Path, program: str, profile: str | None) -> dict[str, str]:
+    """The variables with which a program that others built uses the model.
 
-    Raises UsageError if there is no model or no such program.
+    Beside `environment()`: NVML, NVRTC, and the model's runtime where the program
+    would find another one (an RPATH), or finds CUDA only later (a script).
     """
-    if not command:
-        raise UsageError("which program? ipclab model -- PROGRAM ARGS…")
-    libraries = folder(build)
-    program = find_program(command[0])
-    variables = {**os.environ, **environment(libraries, profile)}
+    variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
         variables["LD_LIBRARY_PATH"] += f":{libraries / 'nvml'}"
-    early = [] if _loads(program, libraries, variables) else [libraries / RUNTIME]
+    loads = _loads(program, libraries, {**os.environ, **variables})
+    early = [] if loads else [libraries / RUNTIME]
     compiler = libraries / "nvrtc" / COMPILER
     if compiler.is_file():
         path = variables["LD_LIBRARY_PATH"]
@@ -70,6 +68,19 @@ def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn
         before = os.environ.get("LD_PRELOAD")
         named = ":".join(map(str, early))
         variables["LD_PRELOAD"] = f"{before}:{named}" if before else named
+    return variables
+
+
+def become(build: Path, command: Sequence[str], profile: str | None) -> NoReturn:
+    """Turn this process into a program on the model.
+
+    Raises UsageError if there is no model or no such program.
+    """
+    if not command:
+        raise UsageError("which program? ipclab model -- PROGRAM ARGS…")
+    libraries = folder(build)
+    program = find_program(command[0])
+    variables = {**os.environ, **for_program(libraries, program, profile)}
     print(
         f"ipclab: {Path(program).name} on the reference model "
         f"({variables.get('IPCLAB_PROFILE', 'default profile')}, machine "

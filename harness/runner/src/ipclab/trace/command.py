@@ -97,7 +97,10 @@ def _backend(request: Request) -> tuple[bool, dict[str, str]]:
     if wanted == "cuda":
         return False, {}
     folder = model.folder(request.build)
-    return True, model.environment(folder, request.profile)
+    if not request.command:
+        return True, model.environment(folder, request.profile)
+    program = model.find_program(request.command[0])
+    return True, model.for_program(folder, program, request.profile)
 
 
 def _draw(folder: Path, story: Story, counted: list[Finding]) -> None:

@@ -48,12 +48,11 @@ def variables(request: Request) -> dict[str, str]:
     """The variables with which a program and its children write a trace."""
     name = "libipclab_trace_model.so" if request.on_model else "libipclab_trace.so"
     library = str(request.libraries / name)
+    others = request.environment.get("LD_PRELOAD") or os.environ.get("LD_PRELOAD")
     made = {
         **request.environment,
         "IPCLAB_TRACE": str(request.folder.resolve()),
-        "LD_PRELOAD": " ".join(
-            [library, *filter(None, [os.environ.get("LD_PRELOAD")])]
-        ),
+        "LD_PRELOAD": f"{library} {others}" if others else library,
     }
     if not request.on_model:
         made["CUDA_INJECTION64_PATH"] = library
