@@ -374,6 +374,18 @@ def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
 
 
 @needs_build
+def test_a_solved_exercise_has_no_mark_for_what_it_may_do(
+    judgements: Judgements,
+) -> None:
+    exercise = exercises.find(ALL, "05")  # its third solution lends an inner pointer
+    story = judgements[exercise.name, "solution 3"].result().verdict.story
+    assert story is not None
+    assert any("   <- " in line for line in picture.lines(story, 80))
+    drawn = picture.lines(story, 80, exercise.check.ignore)
+    assert not any("   <- " in line for line in drawn)
+
+
+@needs_build
 def test_a_picture_does_not_answer_what_is_to_be_predicted(tmp_path: Path) -> None:
     predict = next(x for x in ALL if x.kind == "predict")
     code, said = learn(tmp_path, "check", predict.number)

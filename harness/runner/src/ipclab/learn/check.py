@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Ran, Toolbox
-from ipclab.trace.files import Call
+from ipclab.trace.files import TAKES_AWAY, Call
 from ipclab.trace.story import Story
 
 MOST_LINES = 24  # of the output of a program or a compiler
@@ -142,7 +142,10 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
     calls = [x for x in story.trace.entries if x.process is first]
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
-    return f"{first.name} crashed or was killed; the last call that it finished: {call}"
+    told = f"{first.name} crashed or was killed; the last call that it finished: {call}"
+    if call in TAKES_AWAY or call == "cuIpcCloseMemHandle":
+        told += ". Did it use afterwards what that call had taken away?"
+    return told
 
 
 def _telling(lines: Sequence[str]) -> str:

@@ -181,7 +181,9 @@ def _say(
     out.print()
     if verdict.output:
         out.print(verdict.output, markup=False, style="dim", highlight=False)
-    drawn = picture.lines(verdict.story, out.width) if verdict.story else []
+    drawn: list[str] = []
+    if verdict.story:
+        drawn = picture.lines(verdict.story, out.width, exercise.check.ignore)
     if UNANSWERED in verdict.output:
         drawn = []  # it would give the answers
     if drawn and (complaint is None or complaint.kind != "compile"):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ipclab.trace import sequence
 from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
@@ -13,12 +15,14 @@ MOST_COLUMNS = 4
 MOST_STEPS = 40
 
 
-def lines(story: Story, width: int) -> list[str]:
+def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
     """The picture; empty if no process has used CUDA IPC.
 
     It is at most `width` characters wide, unless its columns would be too narrow.
+    Findings of the `ignored` rules are not marked.
     """
-    steps = _without_probe(sequence.steps(story, story.findings))
+    marked = [x for x in story.findings if x.rule not in ignored]
+    steps = _without_probe(sequence.steps(story, marked))
     used = {name for step in steps for name in (step.who, step.to) if name}
     names = [x.name for x in story.trace.processes if x.name in used][:MOST_COLUMNS]
     if not names:
