@@ -69,6 +69,25 @@ def test_nothing_of_a_program_outlives_it() -> None:
     assert not psutil.pid_exists(pid)
 
 
+def test_a_process_that_ends_while_it_is_looked_at_is_reaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A zombie has no environment: it does not show whose it was."""
+    belongs = supervise._belongs
+
+    def ends_first(process: psutil.Process, leader: int, mark: str) -> bool:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return belongs(process, leader, mark)
+
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    orphan = subprocess.Popen(command, start_new_session=True)
+    monkeypatch.setattr(supervise, "_belongs", ends_first)
+    assert supervise._family(0, "a mark") == []
+    assert not psutil.pid_exists(orphan.pid)
+    orphan.wait()
+
+
 def test_what_another_thread_started_is_left_to_it() -> None:
     """A reaped child would look to its own thread as if it had returned 0."""
     other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])

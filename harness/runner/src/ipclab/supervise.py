@@ -215,11 +215,13 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
     family = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
+            ours = process.pid != leader and _belongs(process, leader, mark)
+            # Asked last: a process that ends before this has lost its environment.
             if process.status() == psutil.STATUS_ZOMBIE:
                 # No program gets into our session: another thread started it.
                 if os.getsid(process.pid) != os.getsid(0):
                     _reap(process.pid)
-            elif process.pid != leader and _belongs(process, leader, mark):
+            elif ours:
                 family.append(process)
     return family
 
@@ -233,7 +235,9 @@ def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
 
 
 def _belongs(process: psutil.Process, leader: int, mark: str) -> bool:
-    return os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
+    with contextlib.suppress(psutil.Error, OSError):
+        return os.getsid(process.pid) == leader or process.environ().get(MARK) == mark
+    return False
 
 
 class _End:

@@ -860,7 +860,7 @@ class _Replay:
                 write.process is space.process
                 or any(self._knows(space, who, at) for who, at in write.done)
                 or space.process in write.ordered_for
-                or write.process.ended < call.began
+                or self._has_seen_the_end(space, write.process, call)
                 or _work_together(write.call, call)
             ):
                 continue
@@ -872,6 +872,10 @@ class _Replay:
                 other=write.call,
                 once=(memory, write.process, space.process),
             )
+
+    def _has_seen_the_end(self, space: Space, other: Process, now: Call) -> bool:
+        """Can the process know that another one, with all its work, has ended?"""
+        return other.ended < now.began and self._knows(space, other, other.ended)
 
     def _strange(self, space: Space, call: Call, address: int) -> None:
         """An address at which this process has nothing."""
