@@ -66,7 +66,7 @@ def replay(trace: Trace, messages_only: bool = False) -> Story:
 
     Processes may tell each other by means that a trace does not show that they have
     synchronised or closed something. So what came later is taken as ordered, unless
-    the processes have no other means than messages and events (`messages_only`).
+    they have no other means than messages, events and their end (`messages_only`).
     """
     with files.without_collector():
         return _Replay(trace, messages_only).run()
@@ -760,7 +760,7 @@ class _Replay:
         for write in event.covers:
             write.ordered_for.add(space.process)
             if host:
-                write.done.append((space.process, when(call)))
+                write.done.setdefault(space.process, when(call))
         if host:
             self._learns(space, event.told)
 
@@ -792,7 +792,7 @@ class _Replay:
     ) -> None:
         for known in list(space.pending) if stream is None else [stream]:
             for write in space.pending.pop(known, {}).values():
-                write.done.append((space.process, when(call)))
+                write.done.setdefault(space.process, when(call))
                 write.memory.uses.append(call)
 
     def launch(self, space: Space, call: Call) -> None:
@@ -858,7 +858,7 @@ class _Replay:
         for write in memory.writes.values():
             if (
                 write.process is space.process
-                or any(self._knows(space, who, at) for who, at in write.done)
+                or any(self._knows(space, *seen) for seen in write.done.items())
                 or space.process in write.ordered_for
                 or self._has_seen_the_end(space, write.process, call)
                 or _work_together(write.call, call)

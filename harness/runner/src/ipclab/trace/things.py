@@ -159,8 +159,7 @@ class Write:
     call: Call
     memory: Memory
     ordered_for: set[Process] = field(default_factory=set)
-    # Who has synchronised with it, and when.
-    done: list[tuple[Process, int]] = field(default_factory=list)
+    done: dict[Process, int] = field(default_factory=dict)  # who saw its end, and when
 
 
 Range = Memory | Opening | Mapping
