@@ -44,10 +44,10 @@ def main(folder: Path, test: str) -> int:
     command = [str(program), "-p", port, "-t", test, "-m", "cuda"]
     command += ["-s", str(SIZE), "-n", str(ROUNDS), "-w", "2"]
     until = time.monotonic() + DEADLINE
-    server = start(command, environment)
+    server = client = start(command, environment)
     said = ""
     try:
-        while True:
+        while True:  # until the server listens
             client = start([*command, "127.0.0.1"], environment)
             said = client.communicate(timeout=until - time.monotonic())[0]
             if client.returncode == 0 or server.poll() is not None:
@@ -57,9 +57,9 @@ def main(folder: Path, test: str) -> int:
             time.sleep(0.2)
         server.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        client.kill()
         print(f"not done after {DEADLINE} s")
     finally:
+        client.kill()
         server.kill()
         said += server.communicate()[0]
     print(said)
