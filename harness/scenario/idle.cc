@@ -95,7 +95,7 @@ std::vector<IdleProcesses::Problem> IdleProcesses::end() {
   for (const std::string& name : remove_driver_names(pids_))
     Record::current().notes.push_back("the driver left " + name);
   std::vector<std::string> left =
-      left_in_shared_memory(names_before_, std::chrono::seconds(2));
+      left_in_shared_memory(names_before_, pids_, std::chrono::seconds(2));
   for (const std::string& what : DeviceMemory::instance().left(
            memory_before_, pids_, std::chrono::seconds(2)))
     left.push_back(what);

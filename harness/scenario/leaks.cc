@@ -9,8 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -57,17 +60,25 @@ bool opened_by_driver(const std::string& target) {
          target.find(".nv/ComputeCache") != std::string::npos;
 }
 
-bool in_use(const std::string& path) {
+// Those of these files that a process has open or mapped. One look at all
+// processes: another program may make hundreds of names a second.
+std::set<std::string> in_use(const std::set<std::string>& paths) {
+  std::set<std::string> used;
+  if (paths.empty()) return used;
+  const auto note = [&](const std::string& target) {
+    if (paths.count(target) != 0) used.insert(target);
+  };
   for (const std::string& pid : names_in("/proc")) {
     if (pid[0] < '0' || pid[0] > '9') continue;
-    const std::string process = "/proc/" + pid;
-    if (read_file(process + "/maps").find(path) != std::string::npos)
-      return true;
-    const std::string descriptors = process + "/fd/";
+    std::istringstream maps(read_file("/proc/" + pid + "/maps"));
+    for (std::string line; std::getline(maps, line);)
+      if (const size_t path = line.find('/'); path != std::string::npos)
+        note(line.substr(path));
+    const std::string descriptors = "/proc/" + pid + "/fd/";
     for (const std::string& fd : names_in(descriptors))
-      if (link_target(descriptors + fd) == path) return true;
+      note(link_target(descriptors + fd));
   }
-  return false;
+  return used;
 }
 
 // The children of this process that have not been reaped.
@@ -105,6 +116,25 @@ bool is_visible(unsigned index, const std::string& uuid) {
     if (entry == std::to_string(index) || (!entry.empty() && entry == uuid))
       return true;
   return false;
+}
+
+// Does the name contain one of these numbers, decimal or hexadecimal, and no
+// digit beside it?
+bool names_one_of(const std::string& name, const std::vector<pid_t>& pids) {
+  const auto contains = [&](const char* format, pid_t pid, auto is_digit) {
+    char number[16];
+    std::snprintf(number, sizeof number, format, static_cast<unsigned>(pid));
+    const size_t length = std::strlen(number);
+    for (size_t at = name.find(number); at != std::string::npos;
+         at = name.find(number, at + 1)) {
+      const bool more_before = at > 0 && is_digit(name[at - 1]);
+      if (!more_before && !is_digit(name[at + length])) return true;
+    }
+    return false;
+  };
+  return std::any_of(pids.begin(), pids.end(), [&](pid_t pid) {
+    return contains("%u", pid, isdigit) || contains("%x", pid, isxdigit);
+  });
 }
 
 // Waits a little: there is no event to wait for.
@@ -150,25 +180,28 @@ std::set<std::string> shared_memory_names() {
 }
 
 std::vector<std::string> left_in_shared_memory(
-    const std::set<std::string>& before, std::chrono::milliseconds deadline) {
+    const std::set<std::string>& before, const std::vector<pid_t>& pids,
+    std::chrono::milliseconds deadline) {
   const int64_t until = now_ns() + deadline.count() * 1000000;
   std::set<std::string> left;
   for (const std::string& name : shared_memory_names())
     // remove_driver_names() reports the driver's own names.
-    if (before.count(name) == 0 && !starts_with(name, "cuda.shm."))
+    if (before.count(name) == 0 && !starts_with(name, "cuda.shm.") &&
+        names_one_of(name, pids))
       left.insert("/dev/shm/" + name);
-  const auto leave_out = [&](auto is_fine) {
+  const auto leave_out_used = [&] {
+    for (const std::string& path : in_use(left)) left.erase(path);
+  };
+  const auto leave_out_gone = [&] {
     for (auto path = left.begin(); path != left.end();)
-      path = is_fine(*path) ? left.erase(path) : std::next(path);
+      path =
+          access(path->c_str(), F_OK) != 0 ? left.erase(path) : std::next(path);
   };
-  const auto gone = [](const std::string& path) {
-    return access(path.c_str(), F_OK) != 0;
-  };
-  leave_out(in_use);
-  for (leave_out(gone); !left.empty() && now_ns() < until; leave_out(gone))
+  leave_out_used();
+  for (leave_out_gone(); !left.empty() && now_ns() < until; leave_out_gone())
     pause_ms(10);
-  leave_out(in_use);
-  leave_out(gone);
+  leave_out_used();
+  leave_out_gone();
   return {left.begin(), left.end()};
 }
 

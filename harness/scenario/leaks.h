@@ -26,10 +26,13 @@ std::vector<std::string> left_open(const std::map<int, std::string>& before,
 /// Names in /dev/shm that belong to this user.
 std::set<std::string> shared_memory_names();
 
-/// Names that are new since `before`, in use by no process, and still there at
-/// the deadline: what goes by itself then is another program's.
+/// Names that these processes have left: each contains the number of one of
+/// them, as CUDA, PyTorch and POSIX programs do it, is new since `before`, in
+/// use by no process, and still there at the deadline. Other programs may make
+/// names at any time; nothing tells who made a name without a number.
 std::vector<std::string> left_in_shared_memory(
-    const std::set<std::string>& before, std::chrono::milliseconds deadline);
+    const std::set<std::string>& before, const std::vector<pid_t>& pids,
+    std::chrono::milliseconds deadline);
 
 /// Removes the files that NVIDIA's driver leaves of processes that have ended:
 /// it creates /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and

@@ -553,7 +553,8 @@ void Referee::report_leaks() {
   auto descriptors = open_descriptors();
   for (const int own : idle.descriptors()) descriptors.erase(own);
   add(left_open(descriptors_before_, descriptors));
-  add(left_in_shared_memory(names_before_, 2s));
+  pids.push_back(getpid());
+  add(left_in_shared_memory(names_before_, pids, 2s));
   // What kept processes hold is checked when they end.
   if (idle.empty())
     add(DeviceMemory::instance().left(memory_before_, pids, 2s));

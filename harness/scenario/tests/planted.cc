@@ -162,13 +162,29 @@ TEST(Planted, DescriptorLeftOpen) {
   scenario.run(10s);
 }
 
-TEST(Planted, SharedMemoryName) {
+void make_name(const std::string& name) {
+  const int memory = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
+  EXPECT_NE(memory, -1);
+  close(memory);
+}
+
+TEST(Planted, SharedMemoryNames) {
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
-    const std::string name = "/ipclab-planted-" + std::to_string(getpid());
-    const int memory = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
-    EXPECT_NE(memory, -1);
-    close(memory);
+    char number[16];
+    std::snprintf(number, sizeof number, "%x", static_cast<unsigned>(getpid()));
+    make_name("/ipclab-planted-" + std::to_string(getpid()));
+    make_name("/ipclab-planted-" + std::string(number) + ".lock");
+  });
+  scenario.run(10s);
+}
+
+// Nothing tells that the role made them.
+TEST(Planted, NamesOfOtherPrograms) {
+  Scenario scenario;
+  scenario.role("exporter", [](Role&) {
+    make_name("/ipclab-planted-others");
+    make_name("/ipclab-planted-7" + std::to_string(getpid()));
   });
   scenario.run(10s);
 }

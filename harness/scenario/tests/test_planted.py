@@ -166,14 +166,25 @@ def test_descriptor_left_open(run: Any) -> None:
     assert "left behind: descriptor" in seen.reason and "/dev/null" in seen.reason
 
 
-def test_shared_memory_name(run: Any) -> None:
-    seen = run("SharedMemoryName")
+def remove_names() -> list[str]:
     left = list(Path("/dev/shm").glob("ipclab-planted-*"))
     for name in left:
         name.unlink()
-    assert (seen.code, seen.outcome) == (1, "broken")
-    assert "left behind: /dev/shm/ipclab-planted-" in seen.reason
-    assert len(left) == 1
+    return sorted(map(str, left))
+
+
+def test_shared_memory_names(run: Any) -> None:
+    seen = run("SharedMemoryNames")
+    left = remove_names()
+    assert (seen.code, seen.outcome, len(left)) == (1, "broken", 2)
+    failures = [x["message"] for x in seen.record["failures"]]
+    assert [f"left behind: {name}" for name in left] == failures
+
+
+def test_names_of_other_programs(run: Any) -> None:
+    seen = run("NamesOfOtherPrograms")
+    assert len(remove_names()) == 2
+    assert (seen.code, seen.outcome, seen.reason) == (0, "conforms", "")
 
 
 def test_device_memory(run: Any, tmp_path: Path) -> None:
