@@ -20,8 +20,9 @@ constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
 constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that seems to get on
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
 constexpr uint64_t kSharedBudget = 4096;   // and when others are resident
-constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps
-constexpr timespec kNap{0, 20'000};
+constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps,
+constexpr unsigned kBurst = 64;            // passes between two naps
+constexpr timespec kNap{0, 100'000};
 constexpr size_t kMaxResident = 256;
 constexpr size_t kKeptArena = 64u << 20;
 
@@ -209,11 +210,13 @@ class Worker {
     return ended;
   }
 
-  /// All blocks poll. What they wait for may take long: then the processor is
-  /// left to others.
+  /// All blocks poll. What they wait for may take long: then most of the
+  /// processor is left to others. Not all of it: a kernel may count its polls.
   void wait() {
-    if (++idle_passes_ > kIdlePasses) nanosleep(&kNap, nullptr);
-    rest();
+    if (++idle_passes_ <= kIdlePasses) return rest();
+    if (idle_passes_ % kBurst == 0) nanosleep(&kNap, nullptr);
+    since_yield_ = 0;
+    look();
   }
 
   /// Rounds over the block's warps, until it has ended (true), all of them wait

@@ -136,7 +136,10 @@ class Plugin:
             for cases in _starts([x.case for x in items], run.settings.apart)
         ]
         # First those that run alone: later other tests may always be running. Then
-        # the long ones, so that none is left over at the end.
+        # the long ones, so that none is left over at the end: those with many tests,
+        # and the last chapters, whose tests have the most processes.
+        if run.settings.jobs > 1:
+            jobs.reverse()
         jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
