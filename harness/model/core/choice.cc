@@ -14,7 +14,7 @@ namespace {
 struct Entry {
   Choice choice;
   const char* name;
-  const char* reason;  // why nothing in front of a driver can do the same
+  const char* reason;  // why no library in front of a driver can do the same
 };
 
 constexpr Entry kChoices[] = {

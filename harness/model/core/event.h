@@ -42,7 +42,7 @@ CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream,
 CUresult event_query(CUevent event);
 CUresult event_synchronize(CUevent event);
 /// Milliseconds. CUDA_ERROR_INVALID_HANDLE for events without timing and for
-/// events never recorded.
+/// events that were never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// A wait for a captured event makes the stream part of the capture. A stream
 /// that captures waits for no other event, unless it is `external`:

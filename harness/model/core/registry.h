@@ -40,7 +40,7 @@ class Registry {
     return object;
   }
 
-  /// Shows all objects to a function.
+  /// Calls a function with each object.
   template <typename Function>
   void for_each(Function function) const {
     const std::shared_lock lock(mutex_);
