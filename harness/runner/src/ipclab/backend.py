@@ -46,7 +46,7 @@ def choose(
     environment = model.environment(folder, profile)
     document = probe.ask(cases, environment)
     _require_model(folder, document)
-    # A profile may have no GPU at all; it is still the model.
+    # A profile may have no GPU; the backend is still the model.
     return Backend({**document, "backend": "model"}, environment)
 
 

@@ -105,7 +105,7 @@ class Journal:
     def resume(cls, path: Path) -> Journal:
         """Read the existing file; an incomplete last line is dropped.
 
-        UsageError if it is no such file.
+        UsageError if it is not such a file.
         """
         journal = cls(path)
         try:
