@@ -372,7 +372,7 @@ def _lie(
 
 
 def _contradiction(document: Document, rows: Sequence[Row]) -> str | None:
-    """Why the records contradict run.json although both are sealed; None if they agree."""
+    """Why the records contradict run.json, although both are sealed; or None."""
     tests = document["manifest"]["tests"]
     for row in rows:
         if row.ctest not in tests:

@@ -134,7 +134,7 @@ class _Replay:
         return ((at, what, value) for at, _, what, value in items)
 
     def _tell_uses(self, block: Memory) -> None:
-        """If a process has very many uses of memory, note only the first and the last."""
+        """Of very many uses by one process, note only the first and the last."""
         by_process: dict[Process, list[Call]] = {}
         for call in block.uses:
             by_process.setdefault(call.process, []).append(call)
