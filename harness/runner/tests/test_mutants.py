@@ -122,7 +122,7 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
 
 
 def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
-    """The third function need not run the tests that did not help for two others."""
+    """Tests that did not help for two functions do not run for the third."""
     functions = [f"cuda{x}" for x in ("Free", "Malloc", "Memset")]
     model.faults(*({"name": f"{x}.late", "function": x} for x in functions))
     reach = f"reaches(*{functions!r})\n"

@@ -207,8 +207,8 @@ class Space:
     """The objects of one process at one moment of the replay."""
 
     process: Process
-    # The time up to which it knows, by messages and events, what another process has
-    # done.
+    # For each other process: the time up to which this process knows its actions, by
+    # messages and events.
     knows: dict[Process, int] = field(default_factory=dict)
     addresses: Addresses = field(default_factory=Addresses)
     gone: Addresses = field(default_factory=Addresses)  # imports that were closed
