@@ -398,7 +398,7 @@ TEST(ManyImporters, ExportingAnImport) {
 namespace {
 
 // A process that has the bytes tries to open them. The exporter has not started
-// it and does not know it.
+// this process and does not know it.
 void try_to_open(Role& me, const char* who) {
   const auto handle = me.receive<Handle>("handle");
   void* opened = nullptr;

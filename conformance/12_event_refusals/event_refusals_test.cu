@@ -327,7 +327,7 @@ TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {
 }
 
 // A driver may crash here: the report shows roles that end early, and the
-// watcher lets the exporter go on.
+// watcher lets the exporter continue.
 TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   covers("LEVT-18");
   needs(gpus(2), legacy_memory, legacy_events, peer_access);

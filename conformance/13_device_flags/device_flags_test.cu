@@ -84,7 +84,7 @@ const Way kByStream = {
     }};
 const Way kByKernels = {queue_await, queue_publish};
 
-// Loading a kernel may wait for one that waits.
+// Loading a kernel may wait for a kernel that waits.
 void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
   queue_publish(word, 0, nullptr);
   queue_await(word, 0, nullptr);

@@ -287,7 +287,7 @@ static constexpr const char* kHeld[] = {
     "the importer's handle",     "the importer's mapping"};
 static constexpr char kLast[] = "the importer's retained handle";
 
-// A third process that asks for free memory after each step.
+// A third process that queries the free memory after each step.
 static void watches_free_memory(Role& me) {
   CALL(cudaFree(nullptr));
   me.signal("watching");

@@ -84,8 +84,8 @@ class Handover {
   }
   bool reused() const { return reused_; }
 
-  // Lets the first stream go on and checks the values of both owners. A second
-  // stream that waits for nothing comes first.
+  // Lets the first stream continue and checks the values of both owners. A
+  // second stream that waits for nothing comes first.
   void expect_no_overlap() {
     waited_ = !is_idle(second_, 300ms);
     latch_.release();
@@ -273,7 +273,7 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
 }
 
 // Random streams, sizes, owners and orders; one stream is held at first, so
-// that its frees are pending while others ask for memory.
+// that its frees are pending while others allocate.
 TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   covers("SOMA-26");
   needs(gpus(1), pools);

@@ -134,7 +134,8 @@ TEST(UnrelatedProcesses, APathIsEnough) {
   scenario.run(30s);
 }
 
-// A server that goes on when clients leave or die, and serves one more.
+// A server that continues when clients leave or die, and serves one more
+// client.
 static void serves_clients_and_a_latecomer(Role& me) {
   DeviceBuffer input(kBytes);
   input.fill(pattern("input"));

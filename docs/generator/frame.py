@@ -59,7 +59,7 @@ class Page:
 
 
 def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
-    """The page of one file of Doxygen; None for one that has no contents.
+    """The page of one file of Doxygen; None if the file has no contents.
 
     `known` has the reference of each function of CUDA.
     """

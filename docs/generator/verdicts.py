@@ -94,7 +94,7 @@ def label(run: Run) -> str:
 
 
 def files(run: Run) -> str:
-    """Links to what else there is about a machine."""
+    """Links to the other pages about a machine."""
     found = {"report.html": "report", "rows.csv": "CSV", "run.json": "JSON"}
     if run.kills:
         found["mutants.html"] = "kill matrix"

@@ -697,7 +697,7 @@ void add_allocator(List& list) {
 
   // Reuse.
   list.named("reuse-while-live",
-             "freed memory is lent again before its stream comes to the free",
+             "freed memory is reused before its stream reaches the free",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              reused_while_live);
   list.named("follow-event-unsafe",

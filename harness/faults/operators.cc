@@ -634,13 +634,13 @@ constexpr Operator kOperators[] = {
                                                "cudaDeviceEnablePeerAccess"});
      }},
     // GPUs of one kind have the same attributes; addresses name their GPU.
-    {"ignore-device", "acts on GPU 0 whatever it is given", ignore_device,
+    {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
      [](const Function& f) {
        return has(f, kDevice) &&
               !is_one_of(f, {"cudaDeviceGetAttribute", "cudaMemcpyPeerAsync"});
      },
      2},
-    {"ignore-pool", "acts on the default pool whatever it is given",
+    {"ignore-pool", "acts on the default pool whatever its argument is",
      ignore_pool, [](const Function& f) { return has(f, kPool); }},
     {"first-stream", "acts on the first stream that the process named",
      first_object<kStream>, [](const Function& f) { return has(f, kStream); }},

@@ -620,7 +620,7 @@ int exporters_free_at_once(Call& call) {
   return code;
 }
 
-// The exporter's free of what it has exported does nothing.
+// The exporter's free of exported memory does nothing.
 int exporters_free_lost(Call& call) {
   static Table<void*> exported;
   if (call.is("cudaMemPoolExportPointer")) {
@@ -1248,7 +1248,7 @@ void add_pools(List& list) {
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              importers_free_at_once);
-  list.named("destroy-frees-live", "destroying a pool frees what it has lent",
+  list.named("destroy-frees-live", "destroying a pool frees memory that is in use",
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);

@@ -236,8 +236,7 @@ int refused_close_closes_another(Call& call) {
   return code;
 }
 
-// Of two opened allocations the last close of the first one unmaps the second
-// one, and the reverse.
+// If two allocations are open, the last close of one unmaps the other.
 int close_takes_last_opened(Call& call) {
   static Table<void*, void*> instead;
   static std::mutex mutex;

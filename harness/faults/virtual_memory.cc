@@ -1218,7 +1218,7 @@ int reserve_misaligned(Call& call) {
   return code;
 }
 
-// Only the wanted addresses are reserved, or none.
+// Only the requested addresses are reserved, or none.
 int hint_is_an_order(Call& call) {
   const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
   const int code = call.proceed();
@@ -1229,7 +1229,7 @@ int hint_is_an_order(Call& call) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// The program gets the addresses that it wants, even if they are in use.
+// The program gets the requested addresses, even if they are in use.
 int hint_is_given_twice(Call& call) {
   const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
   const int code = call.proceed();
@@ -1867,10 +1867,10 @@ void add_virtual_memory(List& list) {
              {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
   list.named(
       "reserve-hint-is-order",
-      "addresses are reserved where the caller wants them, or not at all",
+      "addresses are reserved at the requested place, or not at all",
       {"cuMemAddressReserve"}, hint_is_an_order);
   list.named("reserve-hint-twice",
-             "wanted addresses are given out although they are reserved",
+             "requested addresses are returned although they are reserved",
              {"cuMemAddressReserve"}, hint_is_given_twice);
   list.named("dmabuf-unaligned-ok",
              "a range that begins anywhere is exported as a dma-buf",

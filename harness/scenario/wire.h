@@ -56,7 +56,7 @@ struct Frame {
     kDie,         // role: the signal that I am about to raise
     kEndsInTurn,  // role: my end is these steps of the order
     kEnd,         // role: I reached my end
-    kRest,        // role: I did, and wait for another role
+    kRest,        // role: I reached my end and wait for another role
     kPlay,        // referee: run this role
   };
 

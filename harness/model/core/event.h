@@ -50,7 +50,7 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
                            bool external = false);
-/// The live event behind a handle, or null.
+/// The live event of a handle, or null.
 std::shared_ptr<CUevent_st> find_event(CUevent event);
 void destroy_events(CUcontext context);
 

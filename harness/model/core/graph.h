@@ -55,7 +55,7 @@ struct CUgraphExec_st {
 namespace ipclab::model {
 
 CUgraph graph_create();
-/// The live graph behind a handle, or null.
+/// The live graph of a handle, or null.
 std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
 /// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);

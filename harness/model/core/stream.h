@@ -159,9 +159,9 @@ namespace ipclab::model {
 CUresult stream_create(CUcontext context, unsigned flags, int priority,
                        CUstream* stream);
 CUresult stream_destroy(CUstream stream);
-/// The stream behind a handle: 0 and CU_STREAM_LEGACY the legacy default
-/// stream of the context, CU_STREAM_PER_THREAD one for this thread. Null if the
-/// stream does not exist.
+/// The stream of a handle. 0 and CU_STREAM_LEGACY are the legacy default stream
+/// of the context; CU_STREAM_PER_THREAD is a stream for this thread. Null if
+/// the stream does not exist.
 std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context);
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context);
 void destroy_streams(CUcontext context);

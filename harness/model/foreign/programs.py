@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds programs that others wrote and runs each on a simulated machine of its own.
+"""Builds other people's programs and runs each on its own simulated machine.
 
 It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
 NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
@@ -143,7 +143,7 @@ def cuda_samples(checkout: Path) -> Iterator[Program]:
 
 
 def nvbandwidth(checkout: Path) -> Iterator[Program]:
-    """Each test case of nvbandwidth, as a program of its own.
+    """Each test case of nvbandwidth as a separate program.
 
     Raises SystemExit if the folder is no checkout of NVIDIA/nvbandwidth.
     """
@@ -185,7 +185,7 @@ def ucx(folder: Path) -> Iterator[Program]:
 
 
 def build(program: Program, work: Path) -> str:
-    """Builds a program in a folder of its own, beside links to its files.
+    """Builds a program in its own folder, beside links to its files.
 
     An up-to-date program is kept, and a script needs no build. Returns "" or the first
     error of the compiler.
@@ -246,7 +246,7 @@ def compile_quietly(command: Sequence[str], folder: Path) -> str:
 
 
 def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
-    """Runs a program on a simulated machine of its own and judges the end.
+    """Runs a program on its own simulated machine and judges how it ends.
 
     `limit` is the processor time, in s, that each of its processes may use. If all
     of them only wait for so long, the program hangs, and they are killed. So a

@@ -34,7 +34,7 @@ def ledger() -> Ledger:
 
 @pytest.fixture(scope="module", params=["IPCLAB_CUDA_INCLUDE", "IPCLAB_NEWEST_INCLUDE"])
 def headers(request: pytest.FixtureRequest) -> Documentation:
-    """The toolkit of the build, and the newest one, which ci/setup --test brings."""
+    """The toolkit of the build, and the newest one, which ci/setup --test installs."""
     return documentation.read(Path(os.environ[request.param]))
 
 

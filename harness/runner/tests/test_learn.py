@@ -108,7 +108,7 @@ class Summary:
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
     """Does it query the device's free memory, which other programs change?
 
-    On the reference model each program has a machine of its own.
+    On the reference model each program has its own machine.
     """
     return BACKEND == "cuda" and "free_memory()" in exercise.source
 

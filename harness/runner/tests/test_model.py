@@ -43,7 +43,7 @@ def real(tmp_path: Path) -> Path:
 
 
 def start(build: Build, *words: str) -> subprocess.CompletedProcess[str]:
-    """`ipclab model` in a process of its own, which becomes the program."""
+    """`ipclab model` in a separate process, which becomes the program."""
     command = build.start("model", "--build", "build", *words)
     text, _ = command.communicate(timeout=60)
     return subprocess.CompletedProcess(words, command.returncode, text)

@@ -77,7 +77,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Start:
-    """Runs mpirun to its end; whatever happens, nothing may be left behind."""
+    """Runs mpirun to its end; it must leave nothing, whatever happens."""
 
     def start(*words: str, **environment: str) -> Ended:
         ended = supervise.run(

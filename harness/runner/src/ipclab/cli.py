@@ -486,7 +486,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID",
         type=_positive,
         default=None,
-        help="compare with this process, with which you want to share memory",
+        help="compare with this process, with which you are going to share memory",
     )
     look.add_argument(
         "--json",

@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for in addition to the terminal."""
+    """What a person requested in addition to the terminal."""
 
     json: Path | None = None
     html: Path | None = None

@@ -64,7 +64,7 @@ class Driver:
     """NVIDIA's kernel module, and which parts of it this process can use."""
 
     loaded: bool
-    gpus: int  # GPUs of the kernel module
+    gpus: int  # GPUs that the kernel module knows
     nodes: dict[str, str]  # device node: "open", "no permission" or "missing"
     imex: bool  # the module registered IMEX channels
     channels: dict[str, bool]  # channel node: may this user open it?

@@ -56,7 +56,7 @@ UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives u
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for."""
+    """What a person requested."""
 
     build: Path
     backend: str = "model"
@@ -164,7 +164,7 @@ def choose(
 
 
 class Campaign:
-    """The work of one command: what is done, what is left."""
+    """The work of one command: what is done and what remains."""
 
     def __init__(self, out: Console, request: Request) -> None:
         self._out = out

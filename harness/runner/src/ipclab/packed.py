@@ -124,7 +124,7 @@ def exercises(build: Path, suite: Path) -> None:
 
 
 def main(build: Path, suite: Path) -> None:
-    """Write the files that only a packed suite has, from the build behind it."""
+    """Write the files that only a packed suite has, from its build."""
     from ipclab import ctest
 
     exercises(build, suite)

@@ -39,7 +39,7 @@ def fails(verdict: str, strict: bool) -> bool:
 def of_test(
     case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
 ) -> Record:
-    """The line of one test: the one that the program wrote, or one made for it.
+    """The line of one test, written by the program or made for it.
 
     A conformance program that writes no valid line is broken, even if it printed
     something. A sample never writes a line; its exit code decides. `limit` is the time

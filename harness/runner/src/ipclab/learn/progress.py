@@ -228,7 +228,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def digest(path: Path) -> str:
-    """The digest of a source, to recognise the one that passed."""
+    """The digest of a source, to recognise the source that passed."""
     return _digest(path.read_bytes())
 
 
