@@ -150,7 +150,7 @@ TEST(Environment, CudaDoesNotSurviveFork) {
 
 ROLE(few_descriptors) {
   // Under sanitizers, UBSan opens a pipe when it checks the type of an object
-  // for the first time. At this place it can still open one.
+  // for the first time. At this place it can still open a pipe.
   void* first = nullptr;
   EXPECT_EQ(cudaMalloc(&first, 2 << 20), cudaSuccess);
   EXPECT_EQ(cudaDeviceReset(), cudaSuccess);

@@ -37,7 +37,7 @@ def build(lesson: str, text: str, folder: Path) -> Path:
     """Builds a changed lesson as its header says; the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     file = folder / source(lesson).relative_to(TOP)
-    shutil.copytree(source(lesson).parent, file.parent)  # a header of its own, too
+    shutil.copytree(source(lesson).parent, file.parent)  # also the lesson's own headers
     file.write_text(text)
     program = folder / "a.out"
     built = subprocess.run(

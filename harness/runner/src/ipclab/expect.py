@@ -131,6 +131,6 @@ def _disagrees(capability: dict[str, Any]) -> bool:
     if not value.lstrip("-").isdigit() or attempt.startswith("none"):
         return False
     promised = int(value) > 0
-    # The attribute alone denies it: the reason then names no attempt.
+    # If the attribute alone denies it, the reason names no attempt.
     worked = capability["available"] if promised else capability["reason"] == attribute
     return bool(promised != worked)

@@ -243,7 +243,7 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
     if deviating:
         names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
-        known = f"deviate as is known of this driver: {', '.join(names)}"
+        known = f"deviate in a way that is known for this driver: {', '.join(names)}"
         out.print(Text(known, style=COLOURS["deviates"]))
         out.print(Text("  why: ci/ipclab rules ROW, or the page", style="dim"))
 

@@ -100,7 +100,7 @@ class Toolbox:
     def build(self, source: Path, program: Path) -> str:
         """Compile `source`; returns the compiler's errors, or empty.
 
-        Raises HarnessError if there is no compiler, no room, or it does not end.
+        Raises HarnessError if the compiler is missing, hangs or has no room.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:

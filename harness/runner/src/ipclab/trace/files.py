@@ -46,7 +46,7 @@ class Process:
 
     @property
     def died(self) -> bool:
-        """Whether a signal ended it, or its end is unknown."""
+        """Whether a signal ended it or its end is unknown."""
         return bool(self.signal) or self.exit_code is None
 
     @property
