@@ -1,5 +1,6 @@
 # The common part of the scripts in this folder. They source it from the top of the
-# repository. SPDX-License-Identifier: Apache-2.0
+# repository.
+# SPDX-License-Identifier: Apache-2.0
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -25,10 +25,10 @@ No test and no lesson makes a multicast object: if other people use GPUs on the 
 links, a program with a mistake in this can put their GPUs out of service. So two things
 that the documentation says about sharing are not covered:
 
-- a multicast object may be exported and imported as other handles are, by its handle
+- a multicast object may be exported and imported like other handles, by its handle
   types (CUmulticastObjectProp, see cuMulticastCreate);
-- one that can be shared, and an imported one, takes only memory that can be shared
-  (cuMulticastBindMem and cuMulticastBindAddr).
+- an object that can be shared, or that was imported, accepts only memory that can be
+  shared (cuMulticastBindMem and cuMulticastBindAddr).
 
 @subpage coverage shows what covers each documented sentence, and why others are left
 out.
@@ -137,7 +137,7 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
         "@brief What the documentation says about sharing, rule by rule: its source, "
         "its tests and what they saw.\n\n"
         f"{ABOUT}\n\n{listed}\n\n@section rules_kinds Kinds of rules\n\n{kind_table}"
-        f"@section rules_sources Where a rule stands\n\n{sources}"
+        f"@section rules_sources Where a rule comes from\n\n{sources}"
         f"{plain(catalogue['notation'])}\n\n{NOT_COVERED}*/\n"
     }
     for group, rows in by_group.items():

@@ -26,11 +26,11 @@ endfunction()
 #   TITLE      what the reader will see in the list of lessons
 #   GPUS       how many it needs (1)
 #   NEEDS      what else, in words for its reader
-#   PROFILE    the machine that the reference model has to play for it, if the
-#              GPUs alone do not say so
+#   PROFILE    the machine that the reference model must imitate for it, if the
+#              number of GPUs is not enough
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
-#   ALONE      no test may use its GPUs meanwhile: it measures device memory
+#   ALONE      no other test may use its GPUs: it measures device memory
 #   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
 #              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)

@@ -441,9 +441,9 @@ enum class Judge { kProcess, kProcessAndDevice };
 /// once. Then it calls `round` `rounds` times more. These rounds must leave no
 /// descriptor, no addresses, no name in /dev/shm and no device memory. A leak
 /// is growth by at least half a page for each round in every quarter of the
-/// rounds, or much growth in total; memory that a driver keeps for itself does
-/// not grow like that. The rounds are numbered from 0. After a failed round
-/// there is no further round.
+/// rounds, or much growth in total. Memory that a driver keeps for its own use
+/// does not grow in this way. The rounds are numbered from 0. After a failed
+/// round there is no further round.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 

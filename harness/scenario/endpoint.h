@@ -1,6 +1,6 @@
-// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), for tests
-// that are built with CUDA 13.0, too: the functions are found by name, and a
-// driver that lacks them has no capability `endpoints`.
+// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), also for
+// tests that are built with CUDA 13.0. The functions are found by name. A
+// driver without them has no capability `endpoints`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

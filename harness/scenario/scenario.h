@@ -112,12 +112,12 @@ class Scenario {
 
   /// Which processes play the roles.
   enum Processes {
-    kFresh,  ///< their own: they start with the scenario
-    /// Maybe those of earlier roles of this program, which were kShared too,
-    /// reached their end and left their process as it was: no check failed,
-    /// nothing is open, CUDA's state is that of a new process. For a test whose
-    /// verdict does not depend on what its processes did before, that waits for
-    /// the end of no such process, and that measures no memory.
+    kFresh,  ///< new processes, which start with the scenario
+    /// Perhaps processes of earlier roles of this program, which were kShared
+    /// too and reached their end: no check failed, nothing is open, and CUDA's
+    /// state is that of a new process. Use this for a test whose verdict does
+    /// not depend on what its processes did before, that does not wait for the
+    /// end of such a process, and that measures no memory.
     kShared,
   };
 

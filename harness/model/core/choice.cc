@@ -23,7 +23,7 @@ constexpr Entry kChoices[] = {
     {Choice::kOnlyTheAllocation, "ok-isolated-suballoc",
      "only the GPU can keep a kernel from a part of a block"},
     {Choice::kPoolsRelease, "ok-trim-releases",
-     "only the driver can give physical memory of a pool back"},
+     "only the driver can give back physical memory of a pool"},
 };
 
 const char* wanted_name() {

@@ -14,7 +14,7 @@ struct Machine;
 
 /// CUDA_ERROR_INVALID_VALUE unless the address lies in cuMemAlloc memory.
 CUresult ipc_get_memory(void* handle, uint64_t address);
-/// Codes, observed on an H200 unless the documentation is named:
+/// Codes. They were observed on an H200, unless the documentation is named:
 /// CUDA_ERROR_INVALID_VALUE for bytes that are no handle, for other flags than
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS and for memory that was freed;
 /// CUDA_ERROR_INVALID_CONTEXT in the process that exported it;

@@ -3,9 +3,9 @@
 
 It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
 NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
-says which sources and libraries it needs; nvcc alone builds it, with two changes: the
-CUDA runtime is the shared one, and PTX is embedded instead of machine code, because a
-program with the static runtime or without PTX cannot run on the model.
+says which sources and libraries it needs. nvcc alone builds it, with two changes: the
+CUDA runtime is the shared one, and PTX is embedded instead of machine code. A program
+with the static runtime or without PTX cannot run on the model.
 """
 
 from __future__ import annotations

@@ -176,10 +176,10 @@ class Experience:
     ) -> list[Case]:
         """The tests, the most promising first.
 
-        First the tests that noticed the fault before; then those that faults.json puts
-        first; those that noticed other faults of the same function or operator; those
-        of judged rows that name the function. After these, cheap tests come before
-        expensive ones; tests that must run alone come last.
+        First come the tests that noticed the fault before. Then come those that
+        faults.json puts first, those that noticed other faults of the same function or
+        operator, and those of judged rows that name the function. After these, cheap
+        tests come before expensive ones; tests that must run alone come last.
         """
         return sorted(
             cases,
