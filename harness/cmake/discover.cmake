@@ -1,7 +1,8 @@
 # CTest itself reads this file, once for each program of scenarios. It asks `program` for
 # its tests and adds them. Each test is one line:
 # "Suite.Name<TAB>requirement<TAB>gpus<TAB>label"; the label is "alone", "shared" or
-# empty. SPDX-License-Identifier: Apache-2.0
+# empty.
+# SPDX-License-Identifier: Apache-2.0
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 

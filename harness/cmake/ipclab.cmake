@@ -1,6 +1,7 @@
 # One call for each lesson and one for its mirror. The call makes the target and passes
 # the facts to CTest. The runner then reads ctest --show-only=json-v1, and the
-# documentation reads lessons.json. SPDX-License-Identifier: Apache-2.0
+# documentation reads lessons.json.
+# SPDX-License-Identifier: Apache-2.0
 
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
 
