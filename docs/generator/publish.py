@@ -20,8 +20,8 @@ BOOK = "ipclab-book.pdf"
 def publish(html: Path, pdf: Path, folder: Path) -> Path:
     """Copy a site and its PDF to FOLDER/VERSION; write and return the list of versions.
 
-    Raises ValueError if `html` is no site of ours. A version that already exists is
-    replaced.
+    Raises ValueError if `html` is not a site of this project. A version that already
+    exists is replaced.
     """
     found = VERSION.search((html / "index.html").read_text())
     if found is None:
