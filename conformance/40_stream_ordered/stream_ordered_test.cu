@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
-constexpr size_t kLarge = 512 << 20;  // far more than anything else takes
+constexpr size_t kLarge = 512 << 20;  // far more than anything else uses
 
 template <class T>
 T judged_attribute(const Words& words, CUpointer_attribute which) {

@@ -48,7 +48,7 @@ bool touches_import(Call& call) {
          (from != nullptr && opened_at(*static_cast<void**>(from->place)));
 }
 
-// Of a rectangle only the first row moves; `height` is its argument.
+// Only the first row of a rectangle moves; `height` is its argument.
 template <size_t height>
 int first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
