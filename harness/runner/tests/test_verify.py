@@ -310,7 +310,7 @@ def mutated(run: Document, records: list[Document]) -> None:
         (
             record(A, 1, verdict="lifted"),
             [
-                f"{A}, attempt 1: says 'lifted', but from 'conforms' follows "
+                f"{A}, attempt 1: says 'lifted', but its outcome 'conforms' means "
                 "'conforms'",
                 f"{A}: flaky (1 of 3): 2 x conforms, 1 x lifted",
                 "run.json: counts {'conforms': 3}, the records give "

@@ -90,7 +90,7 @@ class Journal:
 
     @classmethod
     def begin(cls, path: Path, head: dict[str, Any]) -> Journal:
-        """A new file; UsageError if there is one."""
+        """A new file; UsageError if the file exists."""
         if path.exists():
             raise UsageError(
                 f"{path}: holds a matrix already; --resume {path.parent} continues "

@@ -197,8 +197,8 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
         verdict = records.verdict(record, record["kind"], entry)[0]
         if record["verdict"] not in (verdict, "broken"):
             yield (
-                f"{_name(record)}: says '{record['verdict']}', but from "
-                f"'{record['outcome']}' follows '{verdict}'"
+                f"{_name(record)}: says '{record['verdict']}', but its "
+                f"outcome '{record['outcome']}' means '{verdict}'"
             )
     table = records.rows(found)
     for row in table:
