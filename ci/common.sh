@@ -1,16 +1,16 @@
-# What the scripts of this folder share; they source it from the top of the
+# The common part of the scripts in this folder. They source it from the top of the
 # repository.
 # SPDX-License-Identifier: Apache-2.0
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Brings what is missing (arguments: as ci/setup), then puts it onto PATH.
+# Installs what is missing (with the arguments of ci/setup), then puts it onto PATH.
 set_up() {
   ci/setup "$@" || exit
   use_tools
 }
 
-# One line, and the end.
+# Prints one line and exits.
 die() {
   echo "$(basename "$0"): $*" >&2
   exit 3
@@ -19,9 +19,9 @@ die() {
 # Is the version $1 at least $2?
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
-# Puts onto PATH what ci/setup brought (CMake before the machine's, which is too
-# old then) and a CUDA Toolkit 13: that of PATH, that of the usual place, or that
-# of the wheels.
+# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13: that on PATH, that in
+# the usual folder, or that of the wheels. (If ci/setup has installed CMake, the machine's
+# CMake is too old.)
 use_tools() {
   local folder nvcc
   PATH=$PATH:$top/.venv/bin
@@ -37,7 +37,7 @@ use_tools() {
   export PATH
 }
 
-# Prints the CUDA release of an nvcc, 13; 0 where there is none.
+# Prints the CUDA release of an nvcc, such as 13; 0 if there is none.
 nvcc_release() {
   local release
   release=$("$1" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p')
@@ -58,8 +58,8 @@ sys.exit(any(importlib.util.find_spec(m) is None for m in sys.argv[1:]) or sys.v
   return 1
 }
 
-# [target=NAMES] build PRESET [OPTION...]: configures and builds it; on a terminal with ninja's
-# progress, elsewhere quietly unless something is wrong.
+# [target=NAMES] build PRESET [OPTION...]: configures and builds it; on a terminal with
+# ninja's progress, elsewhere without output unless something is wrong.
 build() {
   local preset=$1 log=build/$1.log
   shift

@@ -4,7 +4,7 @@
     reframe -c ci/adapters/reframe.py -r --distribute=idle   on all idle nodes
     … -S options="-k LMEM -j 2"                              options of `ipclab run`
 
-It wants `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab. Records and
+It needs `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab. Records and
 pages are kept in ReFrame's output folder; `ipclab fleet` merges many.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -19,7 +19,7 @@ from reframe.core.builtins import run_before, sanity_function, variable
 
 @rfm.simple_test
 class IpclabSuite(rfm.RunOnlyRegressionTest):
-    """One run: a job for each row would meet the limits of a queue."""
+    """One run, because a job for each row would exceed the limits of a queue."""
 
     descr = "does the driver of a node keep to what CUDA IPC promises?"
     valid_systems = ["*"]  # noqa: RUF012  (ReFrame wants lists)
@@ -32,12 +32,12 @@ class IpclabSuite(rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def set_options(self):
-        """What a person gave with -S options."""
+        """The value of -S options."""
         self.executable_opts = ["run", "--results", "results", self.options]
 
     @sanity_function
     def passes(self):
-        """The run came to its end and nothing in it fails: never an empty one."""
+        """The run has ended, is not empty, and nothing in it fails."""
         path = Path(self.stagedir, "results", "run.json")
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-// What CUDA says that a machine can share, against what it can.
+// Compares what CUDA says a machine can share with what it can share.
 // Mirror of samples/00_query_support.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -23,8 +23,8 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-// A driver that is older than the runtime; one that lacks what runtimes have
-// since CUDA 13.1.
+// A driver that is older than the runtime, and a driver that lacks what
+// runtimes have since CUDA 13.1.
 const Need older_driver{"older_driver"};
 const Need lacks_13_1{"older_driver:13010"};
 
@@ -119,8 +119,8 @@ TEST(QuerySupport, FabricExportWrites64Bytes) {
   scenario.run(20s);
 }
 
-// The header fixes that the numbers are equal; what they are called, and which
-// the two APIs give for one mistake, the driver answers.
+// The header makes the numbers equal. The driver decides their names, and which
+// number each API returns for one mistake.
 TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
   covers("PLAT-07");
   needs(gpus(1), legacy_memory);
@@ -239,7 +239,8 @@ TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
       ADD_FAILURE() << call << " gives " << name_of(code)
                     << " where cudaDevAttrIpcEventSupport is " << supported;
     };
-    // The two opens and the close get bytes and a pointer that no export made.
+    // The two opens get bytes that no export made; the close gets a pointer
+    // that no open returned.
     check("cudaIpcOpenMemHandle",
           NOTED(cudaIpcOpenMemHandle(&opened, memory,
                                      cudaIpcMemLazyEnablePeerAccess)));
@@ -311,7 +312,7 @@ TEST(QuerySupport, GranularityIsUsable) {
 
     const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_NONE);
     CUmemGenericAllocationHandle memory;
-    // Every multiple works, not only powers of two.
+    // Every multiple works, not only a power of two.
     for (const size_t times : {1, 2, 3, 5}) {
       SCOPED_TRACE(std::to_string(times) + " times the minimum");
       EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, times * minimum, &wanted, 0));
@@ -425,7 +426,7 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
     int value = 0;
     const auto unknown = static_cast<cudaDeviceAttr>(100000);
     const cudaError_t code = NOTED(cudaDeviceGetAttribute(&value, unknown, 0));
-    // Before gives() clears it: the error is there, once.
+    // Before gives() clears the error: it is there exactly once.
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaErrorInvalidValue");
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaSuccess");
     EXPECT_TRUE(gives(code, "cudaDeviceGetAttribute", cudaErrorInvalidValue));
@@ -569,7 +570,7 @@ TEST(QuerySupport, OpenByNameIsTheCountedVersion) {
     CUipcMemHandle bytes;
     std::memcpy(&bytes, &handle, sizeof bytes);
 
-    // driver_entry() asks at a version of CUDA 13.
+    // driver_entry() requests the function at a version of CUDA 13.
     const auto open = reinterpret_cast<decltype(&cuIpcOpenMemHandle_v2)>(
         driver_entry("cuIpcOpenMemHandle"));
     ASSERT_NE(open, nullptr);
@@ -609,7 +610,7 @@ TEST(QuerySupport, TwoProcessesNeedDefaultComputeMode) {
     const bool mps = me.receive<int>("mps") != 0;
     me.observe("compute mode " + std::to_string(mode) +
                " (0 is default), MPS " + (mps ? "on" : "off"));
-    // Under MPS all clients share the server's one context in exclusive mode.
+    // In exclusive mode all clients of MPS share the one context of the server.
     if (mode == cudaComputeModeDefault ||
         (mps && mode == cudaComputeModeExclusiveProcess)) {
       EXPECT_TRUE(context_is_usable());
@@ -682,8 +683,8 @@ TEST(QuerySupport, MigInstancesShareWithinOneGpuInstance) {
   scenario.run(20s);
 }
 
-// The limit is set after CUDA has started, and cudaMalloc works under it: so a
-// refusal is the stream-ordered allocator's.
+// The limit is set after CUDA has started, and cudaMalloc works under it. So a
+// refusal comes from the stream-ordered allocator.
 TEST(QuerySupport, AddressSpaceLimitForbidsStreamOrderedAllocation) {
   covers("PLAT-15");
   needs(gpus(1), pools);
@@ -787,7 +788,7 @@ TEST(QuerySupport, ACallThatNeedsANewerDriverSaysSo) {
   scenario.role("caller", [](Role&) {
     ASSERT_EQ(driver_entry("cuGraphGetId"), nullptr)
         << "the driver is old and has the function";
-    // By name: the runtime of CUDA 13.0 lacks it.
+    // Looked up by name, because the runtime of CUDA 13.0 lacks it.
     const auto get_id = reinterpret_cast<decltype(&cudaGraphGetId)>(
         dlsym(RTLD_DEFAULT, "cudaGraphGetId"));
     ASSERT_NE(get_id, nullptr) << "not in this runtime";

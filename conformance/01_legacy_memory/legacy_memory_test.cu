@@ -93,7 +93,8 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
   scenario.run(20s);
 }
 
-// An exporter that sends one handle by a pipe, a file, memory and text.
+// An exporter that sends one handle through a pipe, through a file, through
+// memory and as text.
 static void sends_the_handle_by_every_channel(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
@@ -299,8 +300,9 @@ static void uses_the_pointer_in_every_way(Role& me) {
   me.signal("closed");
 }
 
-// Every way in which a local pointer can be used. Each way has its own value,
-// which the exporter then checks, also where it was copied to.
+// Every way in which a local pointer can be used. Each way has its own value.
+// The exporter then checks this value, also in the memory that it was copied
+// to.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);
@@ -406,7 +408,7 @@ TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
     cudaPointerAttributes attributes{};
     const cudaError_t code =
         NOTED(cudaPointerGetAttributes(&attributes, address));
-    // Only asked about, never used.
+    // The pointer is only queried, never used.
     me.observe("the exporter's address in the importer: " + name_of(code) +
                ", memory type " + std::to_string(attributes.type) +
                " (0 is unregistered)");
@@ -431,8 +433,8 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
     me.send("handle", buffer.legacy_handle());
 
     me.wait("opened");
-    // The handle travelled and was opened while work on this very buffer was
-    // still to come.
+    // The handle was sent and opened before the work on this same buffer had
+    // begun.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
     EXPECT_TRUE(passes(stream));

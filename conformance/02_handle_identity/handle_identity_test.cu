@@ -1,5 +1,5 @@
-// What a handle names: one whole allocation, and never a later one. Mirror of
-// samples/02_handle_identity.
+// What a handle names: one whole allocation, and never a later allocation.
+// Mirror of samples/02_handle_identity.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -42,7 +42,7 @@ std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   return std::move(others.back());
 }
 
-// The same of a pointer for which no answer is promised.
+// The same for a pointer for which no answer is promised.
 template <class T>
 std::string answer_for(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -71,8 +71,8 @@ Probes probes_of(size_t bytes) {
   return probes;
 }
 
-// Neither 0 nor the poison 0xEE. The upper half of a place counts, too: 4 GiB
-// further is another byte.
+// Neither 0 nor the poison 0xEE. The upper half of the address counts, too: a
+// place 4 GiB further has another byte.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
   return static_cast<unsigned char>(1 +
                                     pattern.at(place + (place >> 32)) % 200);
@@ -98,7 +98,7 @@ void write_by_kernel(void* data, size_t bytes, Pattern pattern) {
   CALL(cudaDeviceSynchronize());
 }
 
-// A kernel and a copy find these bytes.
+// A kernel and a copy both find these bytes.
 void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
   SCOPED_TRACE("an allocation of " + std::to_string(bytes) + " bytes");
   const Probes probes = probes_of(bytes);
@@ -224,8 +224,8 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
       second->fill(pattern("secret"));
       me.observe(std::to_string(bytes) + " bytes: the address " +
                  (second->data == address ? "came back" : "did not come back"));
-      // Exported, as if for another process: only exported memory can be opened
-      // at all.
+      // This allocation is exported, because only exported memory can be
+      // opened.
       second->legacy_handle();
       me.send("stale handle", stale);
       me.wait("tried");
@@ -362,7 +362,7 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
   using Handles = std::array<Handle, kSizes.size()>;
   Scenario scenario(Scenario::kShared);
 
-  // No DeviceBuffer: it would poison all of several GiB.
+  // Not a DeviceBuffer, which would poison several GiB.
   scenario.role("exporter", [](Role& me) {
     std::array<void*, kSizes.size()> memory;
     Handles handles;

@@ -19,8 +19,8 @@ constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
 constexpr int kManyOpens = 300;  // more than a byte counts
 
-// The exporter of a mapping that must keep working: after each write of the
-// importer it finds the values and writes new ones.
+// The exporter of a mapping that must keep working. After each write of the
+// importer it finds the importer's values and writes new ones.
 void answer(Role& me, const DeviceBuffer& buffer, int times) {
   for (int i = 0; i < times; ++i) {
     const std::string turn = std::to_string(i);
@@ -53,7 +53,7 @@ std::function<void(Role&)> answers(int turns) {
   };
 }
 
-// Neither API closes what no open returned.
+// Neither API closes a pointer that no open returned.
 void expect_no_close(const void* pointer) {
   EXPECT_CODE(cudaErrorInvalidValue,
               cudaIpcCloseMemHandle(const_cast<void*>(pointer)));
@@ -80,7 +80,8 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
     }
     EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
     EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
-    // Raised by one each time, or one of these would be refused.
+    // Each open raised the count by one; otherwise one of these closes would be
+    // refused.
     for (int i = 0; i < kManyOpens; ++i)
       EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
     me.signal("closed");
@@ -135,7 +136,8 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.run(20s);
 }
 
-// Only a kernel may try: cudaMemcpy would treat the address as the host's.
+// Only a kernel may try this: cudaMemcpy would treat the address as one of the
+// host.
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
@@ -184,7 +186,7 @@ TEST(ReferenceCount, ACloseTooManyIsRefused) {
           CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
       EXPECT_TRUE(context_is_usable());
     }
-    // The count has not gone below zero: one open is one open.
+    // The count has not gone below zero: one open needs one close.
     LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();

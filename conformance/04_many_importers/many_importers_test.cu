@@ -93,7 +93,7 @@ __global__ void check_each(const uint32_t* const* allocations, Pattern pattern,
       atomicAdd(&wrong[blockIdx.x], 1u);
 }
 
-// The pointers in memory that kernels read.
+// The array of pointers, in memory that kernels read.
 struct Table : DeviceBuffer {
   explicit Table(const std::vector<uint32_t*>& pointers)
       : DeviceBuffer(pointers.size() * sizeof(uint32_t*)) {
@@ -171,7 +171,7 @@ TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
   scenario.run(20s);
 }
 
-// Each is exporter and importer at once.
+// Each process is exporter and importer at once.
 TEST(ManyImporters, TwoProcessesLendToEachOther) {
   covers("LMEM-17");
   needs(gpus(1), legacy_memory);
@@ -316,7 +316,8 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    // One open and close by the role's own thread before that of another.
+    // One open and one close by the role's own thread, before another thread
+    // does the same.
     LegacyMapping(handle, kShared).close();
     void* opened = nullptr;
     EXPECT_SUCCESS(in_a_thread([&] {
@@ -378,8 +379,8 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // Nothing demands this export to work; if it works, it must lead to the
-      // original memory.
+      // No sentence says that this export works. If it works, it must lead to
+      // the original memory.
       void* opened = nullptr;
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));
@@ -397,7 +398,7 @@ TEST(ManyImporters, ExportingAnImport) {
 namespace {
 
 // A process that has the bytes tries to open them. The exporter has not started
-// it and does not know it.
+// this process and does not know it.
 void try_to_open(Role& me, const char* who) {
   const auto handle = me.receive<Handle>("handle");
   void* opened = nullptr;

@@ -19,16 +19,16 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-constexpr size_t kInside = 4096;  // an interior pointer is so far inside
+constexpr size_t kInside = 4096;  // the offset of an interior pointer
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr int kRandomHandles = 1000;
-constexpr int kDamagers = 4;  // a crash loses the rest of one share only
+constexpr int kDamagers = 4;  // a crash loses only the rest of one share
 
 enum Api { kRuntime, kDriver };
 constexpr Api kApis[] = {kRuntime, kDriver};
 constexpr const char* kOpen[] = {"cudaIpcOpenMemHandle", "cuIpcOpenMemHandle"};
 
-// The documented refusals of the two.
+// The documented refusals of the two functions.
 const std::vector<cudaError_t> kRuntimeRefusals = {
     cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
@@ -97,8 +97,8 @@ bool open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
   return opens;
 }
 
-// Notes which memory a damaged handle shows if it opens. Returns false if
-// reading it has cost the context.
+// Notes which memory a damaged handle shows if it opens. Returns false if the
+// read has destroyed the context.
 bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
   me.signal("examine " + inverted(at));
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
@@ -199,7 +199,7 @@ static const std::vector<cudaError_t> kNoEventHandle = {
     cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
     cudaErrorNotSupported};
 
-// Makes one call with what it needs and a null argument.
+// Makes one call with correct arguments except for one that is null.
 template <class Attempt>
 static void passes_null(Role& me, const char* call, Attempt attempt) {
   const DeviceBuffer own(kBytes);
@@ -441,14 +441,14 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     me.send("handle", handle);
     me.wait("closed");
   });
-  // The very same handle is good elsewhere.
+  // The same handle is good in another process.
   scenario.role("importer", borrows(pattern("exporter"), kBytes));
   scenario.run(20s);
 }
 
-// The documentation does not say whether a wrong byte is noticed: a handle is
-// no capability, and other processes are kept out only because they do not know
-// its bytes.
+// The documentation does not say whether a driver notices a wrong byte. A
+// handle is no capability: other processes are kept out only because they do
+// not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
@@ -474,7 +474,8 @@ TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
                 CALL(cudaFree(nullptr));
                 const auto good = me.receive<cudaIpcMemHandle_t>("handle");
                 const auto first = static_cast<size_t>(i) * kShare;
-                // In turns, so that the table has them in their order.
+                // The roles take turns, so that the table has the rows in their
+                // order.
                 if (i > 0) me.wait_for_end("importer " + std::to_string(i - 1));
                 std::vector<size_t> open;
                 for (size_t at = first; at < first + kShare; ++at)
@@ -574,7 +575,7 @@ static void makes_every_mistake(Role& me) {
   const auto by_driver = [&](const char* what, CUresult code) {
     SCOPED_TRACE(what);
     EXPECT_NE(code, CUDA_SUCCESS);
-    // The last error is of the runtime's calls.
+    // Only the runtime's calls set the last error.
     EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
   };

@@ -1,4 +1,4 @@
-// Which context may open a handle, and that runtime and driver API mean the
+// Which context may open a handle, and that runtime API and driver API use the
 // same handles. Mirror of samples/06_contexts_and_apis.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,8 @@ std::string pair_of(Api exported, Api opened) {
   return std::string(kNames[exported]) + " to " + kNames[opened];
 }
 
-// Opens a handle by one API; null and a failure if it does not open.
+// Opens a handle by one API. If it does not open, returns null and records a
+// failure.
 void* open_by(Api api, const cudaIpcMemHandle_t& handle) {
   void* pointer = nullptr;
   CUdeviceptr address = 0;
@@ -41,7 +42,7 @@ void close_by(Api api, void* pointer) {
     EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(address_of(pointer)));
 }
 
-// Is the pointer one of device memory?
+// Does the pointer point to device memory?
 bool is_known(const void* pointer) {
   cudaPointerAttributes attributes{};
   CALL(cudaPointerGetAttributes(&attributes, pointer));
@@ -190,7 +191,7 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   scenario.run(20s);
 }
 
-// Opens and closes of both APIs count as one.
+// Opens and closes of both APIs share one count.
 TEST(ContextsAndApis, BothApisCountTheSameOpens) {
   covers("LMEM-39");
   needs(gpus(1), legacy_memory);
@@ -251,8 +252,8 @@ static void exports_events_by_both_apis(Role& me) {
   CALL(cudaStreamDestroy(stream));
 }
 
-// For each pair the exporter holds back a copy into the shared buffer; the
-// importer's stream waits for the event that follows it, and must then find
+// For each pair the exporter holds back a copy into the shared buffer. The
+// importer's stream waits for the event after this copy, and must then find
 // what was copied.
 TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   covers("LEVT-25");

@@ -1,6 +1,6 @@
-// Exporter and importer on different GPUs: peer access that comes with the
-// open, GPUs that the importer does not see, counts for each device. Mirror of
-// samples/07_legacy_two_gpus.
+// Exporter and importer on different GPUs: the open enables peer access, also
+// to a GPU that is hidden from the importer, and each device has its own count.
+// Mirror of samples/07_legacy_two_gpus.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sched.h>
@@ -25,7 +25,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-constexpr size_t kLarge = 256 << 20;  // far more than anything else takes
+constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 constexpr int kRounds = 200;
@@ -63,8 +63,7 @@ void lends_both_ways(Role& me) {
 
 // The pointer queries return the kind and the place of the mapping.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
-  // First asks about memory of this process, to make sure that the answers
-  // differ.
+  // First queries memory of this process, to make sure that the answers differ.
   const DeviceBuffer own(kBytes);
   Sentinel<cudaPointerAttributes> of_own, of_mapping;
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_own.out(), own.data));
@@ -102,9 +101,8 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
              std::to_string(address - base) + " before the pointer");
 }
 
-// Takes the right to open the GPU's device file from this process, as a
-// container does that was not given the GPU. Returns why that is not possible,
-// or nothing.
+// Takes from this process the right to open the GPU's device file, like a
+// container without this GPU. Returns why this is not possible, or nothing.
 std::optional<std::string> lock_out(const std::string& pci_bus_id) {
   std::ifstream facts("/proc/driver/nvidia/gpus/" + pci_bus_id +
                       "/information");

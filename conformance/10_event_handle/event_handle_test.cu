@@ -20,7 +20,7 @@ constexpr int kLooks = 50;
 constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
 constexpr double kMaySpin = 0.5;   // of that time
 
-/// What the exporter lends: memory, and the event that says when to read it.
+/// What the exporter lends: memory, and the event that shows when to read it.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -28,11 +28,11 @@ struct Handles {
 
 void nothing(const SharedEvent&) {}
 
-/// An exporter that writes `written` and records after a latch, which it
-/// releases once the importer has said `ready`. A latch before the writing is
-/// released earlier: what is recorded ends with the last work, not before it.
-/// `looks_on` runs while the latch holds, `looks_back` once the work is done.
-/// All of it is in a stream of its own, or in the given one.
+/// An exporter that writes `written` and records after a latch. It releases the
+/// latch when the importer has said `ready`. Another latch, before the writing,
+/// is released earlier: the record must be done after the last work, not after
+/// the first. `looks_on` runs while the latch holds, `looks_back` when the work
+/// is done. All work is in a new stream, or in the given stream.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing,
@@ -70,7 +70,8 @@ std::function<void(Role&)> records_late(
   };
 }
 
-/// Round trips to the exporter, in which a call that returns early would show.
+/// Round trips to the exporter. They take time, so that a call that returns too
+/// early is noticed.
 void look_on(Role& me) {
   for (int i = 0; i < kLooks; ++i) {
     me.signal("look");
@@ -139,7 +140,7 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
 }
 
 // A memset, a copy and a kernel of the importer, queued in `stream` after a
-// wait. The memset sets the last word, which the exporter writes before it.
+// wait. The memset sets the last word, which the exporter has written before.
 static void works_after_a_wait(Role& me, const Pattern& written,
                                cudaStream_t stream,
                                bool destroys_early = false) {
@@ -326,7 +327,7 @@ static void waits_without_spinning(Role& me) {
   EXPECT_FALSE(waiter.returned()) << "before the work was done";
   latch.release();
   EXPECT_EQ(waiter.join(), cudaSuccess);
-  // A thread that is blocked uses next to nothing of the time it waits.
+  // A blocked thread uses almost no processor time while it waits.
   const double spun = static_cast<double>(waiter.cpu_us()) /
                       static_cast<double>(waiter.waited_us());
   me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
@@ -357,8 +358,8 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     me.signal("waiting");
     EXPECT_EQ(waiter.join(), cudaSuccess);
-    // "As an event created with cudaEventDisableTiming": blocking is the
-    // exporter's alone.
+    // "As an event created with cudaEventDisableTiming": only the exporter's
+    // own event blocks.
     me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
                " us of processor time in " +
                std::to_string(waiter.waited_us()) + " us");
@@ -429,8 +430,8 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.run(30s);
 }
 
-// Two events of one process, each with its own stream; the importer opens them
-// in another order than they were made.
+// Two events of one process, each with its own stream. The importer opens them
+// in a different order from that of their creation.
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);

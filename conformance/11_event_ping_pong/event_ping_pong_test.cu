@@ -1,4 +1,4 @@
-// Events in both directions, over and over, among many processes.
+// Events in both directions, many times, among many processes.
 // Mirror of samples/11_event_ping_pong.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,7 @@ constexpr int kImporters = 8;
 constexpr int kSiblings = 3;
 constexpr int kSiblingRounds = 20;
 // The hosts exchange a message for every record, so a round costs two process
-// switches of the GPU: all of them together stay under two seconds.
+// switches of the GPU. All rounds together take less than two seconds.
 constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;  // queued before the first of them runs
 constexpr int kBulkRounds = 200;
@@ -46,8 +46,8 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
-/// Sets the first word to `expected` + 1 if it is `expected`; otherwise the
-/// step came out of order, and the second word counts it.
+/// If the first word is `expected`, adds 1 to it. Otherwise the step came out
+/// of order, and the second word counts it.
 __global__ void count_on(volatile uint32_t* counter, uint32_t expected) {
   if (counter[0] != expected) counter[1] = counter[1] + 1;
   counter[0] = counter[0] + 1;
@@ -80,8 +80,8 @@ unsigned blocks() {
   return static_cast<unsigned>(multiprocessors) * 4;
 }
 
-/// Two hosts that tell each other "recorded": a byte a time, thousands of
-/// times, which would flood the timeline as steps of the scenario.
+/// Two hosts tell each other "recorded" thousands of times, one byte each time.
+/// As steps of the scenario these messages would flood the timeline.
 class Whistle {
  public:
   explicit Whistle(Descriptor end) : end_(std::move(end)) {
@@ -226,8 +226,9 @@ static void importer_keeps_the_record(Role& me) {
   me.signal("closed");
 }
 
-// A wait before the record waits for nothing; a wait keeps its record though
-// the event is recorded again, before the wait's turn and while it waits.
+// A wait before the record waits for nothing. A wait keeps its record although
+// the event is recorded again, before the stream reaches the wait and while it
+// waits.
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -366,8 +367,8 @@ static void exporter_plays_many_rounds(Role& me) {
   me.wait("closed");
 }
 
-// Both sides queue many rounds while the first of them is held, again and
-// again: no step can be in turn by luck.
+// Both sides queue many rounds while the first round is held, again and again,
+// so that no step is in order by luck.
 TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   covers("LEVT-14");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -408,7 +409,7 @@ static size_t bulk_bytes() {
          static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
 }
 
-// An exporter that writes many rounds, the first of them held.
+// An exporter that writes many rounds; the first round is held.
 static void exporter_writes_many_rounds(Role& me) {
   const DeviceBuffer buffer(bulk_bytes());
   const Stream stream;
@@ -527,7 +528,7 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
   scenario.run(60s);
 }
 
-// One of several roles; each records for the others and waits for them.
+// One of several roles. Each role records for the others and waits for them.
 static void waits_for_its_siblings(Role& me) {
   const int self = me.index();
   const auto of = [](const char* what, int whose, int round = 0) {

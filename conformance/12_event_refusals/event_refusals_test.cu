@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kBytes = 256 << 10;
 constexpr unsigned kInterprocess =
     cudaEventInterprocess | cudaEventDisableTiming;
-// Each may cost device memory and a page in /dev/shm, so there is a cap.
+// Each event may use device memory and a page in /dev/shm, so there is a limit.
 constexpr int kMostEvents = 4000;
 constexpr rlim_t kSpareDescriptors = 256;
 
@@ -37,7 +37,7 @@ void queue_copy(const Words& to, const Words& from, cudaStream_t stream) {
                        stream));
 }
 
-/// A refused call that returns an event leaves nothing that looks like one.
+/// A refused call must not leave anything that looks like an event.
 template <class Event>
 testing::AssertionResult no_event(const Sentinel<Event>& out) {
   if (!out.touched() || out.value == nullptr)
@@ -103,7 +103,7 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event) {
   const Stream stream, unordered;
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   queue_copy(copy, mapping, stream);
-  // If the first copy waited for nothing, it would be over when this one is.
+  // If the first copy did not wait, it would be complete when this copy is.
   queue_copy(early, mapping, unordered);
   EXPECT_TRUE(passes(unordered));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -122,7 +122,7 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(all), {}));
 }
 
-/// What a call answered, for a note.
+/// The result of a call, as text for a note.
 template <class Code>
 std::string answer(const char* call, Code code) {
   cudaGetLastError();
@@ -168,7 +168,7 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
       Sentinel<CUipcEventHandle> driver_handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
                   DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
-      // Nothing promises that a refused call does not write the handle.
+      // No sentence says that a refused call does not write the handle.
       if (handle.touched() || driver_handle.touched())
         me.observe("a refused export writes into the handle");
       EXPECT_SUCCESS(cudaEventRecord(event, nullptr));
@@ -237,7 +237,7 @@ TEST(EventRefusals, ElapsedTime) {
     Latch latch;
     latch.hold(stream);
     CALL(cudaEventRecord(end, stream));
-    // Each event is asked about by itself.
+    // Each event is queried separately.
     EXPECT_SUCCESS(cudaEventSynchronize(event));
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(end));
@@ -327,7 +327,7 @@ TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {
 }
 
 // A driver may crash here: the report shows roles that end early, and the
-// watcher lets the exporter go on.
+// watcher lets the exporter continue.
 TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   covers("LEVT-18");
   needs(gpus(2), legacy_memory, legacy_events, peer_access);
@@ -352,8 +352,8 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
   ADD_FAILURE() << "the importer died of cudaStreamWaitEvent";
 }
 
-// Keep the exported event until every importer has destroyed its own: what this
-// test observes is no promise.
+// What this test observes is not promised: a program must keep the exported
+// event until every importer has destroyed its own.
 TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   covers("LEVT-21");
   needs(gpus(1), legacy_events);
@@ -435,7 +435,7 @@ TEST(EventRefusals, LaunchAttributes) {
     const auto judge = [&](cudaLaunchAttributeID id, uint32_t value) {
       EXPECT_SUCCESS(launch(id, plain, value));
       holds(value);
-      // No code is documented; every refusal that runs nothing passes.
+      // No code is documented. Every refusal passes if no work runs.
       const cudaError_t code = NOTED(launch(id, event, value + 1));
       cudaGetLastError();
       EXPECT_NE(code, cudaSuccess) << "attribute " << id;
@@ -568,7 +568,7 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event, plain(cudaEventDisableTiming);
     Sentinel<cudaIpcEventHandle_t> none, handle;
-    // An error that nobody has asked for does not hide a later one.
+    // An error that nobody has read does not hide a later error.
     EXPECT_NE(NOTED(cudaSetDevice(-1)), cudaSuccess);
     EXPECT_TRUE(is_told_once("cudaIpcGetEventHandle of a plain event",
                              NOTED(cudaIpcGetEventHandle(none.out(), plain))));

@@ -1,6 +1,5 @@
-// Words in shared memory that GPU work of one process writes and GPU work of
-// another one waits for.
-// Mirror of samples/13_device_flags.
+// Words in shared memory: GPU work of one process writes them, and GPU work of
+// another process waits for them. Mirror of samples/13_device_flags.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda/atomic>
@@ -85,7 +84,7 @@ const Way kByStream = {
     }};
 const Way kByKernels = {queue_await, queue_publish};
 
-// Loading a kernel may wait for one that waits.
+// Loading a kernel may wait for a kernel that waits.
 void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
   queue_publish(word, 0, nullptr);
   queue_await(word, 0, nullptr);
@@ -231,7 +230,8 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(waits));
       EXPECT_SUCCESS(write(word, one.lets_pass, writes));
       EXPECT_TRUE(passes(waits));
-      // Each condition is true for its own value, so no stream is left waiting.
+      // Each condition is true for its own value, so no stream waits at the
+      // end.
       EXPECT_SUCCESS(write(word, one.value, writes));
       ASSERT_TRUE(passes(waits));
     }
@@ -304,8 +304,8 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Words word(memory, kWordBytes);
     clear(word);
     const Stream stream;
-    // The condition is true and the value is the present one. So nothing hangs
-    // and nothing changes if the call is not refused.
+    // The condition is already true, and the written value is the present
+    // value. So nothing hangs and nothing changes if the call is not refused.
     EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
                                                CU_STREAM_WAIT_VALUE_EQ),
                    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);

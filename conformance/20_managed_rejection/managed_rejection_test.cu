@@ -1,5 +1,5 @@
-// Memory that a legacy handle must not carry, and what its attributes say.
-// Mirror of samples/20_managed_rejection.
+// Memory that must not be shared by a legacy handle, and what its attributes
+// say. Mirror of samples/20_managed_rejection.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -63,7 +63,7 @@ void expect_no_handle(Role& me, const std::string& kind, void* pointer,
   EXPECT_TRUE(context_is_usable());
 }
 
-// The attribute says the same as the refusal.
+// The attribute agrees with the refusal.
 void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
   EXPECT_EQ(attributes_of(pointer).legacy, 0u) << kind;
   expect_no_handle(me, kind, pointer);
@@ -72,7 +72,7 @@ void expect_not_legacy(Role& me, const std::string& kind, void* pointer) {
 constexpr std::initializer_list<cudaError_t> kManagedRefusals = {
     cudaErrorInvalidValue, cudaErrorNotSupported};
 
-// Memory of both sides: each finds what the other wrote.
+// Memory that both sides use: each finds what the other wrote.
 void expect_usable_on_both_sides(const Words& words) {
   host_writes(words, pattern("host"));
   EXPECT_TRUE(kernel_reads(words, pattern("host")));
@@ -91,7 +91,7 @@ int numa_node() { return std::max(attribute(cudaDevAttrHostNumaId), 0); }
 
 constexpr cudaMemLocation kHost = {cudaMemLocationTypeHost, 0};
 
-// An allocation that its stream has come to.
+// An allocation that its stream has already made.
 AsyncBuffer allocated_from(const Pool& pool) {
   AsyncBuffer buffer(pool, kBytes);
   CALL(cudaStreamSynchronize(nullptr));
@@ -393,7 +393,7 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
   scenario.run(20s);
 }
 
-// In the places that exist the same is possible.
+// The same is possible in the places that exist.
 TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), pools);

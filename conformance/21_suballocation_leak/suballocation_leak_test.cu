@@ -17,12 +17,11 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBlock = 2 << 20;  // of which the documentation speaks
+constexpr size_t kBlock = 2 << 20;  // the size that the documentation mentions
 constexpr size_t kSmall = 1 << 10;
 constexpr uint32_t kPoison = 0xEEEEEEEE;
 
-// Secrets and forgeries are one word again and again, so that a search needs
-// no offset.
+// Secrets and forgeries repeat one word, so that a search needs no offset.
 uint32_t secret() { return pattern("secret").key; }
 uint32_t forgery() { return pattern("forgery").key; }
 
@@ -39,10 +38,10 @@ __global__ void replace_words(uint32_t* data, size_t count, uint32_t from,
   }
 }
 
-// Replaces words with a kernel. A copy would not work: CUDA treats an address
-// that it does not know as one of the host. Returns how many, or nothing if the
-// GPU stopped the kernel; then this process has lost its context, and only its
-// end closes what it opened.
+// Replaces words with a kernel and returns how many. A copy would not work:
+// CUDA treats an address that it does not know as one of the host. If the GPU
+// stopped the kernel, returns nothing. Then this process has lost its context,
+// and only its end closes what it opened.
 std::optional<size_t> replace(const void* at, size_t bytes, uint32_t from,
                               uint32_t to) {
   unsigned long long count = 0;
@@ -83,8 +82,9 @@ const char* at_distance(const Words& from, int64_t bytes) {
   return reinterpret_cast<const char*>(from.data) + bytes;
 }
 
-// Where a search of the neighbour begins, and its direction. A search ends when
-// its kernel faults, so four searches together find every part that is mapped.
+// Where a search for the neighbour begins, and its direction. A search ends
+// when its kernel faults, so only four searches together find every part that
+// is mapped.
 struct Search {
   const char* name;
   bool before, from_far;
@@ -208,7 +208,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
     me.wait_for_end("importer");
-    // Both sides report the same, even if the importer could do more.
+    // Both sides report the same range, even if the importer could access more.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
@@ -348,7 +348,8 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
     me.wait("closed", 2);
   });
 
-  // One importer closes the first that it opened, the other the second.
+  // One importer closes the mapping that it opened first, the other importer
+  // closes the second.
   scenario.roles("importer", 2, [](Role& me) {
     const char* closed = me.index() == 0 ? "a" : "b";
     const char* kept = me.index() == 0 ? "b" : "a";

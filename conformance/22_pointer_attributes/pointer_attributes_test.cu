@@ -1,4 +1,4 @@
-// The attributes of a pointer say about sharing exactly what the export does.
+// The attributes of a pointer say exactly what the export then does.
 // Mirror of samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -25,7 +25,7 @@ unsigned long long allowed_types(const void* pointer) {
       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer);
 }
 
-// The attribute says the same of a pointer as the export itself.
+// For a pointer, the attribute and the export itself agree.
 void expect_attribute_is_true(const char* kind, void* memory) {
   const auto capable = pointer_attribute<unsigned>(
       CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory);

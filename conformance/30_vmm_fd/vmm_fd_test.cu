@@ -249,8 +249,8 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   scenario.run(20s);
 }
 
-// A process that never closes runs out of descriptors; closing one is enough to
-// go on.
+// A process that never closes runs out of descriptors. It can continue after it
+// has closed one.
 TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   covers("VMM-08");
   needs(gpus(1), vmm_fd);
@@ -315,7 +315,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
     me.signal("done");
   });
 
-  // The programming guide shows &fd, so the test notes what that does.
+  // The programming guide shows &fd, so the test observes what this does.
   scenario
       .role("importer by address",
             [](Role& me) {
@@ -420,8 +420,8 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 
 // --- how it travels ---------------------------------------------------------
 
-// All other tests of this file use SCM_RIGHTS. This one compares it with
-// pidfd_getfd, by which a process fetches a descriptor.
+// All other tests of this file use SCM_RIGHTS. This test compares it with
+// pidfd_getfd, with which a process fetches a descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);

@@ -1,5 +1,5 @@
-// Mapping is one thing, access another, and each process sets its own.
-// Mirror of samples/31_vmm_access.
+// A mapping and its access are two things, and each process sets its own
+// access. Mirror of samples/31_vmm_access.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -30,8 +30,8 @@ __global__ void load(const volatile uint32_t* data) { loaded = data[0]; }
 
 __global__ void store(volatile uint32_t* data) { data[0] = kLanded; }
 
-// Writes through one address and reads through another one of the same memory,
-// with the fence that PTX has for it.
+// Writes through one address and reads the same memory through another address,
+// with the fence that PTX has for this.
 __global__ void write_and_read_alias(volatile uint32_t* to,
                                      const volatile uint32_t* from) {
   to[0] = kLanded;
@@ -67,7 +67,7 @@ void allow(CUdeviceptr address, size_t bytes,
   CALL(set_access(address, bytes, access_for(0, flags)));
 }
 
-// Access for reading only. A driver may say that it does not support that; then
+// Access for reading only. A driver may say that it does not support this; then
 // there is nothing to judge.
 bool may_only_read(Role& me, CUdeviceptr address, size_t bytes) {
   const CUresult code = set_access(address, bytes, access_for(0, kRead));
@@ -183,7 +183,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     beside.fill(pattern("beside"));
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
 
-    // So has another mapping of the same memory.
+    // Another mapping of the same memory has its own access, too.
     const Mapped alias(chunk, bytes);
     EXPECT_EQ(access_at(alias.address()), kNone);
     EXPECT_SUCCESS(set_access(mapped.address(), bytes, access_for(0)));
@@ -194,7 +194,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_EQ(access_at(range.at(bytes)), kNone) << "the same reservation";
     for (const size_t at : {size_t{0}, bytes}) range.unmap(at, bytes);
 
-    // And what was given can be taken away, from each by itself.
+    // And access can be removed from each mapping separately.
     EXPECT_SUCCESS(set_access(mapped.address(), bytes,
                               access_for(0, CU_MEM_ACCESS_FLAGS_PROT_NONE)));
     EXPECT_EQ(access_at(mapped.address()), kNone);
@@ -336,7 +336,8 @@ TEST(VmmAccess, ARangeWithAHoleGetsNoAccess) {
     range.unmap(0, bytes);
     range.unmap(2 * bytes, bytes);
 
-    // "All allocations" of the range: half of one is not described.
+    // "All allocations" of the range: the documentation does not describe half
+    // of an allocation.
     const Chunk wide =
         Chunk::create(2 * bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
     const Mapped mapped(wide, 2 * bytes);
@@ -409,7 +410,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
     me.observe("the first half alone: " + name_of(half));
     if (half == CUDA_SUCCESS) range.unmap(0, bytes);
 
-    // Beyond the end of the memory in any case.
+    // This is beyond the end of the memory in every case.
     EXPECT_REFUSED(
         DRIVER(cuMemMap)(range.at(0), 2 * bytes, bytes, chunk.handle(), 0),
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
@@ -457,7 +458,8 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
     EXPECT_TRUE(copy_reads(mapping, pattern("whole")));
     EXPECT_TRUE(context_is_usable());
 
-    // Two neighbours with one call: not described.
+    // The documentation does not describe one call for two mappings side by
+    // side.
     const Chunk chunk = Chunk::create(bytes, wanted);
     const Reservation range(2 * bytes);
     range.map(0, bytes, chunk);
@@ -519,7 +521,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     range.unmap(0, bytes);
     range.unmap(bytes, bytes);
 
-    // A reservation in which nothing is left is still reserved.
+    // A reservation in which nothing is mapped any more is still reserved.
     const Reservation whole(bytes);
     whole.map(0, bytes, one);
     EXPECT_SUCCESS(DRIVER(cuMemUnmap)(whole.at(0), bytes));
@@ -652,7 +654,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
       EXPECT_TRUE(kernel_reads(words, pattern(name_of_chunk(k))));
       EXPECT_TRUE(copy_reads(words, pattern(name_of_chunk(k))));
     }
-    // One memset and one kernel over all.
+    // One memset and one kernel for the whole range.
     const Words whole = words_at(range.at(0), range.bytes());
     whole.poison();
     for (int k = 0; k < kChunks; ++k) {
@@ -745,7 +747,7 @@ TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
     EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
     EXPECT_EQ(found.location.id, 0);
-    // A handle of this process has what it was created with.
+    // A handle of this process has the properties with which it was created.
     for (const auto types :
          {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_NONE}) {
       const CUmemAllocationProp own =
@@ -825,7 +827,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(context_is_usable());
 
-    // It is a separate reference, which stays after the import's is released.
+    // It is a separate reference. It stays after that of the import has been
+    // released.
     range.unmap(2 * bytes, bytes);
     range.unmap(0, bytes);
     chunk.release();
@@ -862,7 +865,7 @@ static void creates_memory_with_flags(Role& me) {
   mapping.fill(pattern("exporter"));
   me.send_descriptor("descriptor", chunk.descriptor().get());
 
-  // Compression is a hint: the test asks whether the memory got it.
+  // Compression is a hint: the test queries whether the memory is compressed.
   const int compresses =
       attribute(CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED);
   CUmemAllocationProp compressible = chunk_of(0);

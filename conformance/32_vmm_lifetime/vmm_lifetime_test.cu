@@ -2,8 +2,8 @@
 // a descriptor of it, even if other processes have died. Mirror of
 // samples/32_vmm_lifetime.
 //
-// IPCLAB_ROUNDS is how often ManyRoundsLeaveNothingBehind shares a chunk: 500
-// without it, 10000 for a thorough look.
+// IPCLAB_ROUNDS is how often ManyRoundsLeaveNothingBehind shares a chunk: the
+// default is 500; use 10000 for a thorough test.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -96,7 +96,8 @@ Descriptor take_out_of(const Descriptor& socket) {
   return Descriptor(descriptor);
 }
 
-// An exporter that gives up all it has as soon as `send` has sent it.
+// An exporter that gives up all its references as soon as `send` has sent the
+// memory.
 std::function<void(Role&)> gives_up_after(
     std::function<void(Role&, const Descriptor&)> send) {
   return [send = std::move(send)](Role& me) {
@@ -249,7 +250,7 @@ TEST(VmmLifetime, ADescriptorOfAnyProcessKeepsTheMemory) {
   covers("VMM-29");
   needs(gpus(1), vmm_fd, alone);
   Scenario scenario;
-  // The referee holds the descriptor, and knows nothing of CUDA.
+  // The referee, which does not use CUDA, holds the descriptor.
   scenario.role("exporter",
                 gives_up_after([](Role& me, const Descriptor& descriptor) {
                   me.send_descriptor("descriptor", descriptor.get());
@@ -286,7 +287,7 @@ static constexpr const char* kHeld[] = {
     "the importer's handle",     "the importer's mapping"};
 static constexpr char kLast[] = "the importer's retained handle";
 
-// A third process that asks for free memory after each step.
+// A third process that queries the free memory after each step.
 static void watches_free_memory(Role& me) {
   CALL(cudaFree(nullptr));
   me.signal("watching");
@@ -391,7 +392,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
   scenario.run(30s + rounds() * 20ms);
 }
 
-// What cannot be sent: the value of the handle itself.
+// The value of the handle itself cannot be sent.
 TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
   covers("VMM-38");
   needs(gpus(1), vmm_fd);
@@ -415,7 +416,8 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
                   me.receive<CUmemGenericAllocationHandle>("value");
               const size_t bytes = granule();
               const Reservation range(bytes);
-              me.signal("tried to use it");  // said before: it may not return
+              me.signal("tried to use it");  // said before, because the call
+                                             // may not return
               const CUresult code =
                   NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, value, 0));
               me.observe("cuMemMap of another process's handle value: " +

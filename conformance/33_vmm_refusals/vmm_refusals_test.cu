@@ -40,7 +40,7 @@ const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
 // A descriptor and its kind.
 struct Candidate {
   std::string what;
-  Descriptor owned;  // or none, for numbers that nobody owns
+  Descriptor owned;  // or none, for numbers that are not open
   int number;
 
   Candidate(std::string name, int number)
@@ -51,7 +51,8 @@ struct Candidate {
         number(owned.get()) {}
 };
 
-// Descriptors of everything but an allocation, as far as this machine has it.
+// Descriptors of everything except an allocation, as far as this machine has
+// them.
 std::vector<Candidate> foreign_descriptors() {
   std::vector<Candidate> found;
   const auto add = [&](const char* what, int number) {
@@ -167,7 +168,7 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
       note_touched(me, descriptor, "cuMemExportToShareableHandle");
     }
     EXPECT_TRUE(context_is_usable());
-    // The range is as free, and the chunk as good, as before.
+    // The range is still free, and the chunk still works.
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("flags 0"));
     range.map(0, bytes, chunk);
@@ -278,7 +279,7 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
             << candidate.what;
       }
     };
-    attempt();  // whatever the driver opens once, it has opened now
+    attempt();  // what the driver opens only once is open now
     const size_t before = open_descriptors().size();
     attempt();
     EXPECT_EQ(open_descriptors().size(), before) << "descriptors";
@@ -291,8 +292,8 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   scenario.run(20s);
 }
 
-// An importer has two roles, so that a crash in one direction leaves the other
-// to be seen.
+// Each direction has its own importer role, so that a crash in one does not
+// hide the other.
 TEST(VmmRefusals, PoolsAndAllocationsAreNotTakenForEachOther) {
   covers("VMM-12");
   needs(gpus(1), vmm_fd, pool_fd);

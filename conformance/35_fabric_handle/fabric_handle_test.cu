@@ -1,5 +1,6 @@
-// Memory and logical endpoints that 64 bytes of plain data name, who may use
-// these bytes, and copies to endpoints. Mirror of samples/35_fabric_handle.
+// Memory and logical endpoints that are named by 64 bytes of plain data; who
+// may use these bytes; and copies to endpoints. Mirror of
+// samples/35_fabric_handle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <glob.h>
@@ -108,7 +109,7 @@ CUresult import_from(CUmemFabricHandle handle,
       DRIVER(cuMemImportFromShareableHandle)(imported, &handle, kFabric));
 }
 
-// Memory that can be bound to an endpoint that can be exported.
+// Memory that can be bound to an exportable endpoint.
 Chunk fabric_chunk(size_t bytes, int device = 0) {
   return Chunk::create(bytes, chunk_of(device, kFabric));
 }
@@ -275,7 +276,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
     me.send("has pool", pool != nullptr);
     lends_by_fabric()(me);
   });
-  // On a GPU: if all users may open a channel, no import has to be refused.
+  // On a GPU, no import has to be refused if all users may open a channel.
   scenario
       .role("importer without rights",
             [](Role& me) {
@@ -521,7 +522,7 @@ TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
     at_first.poison();
     at_large.poison();
     const Words half = words_at(at_large.address() + bytes, bytes);
-    // The second half of the large one comes before the first one.
+    // The second half of the large binding is bound before the first half.
     const Endpoint endpoint(unicast_on(0, 2 * bytes));
     EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindMem)(
         endpoint.id(), 0, 0, large.handle(), bytes, bytes, 0));
@@ -692,7 +693,8 @@ TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
     expect_kept("a size between two units", 0, unit + half);
     EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, 2 * unit, pattern("old")));
 
-    // Both bindings at once; then other memory has their place.
+    // First both bindings are there at once; then other memory takes their
+    // place.
     EXPECT_SUCCESS(
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 3 * unit));
     endpoint.bind(0, fresh, 2 * unit);
@@ -763,7 +765,7 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
 
   scenario.role("importer", [](Role& me) {
     const size_t bytes = endpoint_granule();
-    const EndpointIds others(3);  // so that its number is another one
+    const EndpointIds others(3);  // so that its number differs
     const auto handle = me.receive<CUlogicalEndpointFabricHandle>("handle");
     Endpoint endpoint(handle);
     EXPECT_TRUE(
@@ -1161,8 +1163,8 @@ TEST(FabricCopy, NotSupportedWithoutEndpoints) {
 
 // --- cliques ----------------------------------------------------------------
 
-// The cliques of a device; none, with the reason in the record, if it is in no
-// fabric.
+// The cliques of a device. If the device is in no fabric, returns none and
+// records the reason.
 std::vector<CUcliqueInfo> cliques_of(Role& me, int device) {
   CALL(cudaFree(nullptr));
   Sentinel<size_t> count;
@@ -1191,7 +1193,8 @@ TEST(FabricHandle, CliquesAreCountedAndListed) {
     const std::vector<CUcliqueInfo> all = cliques_of(me, 0);
     constexpr unsigned kUntouched = 0x5a5a5a5a;
     const CUcliqueInfo untouched{static_cast<CUcliqueType>(-1), kUntouched};
-    // Room for one too few, and for one too many.
+    // A buffer that is too small by one entry, and one that is too large by
+    // one.
     for (size_t room = all.empty() ? 0 : all.size() - 1; room <= all.size() + 1;
          ++room) {
       SCOPED_TRACE(room);

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
-constexpr size_t kLarge = 512 << 20;  // far more than anything else takes
+constexpr size_t kLarge = 512 << 20;  // far more than anything else uses
 
 template <class T>
 T judged_attribute(const Words& words, CUpointer_attribute which) {
@@ -111,7 +111,7 @@ static void uses_memory_in_a_second_stream(Role&) {
   CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
   CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
   CALL(cudaEventRecord(earlier, first));
-  CALL(cudaStreamWaitEvent(second, earlier));  // orders nothing of the below
+  CALL(cudaStreamWaitEvent(second, earlier));  // orders none of the following
   WrongWords wrong;
   const auto lend = [&](int round) {
     const Pattern expected = pattern("round " + std::to_string(round));
@@ -134,8 +134,8 @@ static void uses_memory_in_a_second_stream(Role&) {
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
-  // By a synchronise or a query of the host, without an event. The work goes on
-  // only while the host waits for it.
+  // Ordered by a synchronise or a query of the host, without an event. The work
+  // continues only while the host waits for it.
   for (const bool whole_device : {false, true}) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
     AsyncBuffer seen(kBytes, first);
@@ -234,7 +234,7 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
   scenario.run(30s);
 }
 
-// Only asked about, never used: a kernel could fault.
+// The pointer is only queried, never used: a kernel could fault.
 TEST(StreamOrdered, AttributesOfFreedMemory) {
   covers("SOMA-06");
   needs(gpus(1), pools);
@@ -320,8 +320,7 @@ static void copies_with_each_device_current(Role& me) {
     CALL(cudaStreamSynchronize(on_1));
   };
 
-  // In the order of its stream, which is held: after a fill and before a
-  // copy.
+  // In the order of its stream, which is held: after a fill and before a copy.
   constexpr size_t kHalf = kBytes / 2;
   const Stream beside;
   const AsyncBuffer later(kBytes, on_1);

@@ -1,5 +1,5 @@
-// Which pool memory comes from, what a pool may be made of, and which GPUs
-// may use it. Mirror of samples/41_pools.
+// From which pool memory comes, which properties a pool may have, and which
+// GPUs may use it. Mirror of samples/41_pools.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -45,7 +45,8 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
 
-// An attribute of a pool; -1 and a failure if the driver does not give it.
+// An attribute of a pool. If the driver does not return it, returns -1 and
+// records a failure.
 template <typename Value>
 int64_t told(cudaMemPool_t pool, int which) {
   Value value{};
@@ -152,8 +153,8 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
 
-    // It may be current on its own device, and the other device has its own
-    // pool.
+    // The pool may be current on its own device, and the other device keeps its
+    // own pool.
     EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
     EXPECT_EQ(current_pool(1), on_1);
     EXPECT_EQ(current_pool(0), default_pool(0));
@@ -321,7 +322,7 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// The refusal may come late: with the first allocation.
+// The refusal may come later, at the first allocation.
 TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
   covers("SOMA-15");
   needs(gpus(1), pools);
@@ -358,7 +359,7 @@ TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
   scenario.run(20s);
 }
 
-// Asks for the pool of each place and kind of memory.
+// Queries the pool of each place and kind of memory.
 static void asks_for_pools_by_place(Role& me) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;
   constexpr auto kManaged = cudaMemAllocationTypeManaged;

@@ -12,7 +12,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
-constexpr size_t kBytes = 4 * kMiB;    // what is looked at word by word
+constexpr size_t kBytes = 4 * kMiB;    // the part that is checked word by word
 constexpr size_t kLarge = 512 * kMiB;  // far more than anything else takes
 constexpr size_t kBlock = 64 * kMiB;
 constexpr int kBlocks = 8;
@@ -21,7 +21,8 @@ uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
 }
 
-// The numbers that hold for every pool at every time.
+// Checks relations between the numbers that are true for every pool at every
+// time.
 void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(reserved(pool), used(pool));
   EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh), reserved(pool));
@@ -32,7 +33,7 @@ void allocate_and_free(cudaMemPool_t pool, size_t bytes, cudaStream_t stream) {
   AsyncBuffer(pool, bytes, stream).free_async(stream);
 }
 
-// A pool that keeps what it has, with `kBlocks` blocks reserved and none used.
+// A pool that keeps its memory, with `kBlocks` blocks reserved and none in use.
 void fill_and_empty(cudaMemPool_t pool) {
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
   std::vector<AsyncBuffer> blocks;
@@ -265,7 +266,7 @@ TEST(Footprint, EachPoolIsByItself) {
                                      static_cast<cudaMemPool_t>(second)})
       fill_and_empty(pool);
     const uint64_t kept = reserved(first);
-    // Each call has been made of another pool before.
+    // Each call was made on another pool before.
     EXPECT_SUCCESS(cudaMemPoolTrimTo(first, 2 * kept));
     const uint64_t still_kept = reserved(first);
     EXPECT_GE(still_kept, kept) << "trimmed although it may keep all";

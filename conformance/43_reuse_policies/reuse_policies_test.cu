@@ -1,4 +1,4 @@
-// When memory that was freed in stream order may be lent again.
+// When memory that was freed in stream order may be reused.
 // Mirror of samples/43_reuse_policies.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,8 @@ constexpr cudaMemPoolAttr kPolicies[] = {
     cudaMemPoolReuseFollowEventDependencies, cudaMemPoolReuseAllowOpportunistic,
     cudaMemPoolReuseAllowInternalDependencies};
 
-// Leaves on the policies of this list, and keeps the memory at a synchronise.
+// Switches off all policies that are not in this list, and makes the pool keep
+// its memory at a synchronise.
 void allow_only(cudaMemPool_t pool, std::vector<cudaMemPoolAttr> allowed) {
   for (const cudaMemPoolAttr policy : kPolicies) {
     bool on = false;
@@ -32,8 +33,8 @@ void allow_only(cudaMemPool_t pool, std::vector<cudaMemPoolAttr> allowed) {
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
 }
 
-// Is the stream idle within that time? Looks only: a wait of the host would
-// change what may be reused.
+// Is the stream idle within that time? Only queries: a wait of the host would
+// change which memory may be reused.
 bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
@@ -83,8 +84,8 @@ class Handover {
   }
   bool reused() const { return reused_; }
 
-  // Lets the first stream go on and checks the values of both owners. A second
-  // stream that waits for nothing comes first.
+  // Lets the first stream continue and checks the values of both owners. A
+  // second stream that waits for nothing comes first.
   void expect_no_overlap() {
     waited_ = !is_idle(second_, 300ms);
     latch_.release();
@@ -172,7 +173,7 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
     Latch latch;
     latch.hold(stream);
     for (int round = 1; round <= 20; ++round) use(round);
-    // More rounds of a pool that grows would end in a lack of memory.
+    // If the pool grows, more rounds would use up the memory.
     ASSERT_LT(reserved(pool), once + kBlock) << "while the stream was held";
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
@@ -272,7 +273,7 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
 }
 
 // Random streams, sizes, owners and orders; one stream is held at first, so
-// that its frees are pending while others ask for memory.
+// that its frees are pending while others allocate.
 TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   covers("SOMA-26");
   needs(gpus(1), pools);
@@ -295,7 +296,7 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
       size_t stream;
     };
     std::deque<Owned> live;
-    // The last owner looks and frees, in whichever stream.
+    // The last owner checks and frees, in any stream.
     const auto leave = [&] {
       Owned owned = std::move(live.front());
       live.pop_front();

@@ -53,7 +53,7 @@ PointerData by_file(Role& me) {
   return data;
 }
 
-// A copy at another address, of a copy.
+// A copy of a copy, at another address.
 PointerData by_copies(Role& me) {
   const std::vector<PointerData> copies(16, me.receive<PointerData>("pointer"));
   return copies.back();
@@ -103,7 +103,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   scenario.run(20s);
 }
 
-// The driver API says the same in sentences of its own.
+// The driver API documents the same in its own sentences.
 TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -163,7 +163,8 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   scenario.run(20s);
 }
 
-// A process with two pools, each with its own descriptor, pointers and end.
+// A process with two pools. Each pool has its own descriptor and pointers, and
+// is destroyed separately.
 TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -414,7 +415,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   covers("POOL-10");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  // The second time the exporter's addresses come back.
+  // The second time, the exporter gets the same addresses again.
   constexpr int kTimes = 2;
   const auto block = [](int time, int i) {
     return pattern("block " + std::to_string(time * kBlocks + i));
@@ -546,9 +547,10 @@ static void imports_a_thousand_allocations(Role& me) {
   me.wait("freed event destroyed");
 }
 
-// The whole protocol, again and again: allocate, write, record, export; wait,
-// copy, free, record; wait, free. No host ever waits for a stream of the other,
-// and many rounds are queued before the first of them may run.
+// The whole protocol, repeated: the exporter allocates, writes, records and
+// exports; the importer waits, copies, frees and records; the exporter waits
+// and frees. No host waits for a stream of the other process, and many rounds
+// are queued before the first round may run.
 TEST(PoolIpc, EventsCarryAThousandAllocations) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);

@@ -42,7 +42,7 @@ const std::vector<cudaError_t> kPointerRefusals = {cudaErrorInvalidValue,
                                                    cudaErrorInitializationError,
                                                    cudaErrorMemoryAllocation};
 
-// A pool that must not be exported so.
+// A pool that must not be exported in this way.
 void expect_no_export(Role& me, cudaMemPool_t pool,
                       cudaMemAllocationHandleType type, unsigned flags = 0) {
   AnyHandle handle;
@@ -69,7 +69,7 @@ void expect_no_pointer(Role& me, void* pointer) {
   note_touched(me, same, "cuMemPoolExportPointer");
 }
 
-// The outcome alone, for a table.
+// Returns only the outcome, for a table.
 Outcome export_pointer(void* pointer) {
   PointerData data;
   return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)), kRefusals);
@@ -308,7 +308,8 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
       expect_no_pointer(me, pointer);
       me.tabulate(kTable, what, export_pointer(pointer));
     }
-    // Whether an interior or a freed pointer counts is not documented.
+    // The documentation does not say whether an interior or a freed pointer is
+    // refused.
     me.tabulate(kTable, "an interior pointer",
                 export_pointer(buffer.data + kInside / sizeof(uint32_t)));
     me.tabulate(kTable, "a freed pointer", export_pointer(gone));
@@ -563,7 +564,8 @@ TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {
     Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     expect_no_export(me, pool, kFd);
-    // Whether its pointers may be passed on is not documented.
+    // The documentation does not say whether its pointers may be exported
+    // again.
     me.tabulate("cudaMemPoolExportPointer", "an imported pointer",
                 export_pointer(buffer.data));
     EXPECT_TRUE(context_is_usable());

@@ -1,5 +1,5 @@
-// How a shared pool differs from a plain one, and what both do: trimming,
-// thresholds, policies, sizes, destruction. Mirror of
+// How a shared pool differs from a pool that is not shared, and what both do:
+// trimming, thresholds, policies, sizes, destruction. Mirror of
 // samples/53_export_pool_limits.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -42,7 +42,7 @@ void leave_unused(cudaMemPool_t pool) {
   CALL(cudaDeviceSynchronize());
 }
 
-// A call on an imported pool may say that it makes no sense there.
+// A call on an imported pool may return that it makes no sense there.
 testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
                                                 cudaError_t code) {
   cudaGetLastError();
@@ -249,7 +249,7 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
                       cudaErrorMemoryAllocation));
     const size_t had = pieces.size() * kPiece;
     me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
-    // How it is rounded is not documented.
+    // The documentation does not say how the limit is rounded.
     ASSERT_GE(had, kMaxSize / 2);
     EXPECT_LT(had, 2 * kMaxSize);
 
@@ -293,7 +293,7 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
     latch.hold(stream);
     other.free_async(stream);
     EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
-    // It did not wait for the free, which is still to come.
+    // The call did not wait for the free, which has not happened yet.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
     EXPECT_TRUE(passes(stream));

@@ -33,7 +33,7 @@ std::function<void(Role&)> borrows_after(
   };
 }
 
-// Used by kernels and copies, and a free that ends without an error.
+// Kernels and copies use the memory, and the free ends without an error.
 void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
   EXPECT_TRUE(kernel_reads(*buffer, written));
   EXPECT_TRUE(copy_reads(*buffer, written));
@@ -60,7 +60,7 @@ std::function<void(Role&)> lends_and_lends_again() {
   };
 }
 
-// The importer that must not notice.
+// The importer that must not be disturbed.
 std::function<void(Role&)> stays() {
   return [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -80,7 +80,7 @@ __global__ void look_at(const volatile uint32_t* data, uint32_t* seen) {
 
 constexpr const char* kUsers[] = {"kernel", "copy"};
 
-// Uses memory in one of those ways; a refusal is the answer, not a failure.
+// Uses memory in one of these ways. A refusal is an answer here, not a failure.
 cudaError_t use(const std::string& user, void* memory, const Words& word) {
   note_call(user == "copy" ? "cudaMemcpy" : "look_at<<<>>>");
   if (user == "copy")
@@ -164,7 +164,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
   });
 
-  // The first importer frees both while the others use them; then all look
+  // The first importer frees both while the others use them; then all check
   // again.
   scenario.roles("importer", kImporters, [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
@@ -359,7 +359,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
       CUmemoryPool preset = nullptr;
       CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
       EXPECT_TRUE(named == nullptr || named == pool || named == preset)
-          << "a pool that is none of this process";
+          << "a pool that does not belong to this process";
     }
     CUcontext context = nullptr;
     if (ask("CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, &context))

@@ -1,4 +1,4 @@
-// A shared pool and a GPU other than its own. Mirror of
+// A shared pool that another GPU uses. Mirror of
 // samples/55_pool_two_gpus.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -120,7 +120,7 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
   scenario.run(30s);
 }
 
-// Both ways round: the hidden GPU is the pool's.
+// In both directions, the hidden GPU is that of the pool.
 TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
   covers("IMPL-08");
   needs(gpus(2), pool_fd, peer_access);

@@ -22,7 +22,7 @@ using PointerData = cudaMemPoolPtrExportData;
 
 }  // namespace
 
-// Frees by either call, and judges it.
+// Frees by either call and judges the call.
 static void give_back(AsyncBuffer& buffer, bool async, const Stream& on) {
   if (async) {
     EXPECT_SUCCESS(cudaFreeAsync(buffer.data, on));
@@ -102,7 +102,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     me.send("other pointer", other.exported());
 
     me.wait("freed");
-    // If the block counted as free, one of these would get it.
+    // If the block counted as free, one of these allocations would get it.
     for (int i = 0; i < 4; ++i) {
       const AsyncBuffer next(pool, kBytes);
       EXPECT_NE(next.data, buffer.data);
@@ -157,8 +157,8 @@ static void frees_before_the_importer_has(Role& me) {
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
   // No next owner may write before the importer has read. Some get different
-  // memory; the last one is ordered after the importer. They ask for more than
-  // the pool has left, so a block that counts as free would go to one of them.
+  // memory; the last one is ordered after the importer. They allocate more than
+  // the pool has left, so one of them would get a block that counts as free.
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
     others.emplace_back(pool, kBytes, other);

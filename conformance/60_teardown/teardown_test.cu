@@ -36,8 +36,9 @@ constexpr unsigned kOpensOfAThread = 1000;
 constexpr int kHandles = 4;
 constexpr int kImporters = 3;
 
-// The two sides of many cycles; each cycle must leave nothing. Each side makes
-// what lasts and returns its cycle.
+// The two sides of many cycles; each cycle must leave nothing. Each side
+// creates the objects that all cycles use, and returns the function for one
+// cycle.
 using Cycle = std::function<void(int)>;
 
 void both_leave_nothing(const std::function<Cycle(Role&)>& exporter,
@@ -87,7 +88,7 @@ class SecondThread {
   std::thread thread_{[this] { serve(); }};
 };
 
-// The number of the cycle, at the place where the other side reads it.
+// The number of the cycle, in the memory where the other side reads it.
 void write_number(void* memory, int number) {
   CALL(cudaMemcpy(memory, &number, sizeof number, cudaMemcpyDefault));
   CALL(cudaDeviceSynchronize());  // a small copy may return early
@@ -326,8 +327,8 @@ TEST(Teardown, AForkedChildHasNoCuda) {
 
 namespace {
 
-// Opens and closes each handle in turn, all of which are open already; what
-// went wrong, or nothing.
+// Opens and closes each handle in turn; all of them are open already. Returns
+// what went wrong, or nothing.
 std::string open_and_close_many(const std::vector<Handle>& handles,
                                 const std::vector<void*>& addresses) {
   for (unsigned i = 0; i < kOpensOfAThread; ++i) {

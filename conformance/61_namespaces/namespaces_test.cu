@@ -35,7 +35,7 @@ void enter(Role& me, int kinds, int number = 1) {
   if (const auto refused = enter_namespaces(kinds, number)) me.broken(*refused);
 }
 
-// Whether the call opens something, which is only written down.
+// Whether the call opens something; this is only observed.
 bool opens(Role& me, const std::string& where, const char* call,
            cudaError_t code) {
   me.observe(where + ": " + call + " gives " + name_of(code));
@@ -78,7 +78,7 @@ void observe_death(const Scenario& scenario, const std::string& where) {
 }
 
 // Lends memory and an event from its own namespaces until the importer has
-// ended. That end must not harm this role.
+// ended. The importer's end must not harm this role.
 std::function<void(Role&)> lends_from(int kinds) {
   return [kinds](Role& me) {
     enter(me, kinds);
@@ -149,7 +149,7 @@ TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
 }
 
 // A descriptor that was sent belongs to its receiver, in any namespaces. To
-// fetch a descriptor, a process first has to see the other process.
+// fetch a descriptor, a process must be able to see the other process.
 TEST(Namespaces, ASentDescriptorNeedsNothingInCommon) {
   covers("PLAT-12");
   needs(gpus(1), namespaces, vmm_fd);

@@ -28,7 +28,7 @@ constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 
 }  // namespace
 
-// An exporter of memory, an event and a pool, and what it still can do.
+// An exporter of memory, an event and a pool. It checks what it can still do.
 static void goes_on_after_the_importer(Role& me, const std::string& death) {
   void* large = nullptr;
   CALL(cudaMalloc(&large, kWatched));

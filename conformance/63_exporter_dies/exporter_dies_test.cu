@@ -151,7 +151,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
       me.wait_for_end("exporter");
       const DeviceBuffer buffer(kBytes);  // in the place of the exporter's
       buffer.fill(pattern("secret"));
-      buffer.legacy_handle();  // lent to others, which makes it easier to find
+      buffer.legacy_handle();  // lent to others, so that it is easier to find
       me.signal("overwritten");
       me.wait("tried");
       EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));

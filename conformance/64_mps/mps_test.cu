@@ -1,5 +1,6 @@
-// Processes that are clients of MPS, and one that is not, lend each other
-// memory. Mirror of samples/64_mps; the daemon is started as there.
+// Processes that are clients of MPS share memory with each other and with a
+// process that is not a client. Mirror of samples/64_mps; the daemon is started
+// as there.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -25,7 +26,7 @@ struct Folder {
   }
 };
 
-// Why this process is no client of MPS although it should be one; empty: it is
+// Why this process is not a client of MPS although it should be; empty if it is
 // a client. The first CUDA call of the process.
 std::string cannot_join() {
   const cudaError_t code = cudaFree(nullptr);
@@ -75,7 +76,8 @@ std::function<void(Role&)> lends_as(bool client) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
-    me.wait_for_end("importer");  // not for a step: the daemon has to be ended
+    // Not for a step, because the daemon must be ended.
+    me.wait_for_end("importer");
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
     EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
   };

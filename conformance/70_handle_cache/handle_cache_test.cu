@@ -15,7 +15,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 2 << 20;
-constexpr size_t kPart = 64 << 10;  // of each of which one is sent
+constexpr size_t kPart = 64 << 10;  // one part of each block is sent
 constexpr int kBlocks = 8;
 constexpr int kRounds = 200;
 

@@ -1,4 +1,4 @@
-// Ranks that sum their arrays through memory of each other.
+// Ranks that sum their arrays through each other's memory.
 // Mirror of samples/72_all_reduce; the kernels are those of its header.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -17,7 +17,8 @@ constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // by any team
 constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // in two phases
 constexpr int kInARow = 20;
 
-// What all_reduce.h needs of the ranks, with a scenario's roles.
+// What all_reduce.h needs to know about the ranks; here they are roles of a
+// scenario.
 struct Ranks {
   Role& me;
   int size;
@@ -114,7 +115,8 @@ struct Member {
   }
 };
 
-// Every rank sums arrays of many sizes, then both kinds in a row.
+// Every rank sums arrays of many sizes, then one of each kind directly after
+// the other.
 void all_have_the_sums(int ranks, int gpus, std::chrono::milliseconds limit) {
   Scenario scenario;
   scenario.roles("rank", ranks, [=](Role& me) {

@@ -1,4 +1,4 @@
-// Opening shared memory takes addresses and no second copy of the memory.
+// Opening shared memory uses addresses, but no second copy of the memory.
 // The lesson measures the time; no test judges it.
 // Mirror of samples/73_cost_of_sharing.
 //
@@ -14,7 +14,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 256 << 20;
-constexpr size_t kSmall = kBytes / 4;  // what a driver takes for itself
+constexpr size_t kSmall = kBytes / 4;  // what a driver uses for itself
 
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;

@@ -190,7 +190,7 @@ TEST(Pipeline, EveryItemPassesByAPool) {
   all_items_pass<ByPool>();
 }
 
-// It dies with work in its stream, after so many items.
+// It dies after so many items, with work in its stream.
 TEST(Pipeline, AKilledConsumerStopsNobody) {
   covers("PIPE-04");
   needs(gpus(1), legacy_memory);

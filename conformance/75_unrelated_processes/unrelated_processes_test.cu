@@ -22,7 +22,7 @@ constexpr size_t kLarge = 256 << 20;  // far above other changes
 struct Offer {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
-  size_t bytes;  // of the chunk whose descriptor comes along
+  size_t bytes;  // of the chunk whose descriptor is sent with it
 };
 
 std::string path_of_this_process() {
@@ -116,7 +116,7 @@ TEST(UnrelatedProcesses, APathIsEnough) {
     const Stream stream, other;
     CALL(cudaStreamWaitEvent(stream, event, 0));
     wrong.queue_count(memory, pattern("exporter's memory"), stream);
-    // A count that does not wait is done before this later kernel is.
+    // A count that does not wait would be done before this later kernel.
     own.queue_fill(pattern("own"), other);
     EXPECT_TRUE(passes(other));
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -134,7 +134,8 @@ TEST(UnrelatedProcesses, APathIsEnough) {
   scenario.run(30s);
 }
 
-// A server that goes on when clients leave or die, and serves one more.
+// A server that continues when clients leave or die, and serves one more
+// client.
 static void serves_clients_and_a_latecomer(Role& me) {
   DeviceBuffer input(kBytes);
   input.fill(pattern("input"));

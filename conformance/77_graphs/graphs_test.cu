@@ -62,7 +62,7 @@ Pattern round_pattern(int round) {
 
 // In each round E's graph copies new values into the shared memory, and I's
 // graph copies them out. E queues the next values while the GPU works; only
-// the events keep the order. `judge` is told what I found.
+// the events keep the order. `judge` gets the values that I found.
 template <class Judge>
 void rounds(Events events, Judge judge) {
   Scenario scenario;

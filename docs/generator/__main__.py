@@ -102,7 +102,7 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
             picture = diagrams.figure(lesson_trace, traces.sources(folder), references)
         except (
             traces.Missing
-        ) as error:  # a test fails for it; the other pages are whole
+        ) as error:  # a test fails for this; the other pages are complete
             print(f"generator: {error}", file=sys.stderr)
             picture = "<p>No trace of this lesson is recorded yet.</p>\n"
         parts[f"{page_of(folder)}.svg"] = picture

@@ -1,7 +1,7 @@
 """Which line of a lesson's program makes each step of its trace.
 
-A trace has calls, not lines. The steps of a process are laid along the lines of its
-role, in order; going back is a loop, and costs more than going on (Viterbi).
+A trace has calls, not lines. The steps of a process are assigned to the lines of its
+role, in order (Viterbi). Going back is a loop, and it costs more than going forward.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from generator import traces
 from ipclab.trace.sequence import NAMELESS, Step
 
-# What is called: f(, f<T>(, kernel<<<, kernel<T><<<, and calls of CUDA that a macro or
-# a table of functions is given.
+# Finds calls: f(, f<T>(, kernel<<<, kernel<T><<<, and names of CUDA functions that are
+# arguments of a macro or entries of a table.
 CALLED = re.compile(
     r"[A-Za-z_]\w*(?=\s*(?:<[\w:, *]*>\s*)?(?:\(|<<<))|\bcu(?:da)?[A-Z]\w+"
 )
@@ -33,31 +33,31 @@ HELPER = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FUNCTION = re.compile(r"^(?:[\w:<>,*&\[\]]+[ *&]+)+(\w+)\(")
-# Where a statement ends: with its line, after the head of a loop or of a template.
+# A statement also ends at the end of its line after the head of a loop or of a
+# template.
 HEAD = re.compile(r"\s*(?:(?:else )?(?:if|for|while|switch) ?\(|template )")
 LOOP = re.compile(r"\b(?:for|while) \(")
 ALONE = re.compile(r"\s*(?:[{}()\],;]+|else|#.*)")
 ROLES = ("exporter", "importer")
 SENDS, RECEIVES = "sendmsg", "recvmsg"  # at the end of every message
-# What it costs to leave a step without a line, to go back, to stay, to go on a line.
-# The numbers have no meaning of their own: docs/tests/test_align.py has what they
-# lead to in every lesson.
+# The costs: a step without a line, going back, staying, going forward by one line. The
+# numbers are chosen so that every lesson has the result in docs/tests/test_align.py.
 UNKNOWN, BACK, STAY, ON = 4.0, 2.0, 0.15, 0.02
-# To stay for a step that the line has made before, in a loop and elsewhere.
+# The cost of staying for a step that this line has made before: in a loop, elsewhere.
 ROUND, AGAIN = 0.2, 1.0
-# To come to a call by a helper, by a helper of it, and by another name.
+# The cost of a call that is made by a helper, by a helper's helper, under another name.
 HELPED, FARTHER, RENAMED = 0.15, 0.2, 0.3
-ASKED = 0.1  # to be at a question to the machine
-FAR = 90  # lines that it is to what comes after a return: nearly as far as back
+ASKED = 0.1  # cost of a line that queries the machine
+FAR = 90  # distance in lines to code after a return: nearly as costly as going back
 
 
 @dataclass(frozen=True)
 class Helper:
-    """What functions of one name lead to."""
+    """The calls that all functions with one name make."""
 
-    names: frozenset[str] = frozenset()  # calls, themselves or by others, and texts
-    near: frozenset[str] = frozenset()  # those that stand in the functions
-    often: frozenset[str] = frozenset()  # those that are in a loop
+    names: frozenset[str] = frozenset()  # calls, direct or indirect, and texts
+    near: frozenset[str] = frozenset()  # calls in the functions themselves
+    often: frozenset[str] = frozenset()  # calls in a loop
 
     def __or__(self, other: Helper) -> Helper:
         return Helper(
@@ -75,21 +75,21 @@ class Line:
 
     number: int  # from 1
     function: str  # the function that contains it; empty outside of functions
-    calls: frozenset[str] = frozenset()  # of the statement that begins there
-    functions: frozenset[str] = frozenset()  # of the program that it calls
-    leads: Helper = Helper()  # to these it comes itself or by a helper
-    helper: str = ""  # of a header that it calls
+    calls: frozenset[str] = frozenset()  # of the statement that begins in this line
+    functions: frozenset[str] = frozenset()  # functions of the program that it calls
+    leads: Helper = Helper()  # its calls, direct or by a helper
+    helper: str = ""  # function of a header that it calls
     returns: bool = False
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the two ends of a step stand; None: nobody knows."""
+    """The lines of the two ends of a step; None if a line is not known."""
 
     line: int | None
-    other: int | None = None  # of the process that receives a message
-    helper: str = ""  # of a header that the line calls
-    name: str = ""  # what the line calls, if the step has another name for it
+    other: int | None = None  # line of the process that receives a message
+    helper: str = ""  # function of a header that the line calls
+    name: str = ""  # the name of the call in the line, if the step has another name
 
 
 def places(
@@ -100,8 +100,8 @@ def places(
 ) -> list[Place]:
     """The place of each step.
 
-    `program` is the source of the lesson, `headers` what it includes: each knows
-    those before it. `first` is the process that goes through main().
+    `program` is the source of the lesson. `headers` are its headers; each can use those
+    before it. `first` is the process that runs main().
     """
     lines = _lines(program, _helpers(headers))
     found: list[tuple[Line | None, Line | None]] = [(None, None)] * len(steps)
@@ -125,9 +125,9 @@ def places(
 
 
 def _helpers(headers: Iterable[str]) -> dict[str, Helper]:
-    """Each function of the headers by its name, with all that it leads to.
+    """Each function of the headers by its name, with all calls that it makes.
 
-    A header that comes first calls nothing of a later one, although that may have a
+    A header does not call functions of a later header, although that may have a
     function of the same name.
     """
     known: dict[str, Helper] = {}
@@ -150,7 +150,7 @@ def _helpers(headers: Iterable[str]) -> dict[str, Helper]:
 
 
 def _body(name: str, text: str) -> Helper:
-    """What a function itself calls."""
+    """The direct calls of a function."""
     begin, *loops = LOOP.split(text, maxsplit=1)
     once, often = (frozenset(_called(x) - {name}) for x in (begin, "".join(loops)))
     return Helper(once | often, once | often, often)
@@ -165,7 +165,7 @@ def _leading(helper: Helper, known: Mapping[str, Helper]) -> Helper:
 
 
 def _called(text: str) -> set[str]:
-    """The names of what it calls, and its texts, which can be names of messages."""
+    """The names of its calls, and its texts, which can be names of messages."""
     code = STRING.sub("", text)
     return {*CALLED.findall(code), *MADE.findall(code), *STRING.findall(text)}
 
@@ -206,7 +206,7 @@ def _lines(program: str, helpers: Mapping[str, Helper]) -> list[Line]:
 
 
 def _statements(texts: Sequence[str]) -> list[str]:
-    """The statement that begins in each line; empty where one goes on."""
+    """The statement that begins in each line; empty in a line that continues one."""
     found: list[str] = []
     begun = None  # the number of the line in which the open statement begins
     for i, text in enumerate(texts):
@@ -233,10 +233,10 @@ def _code(text: str) -> str:
 
 
 def _in_order(lines: list[Line], process: str, first: bool) -> list[Line | None]:
-    """The lines as a process comes to them; None where it comes no farther.
+    """The lines in the order in which a process reaches them; None after a return.
 
-    A function of the lesson stands before each line that calls it: most are called to
-    be an argument of another call. Only the first process asks the machine.
+    A function of the lesson comes before each line that calls it, because most are
+    arguments of another call. Only the first process queries the machine.
     """
     role = re.sub(r"[ _]?\d+$", "", process)
     functions: dict[str, list[Line]] = {}
@@ -261,7 +261,7 @@ def _in_order(lines: list[Line], process: str, first: bool) -> list[Line | None]
 def _entered(
     name: str, functions: Mapping[str, list[Line]], met: frozenset[str]
 ) -> list[Line | None]:
-    """The lines of a function, each after those of the functions that it calls."""
+    """The lines of a function, each after the lines of the functions that it calls."""
     found: list[Line | None] = []
     for line in functions.get(name, []):
         entered = sorted(line.functions - met - {name})
@@ -274,11 +274,11 @@ def _entered(
 
 @dataclass(frozen=True)
 class Stop:
-    """A line on the way of a process that can make one of its steps."""
+    """A line of a process that can make one of its steps."""
 
     line: Line
-    price: float  # what it costs to be there
-    at: int  # how many lines that can make one of its steps are before it
+    price: float  # the cost of using this line
+    at: int  # the number of such lines before it
 
 
 def _stops(
@@ -291,14 +291,15 @@ def _stops(
             at += FAR
         elif any(_fits(step, line, process) is not None for step in steps):
             at += 1
-            # What can be the lesson's own call is no question to the machine.
+            # Queries of the machine cost extra, so that the lesson's own calls come
+            # first.
             price = ASKED if line.helper.startswith("require") else 0.0
             stops.append(Stop(line, price, at))
     return stops
 
 
 def _written(step: Step, line: Line) -> str:
-    """How the line calls what the step calls otherwise; empty if it has one name."""
+    """The line's name for the call if it differs from the step's; otherwise empty."""
     if step.text in line.leads.names:
         return ""
     others = traces.runtime(step.driver)
@@ -306,9 +307,9 @@ def _written(step: Step, line: Line) -> str:
 
 
 def _fits(step: Step, line: Line, process: str) -> float | None:
-    """What it costs to come to the line for that step; None: it cannot be there."""
+    """The cost of the line for that step; None if the line cannot make the step."""
     if step.kind == "refused" and line.helper.startswith("require"):
-        return None  # a machine that refuses what a lesson requires ends it
+        return None  # a lesson ends if the machine lacks what it requires
     if step.to:
         way = SENDS if process == step.who else RECEIVES
         if way not in line.leads.names:
@@ -317,7 +318,7 @@ def _fits(step: Step, line: Line, process: str) -> float | None:
     if step.text.startswith("close descriptor"):
         return _near(line, "close")
     text = _name(step)
-    # A lesson that is written for the driver API asks the machine by the runtime's.
+    # A lesson for the driver API queries the machine with calls of the runtime.
     asked = line.helper.startswith("require") and text.startswith("cu")
     for name in (text, f"cuda{text[2:]}" if asked else "", _written(step, line)):
         cost = _near(line, name)
@@ -327,12 +328,12 @@ def _fits(step: Step, line: Line, process: str) -> float | None:
 
 
 def _name(step: Step) -> str:
-    """How the step stands in a source."""
+    """The text of the step in a source."""
     return f'"{step.text}"' if step.to else step.text.removeprefix("kernel ")
 
 
 def _near(line: Line, name: str) -> float | None:
-    """What it costs that the line leads to it by helpers; None: it does not."""
+    """The cost of helpers between the line and the call; None if it is not called."""
     if name in line.calls:
         return 0.0
     if name in line.leads.near:
@@ -343,7 +344,7 @@ def _near(line: Line, name: str) -> float | None:
 def _laid(
     steps: Iterable[Step], order: Sequence[Stop], process: str
 ) -> list[Line | None]:
-    """The cheapest line for each step."""
+    """For each step the line with the least cost."""
     if not order:
         return [None for _ in steps]
     costs = [0.0] * len(order)
@@ -389,8 +390,8 @@ def _laid(
 def _cheapest(
     costs: Sequence[float], order: Sequence[Stop]
 ) -> tuple[list[tuple[float, int]], list[tuple[float, int]]]:
-    """For each stop what it costs to come there from one before it, and from one
-    after it, and which one that is."""
+    """For each stop, the least cost to reach it from an earlier stop and from a later
+    stop, and which stop that is."""
     ahead, behind = [(math.inf, 0)], [(math.inf, 0)]
     for i, cost in enumerate(costs[:-1]):
         far = ON * (order[i + 1].at - order[i].at)

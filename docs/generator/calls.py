@@ -1,4 +1,4 @@
-"""The calls of CUDA that matter here: where each is taught, held to rules, documented.
+"""The calls of CUDA that matter here: where each is taught, judged and documented.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -14,7 +14,7 @@ from generator.chapters import page_of
 from generator.rules import link_to
 from generator.text import facts
 
-MOST = 12  # rules that are listed of one call
+MOST = 12  # number of rules that are listed for one call
 
 
 def page(
@@ -25,7 +25,7 @@ def page(
 ) -> str:
     """A section for each call that a rule is about.
 
-    `rows` are those of the catalogue, `references` has the functions that there are.
+    `rows` are those of the catalogue; `references` has the existing functions.
     """
     taught: dict[str, list[str]] = {}
     for lesson in lessons:
@@ -40,7 +40,7 @@ def page(
             ruled.setdefault(name, []).append(row["id"])
     text = (
         "/**\n@page calls Calls of CUDA\n"
-        "@brief Where each call is taught, which rules it is held to.\n\n"
+        "@brief Where each call is taught, and which rules are about it.\n\n"
     )
     for name in sorted(set(ruled) & set(references), key=str.lower):
         text += f"@section call_{name} {name}\n\n" + _section(name, taught, ruled)

@@ -34,7 +34,7 @@ def page_of(lesson: str) -> str:
 
 
 def by_chapter(lessons: Iterable[Lesson]) -> dict[str, list[Lesson]]:
-    """Title of the chapter -> its lessons; chapters without any are left out."""
+    """Title of the chapter -> its lessons; chapters without lessons are left out."""
     found: dict[str, list[Lesson]] = {}
     for lesson in lessons:
         found.setdefault(CHAPTERS[lesson["lesson"][0]], []).append(lesson)
@@ -56,11 +56,11 @@ def _item(lesson: Lesson) -> str:
 
 
 def picture(lessons: list[Lesson]) -> str:
-    """The map as inline SVG: a box a chapter with its lessons, an arrow to a chapter
-    that builds on it. What a lesson builds on stands beside it, because lines between
-    so many would cross.
+    """The map as inline SVG: a box for each chapter with its lessons, and an arrow to
+    each chapter that builds on it. The lessons that a lesson builds on are listed
+    beside it, because lines between them would cross.
 
-    A list follows it, which the style sheet shows on a phone instead. Raises
+    A list follows the map; on a phone the style sheet shows the list instead. Raises
     Missing if Graphviz cannot draw it.
     """
     items = ""
@@ -108,8 +108,8 @@ def _graph(lessons: list[Lesson]) -> str:
 
 
 def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
-    """Pairs of chapters of which the second builds on the first, without those that
-    follow from others.
+    """Pairs of chapters of which the second builds on the first, without pairs that
+    follow from other pairs.
 
     >>> lesson = {"lesson": "10_b", "builds_on": ["01_a"]}
     >>> steps_between([lesson, {"lesson": "20_c", "builds_on": ["01_a", "10_b"]}])
@@ -133,7 +133,7 @@ def steps_between(lessons: Iterable[Lesson]) -> set[tuple[str, str]]:
 
 
 def inline_svg(graph: str, style: str, title: str) -> str:
-    """A graph in dot's language as SVG for a page; colours are the style sheet's.
+    """A graph in dot's language as SVG for a page; the style sheet has the colours.
 
     `style` is its class. Raises Missing if Graphviz cannot draw it.
     """

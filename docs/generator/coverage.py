@@ -100,7 +100,7 @@ def _topic(topic: str, told: Iterable[Told], ledger: Ledger) -> str:
 
 
 def _span(entry: Entry) -> list[str]:
-    """Between which versions the sentence stands there."""
+    """The versions between which the documentation has the sentence."""
     return [
         f"{word} {version}"
         for word, version in (("since", entry.since), ("until", entry.until))

@@ -1,8 +1,8 @@
 """Links to NVIDIA's reference: a tag file made from the headers of the toolkit.
 
 NVIDIA's pages are made by Doxygen. A group's page is named after the \\defgroup
-(or \\addtogroup) that the declaration stands in, and an anchor is the MD5 of the
-declaration, so both follow from the header that a lesson is compiled with.
+(or \\addtogroup) around the declaration. An anchor is the MD5 of the declaration.
+So both follow from the header with which a lesson is compiled.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -31,7 +31,7 @@ FUNCTION = re.compile(
 
 @dataclass(frozen=True)
 class Function:
-    """A function and where its reference stands."""
+    """A function and the address of its reference."""
 
     name: str
     result: str
@@ -58,12 +58,12 @@ def _function(match: re.Match[str], manual: str, group: str) -> Function:
     result = "CUresult"
     if manual == "cuda-runtime-api":
         result = "const char*" if "const char*" in match["before"] else "cudaError_t"
-        # The manual says __device__ where the header says __cudart_builtin__.
+        # The manual has __device__ in the place of __cudart_builtin__ in the header.
         builtin = "__cudart_builtin__" in match["before"]
         result = ("__host__ __device__ " if builtin else "__host__ ") + result
     arguments = re.sub(r"\s*__dv\(([^)]*)\)", r"=\1", match["arguments"])
     arguments = "(" + " ".join(arguments.split()) + ")"
-    text = f"{result} {name}{name}{arguments}"  # the name stands twice, says Doxygen
+    text = f"{result} {name}{name}{arguments}"  # Doxygen would report the name twice
     digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
     base = "group__" + group.replace("_", "__")
     page, anchor = f"{manual}/{base}.html", f"{base}_1g{digest}"

@@ -19,17 +19,16 @@ from ipclab.trace import pictures
 from ipclab.trace.sequence import Step
 
 MOST_STEPS = 48
-BEFORE, AFTER = 5, 10  # steps that are drawn around a death
+BEFORE, AFTER = 5, 10  # number of steps that are drawn around a death
 
-AROUND = 3  # lines that are shown before and after that of a step; as in steps.js
+AROUND = 3  # number of lines before and after the line of a step; as in steps.js
 
 
 def figure(
     lesson: traces.Lesson, source: traces.Sources, links: Mapping[str, str]
 ) -> str:
-    """Both pictures with their caption, as HTML.
-
-    `source` is what the lesson is written with, `links` has the reference of a call.
+    """Both pictures with their caption, as HTML. `source` is the source of the lesson,
+    `links` has the reference of each call.
     """
     steps, where = located(lesson, source)
     title = f"Sequence of lesson {lesson.folder}"
@@ -59,9 +58,8 @@ def figure(
 def located(
     lesson: traces.Lesson, source: traces.Sources
 ) -> tuple[list[Step], list[Place]]:
-    """The steps, and the place of each in the program.
-
-    What a helper of samples/common asks the machine first is one step.
+    """The steps, and the place of each in the program. The first query by a helper of
+    samples/common is one step.
     """
     steps = traces.steps(lesson, source.text)
     where = align.places(steps, source.program, source.headers, lesson.names[0])
@@ -73,9 +71,8 @@ def located(
 
 
 def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Place]]:
-    """What is drawn: the first steps, and each death with what is around it.
-
-    A step between two of them says how many are left out there.
+    """The steps that are drawn: the first steps, and each death with the steps around
+    it. A step between them says how many are left out.
     """
     wanted = set(range(MOST_STEPS))
     for i, step in enumerate(steps):
@@ -128,8 +125,8 @@ def _attributes(step: Step, place: Place) -> str:
 
 
 def _around(where: Sequence[Place], program: str) -> str:
-    """The lines of the program that make the steps, for steps.js: the page shows only
-    parts of it."""
+    """The lines of the program that make the steps, for steps.js, because the page
+    shows only parts of the program."""
     text = program.splitlines()
     numbers = {x for place in where for x in (place.line, place.other) if x}
     wanted = {x + i for x in numbers for i in range(-AROUND, AROUND + 1)}

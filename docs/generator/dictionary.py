@@ -1,4 +1,4 @@
-"""The error dictionary: a table a code, from the runner's errors.json.
+"""The error dictionary: a table for each code, from the runner's errors.json.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,12 +17,12 @@ def page() -> str:
     """The page, by number of the code."""
     text = (
         "/**\n@page errors Error dictionary\n"
-        "@brief What an error code means where processes share memory or events.\n\n"
+        "@brief What an error code means when processes share memory or events.\n\n"
         "On the command line: `ci/ipclab explain 201`.\n\n"
         "@section errors_index All codes\n\n"
     )
     text += table(
-        ("number", "runtime API", "driver API", "what it mostly means here"),
+        ("number", "runtime API", "driver API", "what it usually means here"),
         (
             [
                 str(entry.number),

@@ -1,4 +1,4 @@
-"""Documents that a reader of the repository opens as files, as pages of the site.
+"""Makes pages of the site from documents of the repository.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -21,12 +21,12 @@ PAGES = {
     "CHANGELOG.md": "changes",
 }
 LINK = re.compile(r"\[([^]]+)\]\((?!https?://)([^)#]+)\)")
-# What a relative link leads to, where the site has a page of it.
+# The target of a relative link, if the site has a page of it.
 SAME = {"../samples/README.md": "lessons", **PAGES}
 
 
 def pages(docs: Path) -> dict[str, str]:
-    """File name -> page: the document with the name that links know it by."""
+    """File name -> page: the document, with the name that links use."""
     found = {}
     for file, page in PAGES.items():
         title, _, body = (docs / file).read_text().partition("\n")
@@ -51,7 +51,7 @@ def trace_rules() -> str:
 
 
 def runner() -> str:
-    """The page of the command `ipclab`: all that its --help says."""
+    """The page of the command `ipclab`: the whole text of its --help."""
     parser = cli._parser()
     text = (
         "/**\n@page runner The command ipclab\n"
@@ -81,7 +81,7 @@ def _command(name: str, told: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _spelling(action: argparse.Action) -> str:
-    """As --help has it: --results DIR, or the name of an argument."""
+    """As in --help: --results DIR, or the name of an argument."""
     if not action.option_strings:
         return str(action.metavar or action.dest)
     value = ""

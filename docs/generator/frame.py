@@ -1,8 +1,8 @@
-"""Takes a page out of Doxygen's frame and makes its parts those of a book.
+"""Takes a page out of Doxygen's frame and turns it into a page of a book.
 
-Doxygen's HTML differs by version in its frame, not in what pages say. So only
-the title and the contents are taken; headings, tables, code and links are
-brought into a form that a phone, a screen reader and a printer can use.
+The frame of Doxygen's HTML differs between versions, but the contents do not. So only
+the title and the contents are used. Headings, tables, code and links get a form that
+works on a phone, with a screen reader and on paper.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -30,7 +30,7 @@ HEAD = re.compile(r'<tr class="markdownTableHead">\s*(.*?)</tr>\s*', re.DOTALL)
 CELL = re.compile(r"<(t[hd])[^>]*>(.*?)\s*(?=<t[hd]|</t[dhr]>|$)", re.DOTALL)
 SHORT_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
-# What a reader has no use for: empty paragraphs, and Doxygen's own classes.
+# What no reader needs: empty paragraphs, and Doxygen's own classes.
 EMPTY = re.compile(r"<p>\s*</p>\n?")
 
 
@@ -59,7 +59,7 @@ class Page:
 
 
 def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
-    """The page of one file of Doxygen; None for one that has no contents.
+    """The page of one file of Doxygen; None if the file has no contents.
 
     `known` has the reference of each function of CUDA.
     """
@@ -68,7 +68,7 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
         return None
     page = Page(name, text_of(re.sub(r"<div.*", "", title[1], flags=re.S)), inside[1])
     body = re.sub(r"<img [^>]*>(?:&#160;)?", "", page.body.replace("<p >", "<p>"))
-    # What Doxygen makes of two hyphens in code, and of blocks inside paragraphs.
+    # Undoes what Doxygen does to two hyphens in code and to blocks inside paragraphs.
     body = SHORT_CODE.sub(lambda x: x[0].replace("&ndash;", "--"), body)
     body = body.replace('<pre class="change"', '</p><pre class="change"')
     body = re.sub(r"</details>\s*(?=<b>)", "</details>\n<p>", body)
@@ -83,7 +83,7 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
 
 
 def _rule(tag: re.Match[str]) -> str:
-    """A rule is our wording: it looks like no quotation."""
+    """A rule is our wording, so it must not look like a quotation."""
     return "</div>" if tag[1] else '<div class="rule">'
 
 
@@ -93,7 +93,7 @@ def text_of(html: str) -> str:
 
 
 def _code(fragment: re.Match[str]) -> str:
-    """A program as <pre>, a <span> a line, with a button that copies it."""
+    """A program as <pre>, with a <span> for each line and a button that copies it."""
     inner = TIP.sub("", fragment[1])
     found = LINE.findall(inner)
     if not found:  # a shell line of Markdown
@@ -106,7 +106,7 @@ def _code(fragment: re.Match[str]) -> str:
 
 
 def _table(table: re.Match[str]) -> str:
-    """A table that may be wider than the screen; without a head, one of facts."""
+    """A table that may be wider than the screen. A table without a head lists facts."""
     inner = table[1]
     head = HEAD.search(inner)
     cells = CELL.findall(head[1]) if head else []
@@ -136,7 +136,7 @@ def _table(table: re.Match[str]) -> str:
 
 
 def _headings(page: Page) -> None:
-    """Headings in order below that of the page, each with an anchor and a link."""
+    """Headings below the page's title, in order, each with an anchor and a link."""
     open_levels: list[int] = []
     used: set[str] = set(re.findall(r'id="([^"]+)"', page.body))
 

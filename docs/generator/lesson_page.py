@@ -1,4 +1,4 @@
-"""What a lesson's page has besides its text: numbers of lines, minutes.
+"""Adds numbers of lines and the minutes to a lesson's page.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,9 +17,9 @@ CODE = re.compile(r"<code>((?:<span class=\"line\">.*?</span>\n?)+)</code>", re.
 LINE = re.compile(
     r'<span class="line">(.*?)</span>(?=\n<span class="line">|$)', re.DOTALL
 )
-# Stands where the number of minutes is to stand.
+# The place of the number of minutes.
 MINUTES = "IPCLAB_MINUTES"
-WORDS, LINES, EXERCISES = 160, 12, 6  # that one reads in a minute; minutes to try
+WORDS, LINES, EXERCISES = 160, 12, 6  # read in a minute; minutes to try
 
 
 def completed(page: Page, lesson: dict[str, Any]) -> Page:
@@ -33,7 +33,7 @@ def completed(page: Page, lesson: dict[str, Any]) -> Page:
 
 
 def minutes(body: str, lines: int) -> int:
-    """How long the page takes with its exercises, in steps of five minutes."""
+    """The time for the page with its exercises, in steps of five minutes."""
     words = len(
         text_of(re.sub(r"<(svg|pre|template)\b.*?</\1>", "", body, flags=re.S)).split()
     )
@@ -41,7 +41,7 @@ def minutes(body: str, lines: int) -> int:
 
 
 def _numbered(code: re.Match[str], program: list[str]) -> str:
-    """Lines that stand in the program, with the number that they have there."""
+    """Lines of the program, with their numbers in the program."""
     lines = LINE.findall(code[1])
     texts = [_plain(line) for line in lines]
     start = next(

@@ -1,4 +1,4 @@
-"""What a lesson's page takes from data: facts, sentences, changes.
+"""The parts of a lesson's page that come from data: facts, sentences, changes.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -28,8 +28,8 @@ def parts(
 ) -> dict[str, str]:
     """File name -> text, for Doxygen's \\includedoc.
 
-    `lessons` is lessons.json of the build, `catalogue` is requirements.json,
-    `tests` names those of each row.
+    `lessons` is lessons.json of the build, `catalogue` is requirements.json, `tests`
+    has the tests of each row.
     """
     made = {f"rule_{row['id']}.md": sentence(row) for row in catalogue["rows"]}
     for lesson in lessons:
@@ -81,14 +81,14 @@ def build_line(top: Path, lesson: str) -> str:
 
 
 def sentence(row: Row) -> str:
-    """A row of the catalogue, with whose words it is."""
+    """A row of the catalogue, with the source of its words."""
     return (
         f"> {text.plain(text.spelled(row['statement']))}\n>\n> {rules.origin(row)}\n\n"
     )
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
-    """The rows that the lesson's mirror judges, and its tests of each."""
+    """The rows that the lesson's mirror judges, with the tests of each."""
     lines = []
     for row in rows:
         names = ", ".join(f"`{name}`" for name in tests.get(row["id"], []))
@@ -122,7 +122,7 @@ def changes(top: Path, lesson: str) -> str:
 
 
 def whole_lines(program: str, old: str, new: str) -> tuple[list[str], list[str]]:
-    """The lines that a change touches, before and after; it may begin inside one.
+    """The lines that a change affects, before and after; it may begin inside a line.
 
     >>> whole_lines("int a;\\nint b = 1;\\n", "1;", "2;")
     (['int b = 1;'], ['int b = 2;'])

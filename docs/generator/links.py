@@ -1,8 +1,8 @@
 """Links every CUDA call that a page names to NVIDIA's reference.
 
-Doxygen links by the tag file only what it takes for a call, `name(`; prose says
-`cudaMalloc`, and lessons call the driver API as `DRIVER(cuMemMap)(…)`. So the
-pages are gone through once more, with the same file.
+With the tag file Doxygen links only text that looks like a call, `name(`. But prose
+says `cudaMalloc`, and lessons call the driver API as `DRIVER(cuMemMap)(…)`. So this
+module processes the pages again, with the same file.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -19,7 +19,7 @@ from generator.cuda_tags import MANUALS_AT
 NAME = re.compile(r"\bcu(?:da)?[A-Z]\w+")
 TAG = re.compile(r"(<!--.*?-->|<[^>]+>)", re.DOTALL)
 TITLE = '<div class="title">'
-# What is inside of these is left as it is.
+# The contents of these elements are left unchanged.
 CLOSED = {"a", "head", "script", "style", "svg", "h1", "h2", "h3", "h4"}
 
 

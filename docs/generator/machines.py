@@ -1,4 +1,4 @@
-"""What a reader can take along of each recorded machine: report, CSV, JSON.
+"""What a reader can download for each recorded machine: report, CSV, JSON.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,7 +18,7 @@ COLUMNS = ("test", "rule", "kind", "lesson", "verdict", "reason")
 
 
 def write(runs: list[Run], folder: Path) -> None:
-    """A folder for each machine, and a page for each two that can be compared."""
+    """A folder for each machine, and a page for each pair that can be compared."""
     for run in runs:
         into = folder / "machines" / run.name
         into.mkdir(parents=True, exist_ok=True)

@@ -15,11 +15,11 @@ LEFT, MIDDLE, RIGHT = 10, 285, 510
 
 @dataclass(frozen=True)
 class Scene:
-    """Which pointers there are, and where they lead."""
+    """The pointers, and where they lead."""
 
     title: str
-    block: str  # what the physical block is called
-    exporter: str = ""  # what stands at the exporter's address; "": nothing
+    block: str  # label of the physical block
+    exporter: str = ""  # text at the exporter's address; may be empty
     importer: str = ""
     broken: bool = False  # the importer's pointer leads to memory that is gone
 

@@ -1,6 +1,6 @@
 """The order of the book: what the menu shows, and what comes before and after.
 
-A page that nobody has put anywhere stands in the part "More", so that none is lost.
+A page without a place is in the part "More", so that no page is lost.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -14,7 +14,7 @@ from typing import Any
 from generator.chapters import by_chapter, page_of
 from generator.rules import GROUPS
 
-# Part of the book -> its pages, where they do not come from a list.
+# Part of the book -> its pages, if they do not come from a list.
 BEGIN = ("index", "five", "choose", "glossary")
 TOOLS = ("trace", "doctor", "runner", "errors", "calls")
 SENTENCES = ("coverage", "coverage_sentences")
@@ -26,9 +26,9 @@ WORKSHOP = (
     "path_self_study",
 )
 WORK = ("contributing", "errata", "changes", "lesson_words", "test_words")
-# Doxygen's own name of a page -> the name that it has in the lists above.
+# Doxygen's own name of a page -> its name in the lists above.
 ALIASES = {"group__lesson__words": "lesson_words", "group__test__words": "test_words"}
-# Pages of one function or class: reached from their list, in no menu.
+# Pages of one function or class: they are linked from their list and are in no menu.
 DETAIL = ("class", "struct", "namespace", "union")
 
 
@@ -56,7 +56,7 @@ class Book:
         return [page for part in self.parts for page in part.pages]
 
     def part_of(self, page: str) -> Part | None:
-        """Where a page stands, also one that no menu has."""
+        """The place of a page, also of a page that is in no menu."""
         page = self.under.get(page, page)
         return next((x for x in self.parts if page in x.pages), None)
 
@@ -73,7 +73,7 @@ class Book:
         return before, order[at + 1] if at + 1 < len(order) else ""
 
     def label(self, page: str) -> str:
-        """What the menu says: a lesson by its number and the word to look for."""
+        """The text in the menu; for a lesson its number and the word to look for."""
         title = self.titles.get(page, page)
         if page in self.lessons:
             return f"{page.removeprefix('lesson_')} {title.partition(':')[0]}"
@@ -83,7 +83,7 @@ class Book:
 
 
 def book(titles: Mapping[str, str], lessons: list[dict[str, Any]]) -> Book:
-    """The menu for the pages that there are; `titles` has the title of each."""
+    """The menu for the existing pages; `titles` has the title of each."""
     known = set(titles)
     parts = [Part("Begin", _there(BEGIN, known))]
     for title, members in by_chapter(lessons).items():

@@ -13,7 +13,7 @@ from generator.frame import Page
 from generator.navigation import Book
 
 LINK = re.compile(r'href="(?:(\w+)\.html)?(?:#([^"]*))?"')
-# Of no use on paper: the work on the project, and what only a computer reads.
+# Not needed on paper: pages about the work on the project, and pages for programs.
 LEFT_OUT = ("Work on it",)
 OPENING = """<!DOCTYPE html>
 <html lang="en">
@@ -56,7 +56,7 @@ def page(book: Book, pages: Mapping[str, Page], version: str) -> str:
 
 
 def _title(book: Book, page: Page) -> str:
-    """With the number of a lesson, by which other pages name it."""
+    """The title with the lesson's number, which other pages use as its name."""
     number = page.name.removeprefix("lesson_") if page.name in book.lessons else ""
     return f"{number} {page.title}".strip()
 

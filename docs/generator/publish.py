@@ -18,10 +18,10 @@ BOOK = "ipclab-book.pdf"
 
 
 def publish(html: Path, pdf: Path, folder: Path) -> Path:
-    """Copy a site and its PDF to FOLDER/VERSION and list the versions; the list.
+    """Copy a site and its PDF to FOLDER/VERSION; write and return the list of versions.
 
-    Raises ValueError if `html` is no site of ours. A version that is there already
-    is replaced.
+    Raises ValueError if `html` is not a site of this project. A version that already
+    exists is replaced.
     """
     found = VERSION.search((html / "index.html").read_text())
     if found is None:
@@ -37,7 +37,7 @@ def publish(html: Path, pdf: Path, folder: Path) -> Path:
 
 
 def versions(folder: Path) -> list[str]:
-    """Those that lie in a folder, newest first."""
+    """The versions in a folder, newest first."""
     names = [path.parent.name for path in folder.glob("*/index.html")]
     return sorted(names, key=lambda x: [int(n) for n in re.findall(r"\d+", x)])[::-1]
 

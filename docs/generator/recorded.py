@@ -18,7 +18,7 @@ TOP = Path(__file__).resolve().parents[2]
 
 
 class Missing(Exception):
-    """The site needs something that is not there; says what to do."""
+    """The site lacks something that it needs; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Run:
     name: str  # of the folder
     about: dict[str, Any]  # run.json
     records: list[Record]
-    kills: matrix.Document | None = None  # its kill matrix, where it was made
+    kills: matrix.Document | None = None  # its kill matrix, if there is one
 
     @functools.cached_property
     def rows(self) -> list[Row]:

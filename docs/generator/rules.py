@@ -1,4 +1,4 @@
-"""The rules: a page a group, and a page a row of the catalogue.
+"""The rules: a page for each group, and a page for each row of the catalogue.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -21,26 +21,27 @@ from ipclab.faults import Fault
 Row = dict[str, Any]
 NOT_COVERED = """@section rules_not_covered What is left out
 
-No test and no lesson makes a multicast object: where others share the links between
-the GPUs, a program that uses one wrongly can put their GPUs out of service. So two
-things that the documentation says about sharing are not covered:
+No test and no lesson makes a multicast object: if other people use GPUs on the same
+links, a program with a mistake in this can put their GPUs out of service. So two things
+that the documentation says about sharing are not covered:
 
-- a multicast object may be exported and imported as other handles are, by its handle
+- a multicast object may be exported and imported like other handles, by its handle
   types (CUmulticastObjectProp, see cuMulticastCreate);
-- one that can be shared, and an imported one, takes only memory that can be shared
-  (cuMulticastBindMem and cuMulticastBindAddr).
+- an object that can be shared, or that was imported, accepts only memory that can be
+  shared (cuMulticastBindMem and cuMulticastBindAddr).
 
 @subpage coverage shows what covers each documented sentence, and why others are left
 out.
 
 """
 ABOUT = (
-    "A rule is a sentence of the documentation, or one that follows from it, in our "
-    "words: short enough to be tested. Its source says where to read the original. "
-    "Rules of the kinds OBSERVE and UNDEF are not promised by the documentation; what "
+    "A rule is a sentence of the documentation, or a sentence that follows from it, "
+    "in our words and short enough to be tested. Its source says where to read the "
+    "original. "
+    "The documentation does not promise rules of the kinds OBSERVE and UNDEF; what "
     "happens is written down and never judged."
 )
-# What stands between the name of a rule and its source.
+# The text between the name of a rule and its source.
 ORIGINS = {
     "MUST": "our wording of",
     "ERROR": "our wording of",
@@ -82,11 +83,11 @@ TEST = re.compile(r'^TEST\((\w+), (\w+)\) \{\s*covers\("([A-Z]+-\d+)"\);', re.MU
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of the rows besides the catalogue itself."""
+    """What is known about the rows besides the catalogue itself."""
 
-    lessons: set[str]  # that there are; the catalogue plans more
-    tests: dict[str, list[str]]  # row -> what its tests are called
-    faults: list[Fault]  # what may make a row fail
+    lessons: set[str]  # existing lessons; the catalogue plans more
+    tests: dict[str, list[str]]  # row -> names of its tests
+    faults: list[Fault]  # faults that may make a row fail
     deviations: list[Row]  # deviations.json
     runs: list[Run]  # of drivers
     sentences: dict[str, list[Entry]] = field(default_factory=dict)  # of each row
@@ -117,7 +118,7 @@ def link_to(name: str) -> str:
 
 
 def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
-    """File name -> page: all groups, a page a group, a page a row."""
+    """File name -> page: all groups, a page for each group, a page for each row."""
     by_group: dict[str, list[Row]] = {}
     for row in catalogue["rows"]:
         by_group.setdefault(row["id"].split("-")[0], []).append(row)
@@ -136,7 +137,7 @@ def pages(catalogue: dict[str, Any], evidence: Evidence) -> dict[str, str]:
         "@brief What the documentation says about sharing, rule by rule: its source, "
         "its tests and what they saw.\n\n"
         f"{ABOUT}\n\n{listed}\n\n@section rules_kinds Kinds of rules\n\n{kind_table}"
-        f"@section rules_sources Where a rule stands\n\n{sources}"
+        f"@section rules_sources Where a rule comes from\n\n{sources}"
         f"{plain(catalogue['notation'])}\n\n{NOT_COVERED}*/\n"
     }
     for group, rows in by_group.items():
@@ -167,7 +168,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
 
 
 def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
-    """One row with all that is known of it."""
+    """One row with everything that is known about it."""
     name = row["id"]
     lessons = [x for x in row["lessons"] if x in evidence.lessons]
     faults = [x for x in evidence.faults if name in x.rows]
@@ -213,8 +214,8 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
 
 
 def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
-    """The faults that a test of the row has to notice, and what the kill matrices of
-    recorded machines say; empty if there is neither."""
+    """The faults that a test of the row has to notice, and the kill matrices of
+    recorded machines; empty if there are none."""
     shown = [run for run in runs if run.kills]
     text = ""
     if faults:
@@ -247,7 +248,7 @@ def _noticed(row: str, faults: list[Fault], runs: list[Run]) -> str:
 
 
 def _result(run: Run, fault: str, row: str) -> str:
-    """What became of a fault in the tests of a row, in the words of the matrix."""
+    """The result of a fault in the tests of a row, in the words of the matrix."""
     found = [
         cell["result"]
         for x in (run.kills or {})["faults"]
@@ -259,7 +260,7 @@ def _result(run: Run, fault: str, row: str) -> str:
 
 
 def origin(row: Row) -> str:
-    """Whose words a rule is: ours, and of what."""
+    """Says that the words of a rule are ours, and what its source is."""
     source = plain(spelled(row["source"]))
     return f"{link(row)}, {ORIGINS[row['kind']]}: {source}"
 
@@ -274,13 +275,13 @@ def summary(row: Row) -> str:
 
 
 def _documented(sentences: list[Entry]) -> str:
-    """The functions and types whose sentences a row rests on, with those sentences."""
+    """The functions and types whose sentences a row is based on, with them."""
     topics = dict.fromkeys(x.topic for x in sentences)
     return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 
 
 def verdict(run: Run, row: str) -> str:
-    """What a machine's tests of a row said: their verdicts, counted if they differ."""
+    """The verdicts of a machine's tests of a row, with counts if they differ."""
     seen = Counter(test.shown for test in run.rows if test.record["requirement"] == row)
     if len(seen) == 1:
         return next(iter(seen))
@@ -288,7 +289,7 @@ def verdict(run: Run, row: str) -> str:
 
 
 def coloured(run: Run, row: str) -> str:
-    """The same in the colour of the verdict; a dash where there is no test."""
+    """The same in the colour of the verdict; a dash if there is no test."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001

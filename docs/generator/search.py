@@ -34,15 +34,16 @@ WEIGHT = {
     "errata": 0.5,
 }
 OTHER = 0.6
-# Sections that name much, or ask what another section answers.
+# Sections that name many things, or ask what another section answers.
 ASIDE, LESS = ("_code", "_out", "_proof", "_test", "_predict", "_points"), 0.6
 APART = ("errors", "calls", "runner", "results", "changes")  # pages of many things
 WHOLE = ("rule", "class", "struct")  # pages about one thing
 
 
 def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) -> str:
-    """The file, a script because a page of a folder may not read other files.
+    """The file.
 
+    It is a script, because a page that is opened as a file may not read other files.
     `keywords` has words by which people look for a page, `page` or `page#section`.
     """
     entries = []
@@ -66,7 +67,7 @@ def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) ->
 
 
 def sections(body: str) -> list[tuple[str, str]]:
-    """Anchor and HTML of what stands before the first heading and after each."""
+    """Anchor and HTML of the text before the first heading and after each heading."""
     found, start, anchor = [], 0, ""
     for heading in HEADING.finditer(body):
         found.append((anchor, body[start : heading.start()]))

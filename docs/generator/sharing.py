@@ -16,7 +16,7 @@ Figure = dict[str, Any]
 
 
 def part(results: Path) -> str:
-    """Tables and bars of each machine that has figures, or that there is none."""
+    """Tables and bars of each machine that has figures, or a sentence."""
     files = sorted(results.glob("*/sharing.jsonl"))
     if not files:
         return "No machine has recorded its figures yet."
@@ -79,7 +79,7 @@ def machine(figures: list[Figure]) -> str:
 
 
 def bars(title: str, figures: list[Figure]) -> str:
-    """A bar for each figure; it is as long, in percent, as its part of the largest."""
+    """A bar for each figure; its length is its percentage of the largest figure."""
     longest = max(figure["gb_per_s"] for figure in figures)
     rows = "".join(
         f'<tr><th scope="row">{html.escape(figure["way"])}</th>'

@@ -1,9 +1,9 @@
-"""Makes the book of what Doxygen wrote.
+"""Makes the book from what Doxygen wrote.
 
     python -m generator.site --lessons lessons.json --version 0.1 GENERATED HTML
 
-Each page gets its place in the menu, what comes before and after, and an entry
-in the index that the search reads. Files that no page needs go.
+Each page gets its place in the menu, links to the previous and next page, and an entry
+in the index that the search reads. Files that no page needs are removed.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -25,7 +25,7 @@ from generator.chapters import page_of
 TOP = Path(__file__).resolve().parents[2]
 THEME = TOP / "docs/theme"
 ASSETS = ("ipclab.css", "ipclab.js", "search.js", "steps.js", "icon.svg")
-# Pages of Doxygen that say nothing that the menu does not say.
+# Pages of Doxygen that only repeat the menu.
 LISTS = re.compile(r"dir_|pages$|modules$|.*-members$|files$|globals|functions")
 LESSON = re.compile(r"lesson_(\d\d)$")
 
@@ -45,7 +45,7 @@ def main() -> None:
 def make(
     lessons: list[dict[str, Any]], version: str, generated: Path, html: Path
 ) -> None:
-    """Frame all pages of `html`, with what `generated` has for them."""
+    """Frame all pages of `html`, with the parts that `generated` has for them."""
     known = links.references(generated / "cuda.tag")
     raw = {path.stem: path.read_text() for path in sorted(html.glob("*.html"))}
     found = {

@@ -1,4 +1,4 @@
-"""The doctor's page: what it checks, and which answer belongs to which symptom.
+"""The doctor's page: what the doctor checks, and the answer for each symptom.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,7 +17,7 @@ PAINS = Path(checks.__file__).with_name("pains.json")
 
 
 def parts(lessons: set[str]) -> dict[str, str]:
-    """File name -> table; `lessons` are those that there are."""
+    """File name -> table; `lessons` are the existing lessons."""
     pains = json.loads(PAINS.read_text())["pains"]
     return {
         "doctor_checks.md": _checks(pains),

@@ -1,4 +1,4 @@
-"""Text from data as Doxygen reads it.
+"""Turns text from data into text for Doxygen.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -12,7 +12,7 @@ SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*"}
 COMMANDS = "\\@#%"
 
 
-# How the catalogue shortens what a reader wants in full.
+# Short forms of the catalogue that a reader needs in full.
 SHORT = {
     r"\bE\b": "the exporter",
     r"\bI\b": "the importer",
@@ -33,7 +33,7 @@ def _capital(found: re.Match[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Words that are no markup; names of functions still become links."""
+    """Words without markup; names of functions still become links."""
     for character in COMMANDS:
         text = text.replace(character, "\\" + character)
     for character, entity in SPECIAL.items():
@@ -44,17 +44,17 @@ def plain(text: str) -> str:
 
 
 def commands(text: str) -> str:
-    """Markdown whose options of commands stay what they are: no dash for `--`."""
+    """Markdown in which the options of commands stay unchanged: no dash for `--`."""
     return text.replace("--", "\\--")
 
 
 def lines(texts: Iterable[str]) -> str:
-    """Lines of one cell; Doxygen shows a <br> that follows a word as it stands."""
+    """Lines of one cell. Doxygen prints a <br> directly after a word as text."""
     return " <br>".join(texts)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table whose cells are marked up already; a head of empty cells is not shown."""
+    """A table whose cells are already marked up; a head of empty cells is not shown."""
     columns = list(head)
     cells = [columns, ["---"] * len(columns), *rows]
     return "".join("| " + " | ".join(row) + " |\n" for row in cells) + "\n"

@@ -1,7 +1,7 @@
 """The traces of the lessons, from which their pictures are drawn.
 
-docs/traces/NN_topic/ is what `ipclab trace` wrote of the lesson, without what no
-picture needs, and machine.txt, which says where. To record lessons anew:
+docs/traces/NN_topic/ is what `ipclab trace` wrote about the lesson, without the parts
+that no picture needs. machine.txt names the machine. To record lessons again:
 
     python -m generator.traces --lessons lessons.json --build BUILD [LESSON...]
 
@@ -39,7 +39,7 @@ MACHINE = "machine.txt"
 ON_MODEL = "the reference model"
 MODELS_OWN = ("message", "message", "1 bytes, 1 descriptor")
 SKIPPED = 77
-# How the runtime calls what the driver calls otherwise; else it is cudaX for cuX.
+# Runtime names that are not the driver's name with cuda instead of cu.
 RUNTIME = {
     "cuCtxSynchronize": ("cudaDeviceSynchronize",),
     "cuDevicePrimaryCtxReset": ("cudaDeviceReset",),
@@ -67,7 +67,7 @@ RUNTIME = {
 
 
 class Missing(Exception):
-    """A lesson has no trace; says what to do."""
+    """A lesson has no trace; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,9 @@ def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
 
 
 def steps(lesson: Lesson, source: str) -> list[Step]:
-    """What a picture shows: the calls as the lesson's source writes them.
-
-    Every call of a lesson is told, also where nothing is shared; what its source
-    does not name is the runtime's own affair.
+    """What a picture shows: the calls with the names in the lesson's source. It shows
+    every call of a lesson, also if nothing is shared. It leaves out calls that the
+    source does not name, because the runtime makes them itself.
     """
     story = lesson.story
     story.concerns.update(
@@ -126,21 +125,21 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
 
 
 def _models_own(lesson: Lesson, step: Step) -> bool:
-    """Is it how the model passes on what a fabric handle names?"""
+    """Is this a message by which the model passes the memory of a fabric handle?"""
     told = (step.kind, step.text, step.detail)
     return lesson.machine == ON_MODEL and told == MODELS_OWN
 
 
 def _tried_again(before: Step, text: str) -> bool:
-    """Did the runtime call, find no context, make one and call again? The program
-    sees one call that succeeds."""
+    """Did the runtime make the call without a context, create one and call again? The
+    program sees one call that succeeds."""
     no_context = before.detail == "CUDA_ERROR_INVALID_CONTEXT"
     return no_context and before.text == text
 
 
 def as_written(name: str, source: str) -> str:
-    """The name of a call as a source has it: the driver's or the runtime's; empty
-    if it has neither.
+    """The name of a call in a source: the driver's or the runtime's; empty if the
+    source has neither.
 
     >>> as_written("cuIpcGetMemHandle", "cudaIpcGetMemHandle(&handle, data)")
     'cudaIpcGetMemHandle'
@@ -175,10 +174,10 @@ def _words(source: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a lesson is written with."""
+    """The source of a lesson."""
 
     program: str
-    headers: tuple[str, str]  # the common ones, and those of the lesson
+    headers: tuple[str, str]  # the common headers, and those of the lesson
 
     @property
     def text(self) -> str:
@@ -197,9 +196,8 @@ def sources(lesson: str) -> Sources:
 
 
 def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
-    """Trace a lesson and keep what pictures need; where it was recorded.
-
-    Raises Missing if it fails. What was there before stays then.
+    """Trace a lesson and keep what pictures need. Returns where it was recorded. Raises
+    Missing if it fails; then the old trace stays.
     """
     name = lesson["lesson"]
     program = build / "samples" / name / name.partition("_")[2]
@@ -232,7 +230,7 @@ def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
 
 
 def keep(folder: Path, into: Path, machine: str) -> None:
-    """Copy a trace: of the declared calls those that were made."""
+    """Copy a trace; of the declared calls only those that were made."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     for path in sorted(folder.glob("*.trace")):
@@ -260,7 +258,7 @@ def _used(lines: list[bytes]) -> list[str]:
 
 
 def _gpus() -> str:
-    """Number and name of the GPUs and the driver, empty without any."""
+    """Number and name of the GPUs and the driver; empty without a GPU."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],

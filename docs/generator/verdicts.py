@@ -1,4 +1,4 @@
-"""What recorded machines answered: a page for all, a section each.
+"""What recorded machines answered: one page, with a section for each machine.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -24,9 +24,10 @@ def page(runs: list[Run]) -> str:
     text = (
         "/**\n@page results Results\n"
         "@brief What recorded machines answered, side by side.\n\n"
-        "A verdict is of one test, and lessons are not counted: they judge nothing. "
-        "@ref rules has the same rule by rule; @ref start_verdicts says what each "
-        "word means.\n\n"
+        "A verdict belongs to one test. Lessons are not counted, because they judge "
+        "nothing. "
+        "@ref rules has the same, rule by rule; @ref start_verdicts explains each "
+        "word.\n\n"
     )
     if not runs:
         return text + (
@@ -93,7 +94,7 @@ def label(run: Run) -> str:
 
 
 def files(run: Run) -> str:
-    """Links to what there is of a machine besides this page."""
+    """Links to the other pages about a machine."""
     found = {"report.html": "report", "rows.csv": "CSV", "run.json": "JSON"}
     if run.kills:
         found["mutants.html"] = "kill matrix"
@@ -104,7 +105,7 @@ def files(run: Run) -> str:
 
 
 def section(run: Run) -> str:
-    """One machine: counts by chapter, and what it cannot show."""
+    """One machine: counts for each chapter, and what the machine cannot show."""
     found = summary.tests(run.rows)
     used = records.counts(found)
     by_chapter: dict[str, Counter[str]] = {}
@@ -142,7 +143,7 @@ def section(run: Run) -> str:
 
 
 def _kill_matrix(kills: matrix.Document) -> str:
-    """Which faults the suite noticed here, and by name those that it did not."""
+    """The faults that the suite noticed here, and the names of the others."""
     part = kills["partial"]
     missed = [
         [f"`{fault['name']}`", plain(fault["what"]), fault["result"]]
@@ -177,7 +178,7 @@ def _test(test: records.Row) -> str:
 
 
 def _seen(test: records.Row) -> str:
-    """In the words of deviations.json as it was then, or else of the record."""
+    """The text of deviations.json at that time, or else of the record."""
     if test.verdict == "deviates":
         return departure(test.record["deviation"])
     reason = " ".join(test.reason.split())

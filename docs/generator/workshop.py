@@ -43,13 +43,13 @@ def parts(top: Path) -> dict[str, str]:
 
 
 def pages(top: Path) -> dict[str, str]:
-    """File name -> page, one a path: times, what to show and to ask."""
+    """File name -> page, one for each path: times, what to show and to ask."""
     ways = paths.read(top, exercises.read(top))
     return {f"path_{way.name}.dox": _page(way) for way in ways}
 
 
 def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
-    """File name -> slides of a path, one file that needs no other.
+    """File name -> slides of a path, in one file that needs no other file.
 
     `pictures` has the SVG of a lesson under lesson_NN.svg.
     """
@@ -78,7 +78,7 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
 
 
 def _words(text: str) -> Markup:
-    """Text in which what stands in backticks is a command or a name."""
+    """Text; words in backticks are commands or names."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False)))
 
 
@@ -155,7 +155,7 @@ def _clock(minutes: int) -> str:
 
 
 def _code(top: Path, lesson: str) -> list[tuple[str, str]]:
-    """The roles of a lesson: name and source, as its page shows them."""
+    """The roles of a lesson: name and source, as on its page."""
     topic = lesson.partition("_")[2]
     source = (top / "samples" / lesson / f"{topic}.cu").read_text(encoding="utf-8")
     found = SNIPPET.findall(source)

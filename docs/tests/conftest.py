@@ -1,4 +1,4 @@
-"""The built site, and what tests look at it with.
+"""The built site, and the tools of its tests.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("IPCLAB_BUILD", TOP / "build/dev"))
 
 
-# Pages that are made alike: of so many, one is looked at.
+# Pages of one kind: one in this many is tested.
 ALIKE = {
     "rule_": 60,
     "class|struct|namespace|group__": 12,
@@ -40,7 +40,7 @@ class Site:
 
     @property
     def pages(self) -> list[Path]:
-        """All of them; slides are no pages of the book."""
+        """All pages; slides are not pages of the book."""
         return sorted(set(self.folder.glob("*.html")) - set(self.slides))
 
     @property
@@ -50,9 +50,9 @@ class Site:
 
     @property
     def some(self) -> list[Path]:
-        """Every page that is made by hand, and one in a few of those made alike.
+        """Every page that is written by hand, and some of the pages of one kind.
 
-        All of them with IPCLAB_ALL_PAGES=1: a browser needs half an hour for that.
+        With IPCLAB_ALL_PAGES=1 it is all pages, for which a browser needs half an hour.
         """
         if os.environ.get("IPCLAB_ALL_PAGES") == "1":
             return self.pages

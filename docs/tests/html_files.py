@@ -1,4 +1,4 @@
-"""What the files of the site say, without a browser.
+"""Reads the files of the site without a browser.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -17,7 +17,7 @@ IN_INDEX = re.compile(r'^\["([^"]+)"', re.MULTILINE)
 
 
 class Names(HTMLParser):
-    """Collects the addresses that a page names, and what a fragment can name."""
+    """Collects the addresses on a page, and the targets of fragments."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Names(HTMLParser):
 
 
 class Unlinked(HTMLParser):
-    """Collects the functions that a page's text names outside of a link."""
+    """Collects the functions that the text of a page names outside of links."""
 
     def __init__(self, text: str, known: Mapping[str, str]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Unlinked(HTMLParser):
 
 
 def dead_links(folder: Path) -> list[str]:
-    """`page: address` for each link of the pages and of the search to nowhere."""
+    """`page: address` for each link of the pages and the search that leads nowhere."""
     pages = {path.name: Names(path.read_text()) for path in folder.glob("*.html")}
     named = {name: page.addresses for name, page in pages.items()}
     named |= {x.name: IN_INDEX.findall(x.read_text()) for x in folder.glob("*.js")}

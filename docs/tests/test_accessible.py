@@ -1,4 +1,4 @@
-"""Every page against WCAG AA, by axe-core; each kind of fault is planted once.
+"""Checks every page against WCAG AA with axe-core; each kind of fault is planted once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -40,7 +40,7 @@ def violations(
 
 
 def whole(site: Site) -> list[Path]:
-    """The pages that are looked at, but the one that joins all; and slides."""
+    """The tested pages, without the page that joins all pages; and slides."""
     pages = [path for path in site.some if path.name != "book.html"]
     return pages + site.slides[:1]
 

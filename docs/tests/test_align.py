@@ -1,4 +1,4 @@
-"""Each step of a lesson's trace is laid on the line of the program that makes it.
+"""Each step of a lesson's trace is assigned to the line of the program that makes it.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -171,7 +171,7 @@ def test_every_step_of_a_lesson_has_its_line(lesson: str) -> None:
 def test_a_step_is_on_a_line_that_makes_it(
     lesson: str, told: str, code: list[str]
 ) -> None:
-    """All steps of that text are on these lines, and each of the lines has one."""
+    """All steps with that text are on these lines, and each line has a step."""
     text = traces.sources(lesson).program.splitlines()
     met = [text[p.line - 1] for s, p in located(lesson) if s.text == told and p.line]
     assert {x for x in code if any(x in line for line in met)} == set(code)

@@ -1,4 +1,4 @@
-"""The pictures of a lesson show what its trace has, as its source writes it.
+"""The pictures of a lesson show its trace, with the names in its source.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -33,7 +33,7 @@ def test_a_lesson_has_a_picture_that_fits(lesson: str) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_a_picture_is_of_the_lesson_as_it_is(lesson: str) -> None:
-    """Its kernels have the names that stand in the source today."""
+    """Its kernels have the names that are in the source today."""
     text = traces.sources(lesson).text
     for step in traces.steps(traces.read(lesson), text):
         if step.kind == "kernel":
@@ -141,7 +141,7 @@ def test_the_caption_says_where_it_was_recorded() -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_death_is_drawn(lesson: str) -> None:
-    """With what is around it, and with the number of steps that are left out."""
+    """With the steps around it, and with the number of steps that are left out."""
     recorded = traces.read(lesson)
     source = traces.sources(lesson)
     deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]

@@ -1,4 +1,4 @@
-"""What a reader reads has no remains of markup; each kind is planted once.
+"""The visible text has no remains of markup; each kind is planted once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -32,7 +32,7 @@ IN_PROSE = {
 
 
 class Rendered(HTMLParser):
-    """The text of a page, that of programs apart."""
+    """The text of a page, separate from that of programs."""
 
     UNSEEN = ("script", "style", "title", "desc")
     DECLARED = re.compile(r"mem|param")  # classes of Doxygen for declarations
@@ -45,7 +45,7 @@ class Rendered(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element that is no prose."""
+        """An element that is not prose."""
         declared = self.DECLARED.match(dict(attrs).get("class") or "")
         if tag in ("pre", "code", *self.UNSEEN) or (tag == "td" and declared):
             self._open.append(tag)
@@ -65,7 +65,7 @@ class Rendered(HTMLParser):
 
 
 def remains(html: str) -> list[str]:
-    """What is left over, with what stands around it."""
+    """The remains of markup, with the text around them."""
     page = Rendered(html)
     texts = {"".join(page.prose): {**ANYWHERE, **IN_PROSE}, "".join(page.code): {}}
     found = []
@@ -93,7 +93,7 @@ def test_places_in_cudas_headers_lead_to_no_file_of_ours(site: Site) -> None:
 
 
 def wrong_headers(html: str) -> list[str]:
-    """Links of ours on the name of a header that is followed by a line."""
+    """Our own links on the name of a header with a line number."""
     return re.findall(r'<a [^>]*href="\w+_8h\.html[^>]*>\w+\.h</a>:\d+', html)
 
 

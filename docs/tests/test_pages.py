@@ -1,4 +1,4 @@
-"""Pages keep to the form that their readers rely on; each fault is planted once.
+"""Pages have the form that readers expect; each fault is planted once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -36,7 +36,7 @@ COMMAND = re.compile(r"[@\\](code|verbatim|dot|msc|startuml)\b")
 
 
 def typed_code(page: str) -> list[str]:
-    """Code that is typed into a page and longer than a shell line.
+    """Code that is written in a page and longer than a shell line.
 
     Code blocks have to come from programs that are tested, by @snippet and
     @include.
@@ -63,12 +63,12 @@ def typed_code(page: str) -> list[str]:
 
 
 def is_shell(lines: list[str]) -> bool:
-    """Are they commands of ours, for two terminals for example?"""
+    """Are these commands of the project, for example for two terminals?"""
     return all(line.strip().startswith(("ci/", "python3 ")) for line in lines)
 
 
 def is_list(lines: list[str]) -> bool:
-    """Are the indented lines the rest of an item, and no code?"""
+    """Are the indented lines the rest of an item and not code?"""
     return bool(re.match(r"\s+([-*]|\d+\.) ", lines[0]))
 
 
@@ -78,13 +78,13 @@ def unlinked(site: Site, known: dict[str, str], page: str) -> list[str]:
 
 
 def unknown(page: str, headers: str) -> list[str]:
-    """Names of CUDA that its headers do not have: misspelt ones."""
+    """Names of CUDA that are not in its headers, because they are misspelt."""
     return [x for x in links.NAME.findall(page) if not re.search(rf"\b{x}\b", headers)]
 
 
 @pytest.fixture(scope="module")
 def headers() -> str:
-    """The headers of the toolkit, and ours for what newer ones have."""
+    """The headers of the toolkit, and our own headers for newer functions."""
     nvcc = shutil.which("nvcc")
     assert nvcc, "no nvcc in PATH"
     include = Path(nvcc).resolve().parents[1] / "include"
@@ -111,7 +111,7 @@ def test_a_walkthrough_has_its_sections_in_order(path: Path) -> None:
 
 
 def section(page: str, name: str) -> str:
-    """What a walkthrough says in one of its sections."""
+    """The text of one section of a walkthrough."""
     pattern = rf"^@section lesson_\d\d_{name} .*?\n(.*?)^@section"
     found = re.search(pattern, page, re.M | re.S)
     return found[1] if found else ""

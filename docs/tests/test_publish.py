@@ -1,4 +1,4 @@
-"""Versions of the book lie side by side, each whole.
+"""Versions of the book are side by side, each complete.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -1,4 +1,4 @@
-"""What a reader sees of the site, in a real browser; each fault is planted once.
+"""What a reader sees on the site, in a real browser; each fault is planted once.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,7 +18,7 @@ from conftest import TOP, Site
 from generator.chapters import page_of
 
 Lessons = list[dict[str, Any]]
-# What newcomers ask, where the answer stands, and a word of it.
+# What newcomers ask, the page with the answer, and a word of the answer.
 QUESTIONS = json.loads((Path(__file__).parent / "questions.json").read_text())
 WIDTHS = (PHONE, 820, 1280, 1440)
 
@@ -35,7 +35,7 @@ box.dispatchEvent(new Event("input"));
 HITS = """
 return [...document.querySelectorAll("#hits a")].map((a) => a.getAttribute("href"));
 """
-# Steps of a picture that say a line, and for which no code is shown.
+# Steps of a picture that name a line but show no code.
 STEPS_WITHOUT_CODE = """
 const next = document.querySelector("[aria-label='One step on']");
 const without = [];
@@ -50,7 +50,7 @@ return without;
 NAME_OF_MEMORY = """
 return document.querySelector("svg.memory text.block").getBoundingClientRect().left;
 """
-# A column so narrow that a word has a letter a line.
+# A column so narrow that each line has one letter of a word.
 CLIPPED = """
 const kinds = "main td, main th, main p, main li, main h1, main h2";
 return [...document.querySelectorAll(kinds)]
@@ -78,7 +78,7 @@ const box = svg.getBoundingClientRect();
 return {width: box.width, height: box.height, ink: rgb(text.fill), paper,
         notes: svg.querySelectorAll("rect.call").length};
 """
-# Texts of the map through which a line goes.
+# Texts of the map that a line crosses.
 CROSSED = """
 const texts = [...document.querySelectorAll("figure.map .node text")]
   .map((text) => [text.textContent, text.getBBox()]);
@@ -93,7 +93,7 @@ for (const line of document.querySelectorAll("figure.map .edge path")) {
 }
 return [...crossed];
 """
-# What the buttons of the programs put into the clipboard.
+# What the buttons of programs copy to the clipboard.
 COPIED = """
 const copied = [];
 Object.defineProperty(navigator, "clipboard",
@@ -115,7 +115,7 @@ def in_menu(page: Page) -> list[str]:
 
 
 def missing_in_menu(browser: Browser, site: Site, lessons: Lessons) -> list[str]:
-    """Lessons that the menu lacks, or that stand in another order."""
+    """Lessons that are missing in the menu or are in the wrong order."""
     page = browser.open(site.folder / "index.html")
     found = [x for x in in_menu(page) if x.startswith("lesson_")]
     wanted = [f"{page_of(x['lesson'])}.html" for x in lessons]
@@ -130,7 +130,7 @@ def faults(browser: Browser, path: Path, width: int, dark: bool = False) -> list
 
 
 def contrast(seen: dict[str, Any]) -> int:
-    """How far ink and paper are apart, of 765."""
+    """The difference between the colours of ink and paper, at most 765."""
     pairs = zip(seen["ink"], seen["paper"], strict=True)
     return int(sum(abs(a - b) for a, b in pairs))
 
@@ -228,7 +228,7 @@ def test_the_toggle_changes_the_colours_of_a_diagram(
 def test_the_search_finds_each_lesson_by_its_key_word(
     browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    """From a folder, without a server."""
+    """Opened from a folder, without a server."""
     page = browser.open(site.folder / "index.html")
     for lesson in lessons:
         key = lesson["title"].partition(":")[0]
@@ -407,7 +407,7 @@ def test_a_lesson_that_the_search_lacks_is_noticed(
 def test_every_step_of_a_lesson_shows_its_code(
     browser: Browser, site: Site, lessons: Lessons
 ) -> None:
-    """Also where the page does not show that part of the program."""
+    """Also if the page does not show that part of the program."""
     for lesson in lessons:
         page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
         without = page.run(STEPS_WITHOUT_CODE)

@@ -1,4 +1,4 @@
-"""What recorded machines answered reaches the pages of rules and results.
+"""The answers of recorded machines are on the pages of rules and results.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -209,7 +209,7 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
 
 
 def fault(name: str, result: str) -> dict[str, Any]:
-    """A fault of a kill matrix, that the tests of LMEM-01 met."""
+    """A fault of a kill matrix with which the tests of LMEM-01 ran."""
     cell = {
         "row": "LMEM-01",
         "result": result,
@@ -361,6 +361,6 @@ def test_a_machine_can_be_taken_along_as_a_table() -> None:
 
 
 def test_every_group_of_rules_has_a_title() -> None:
-    """One without is shown by its short name, and this says so."""
+    """A machine without a kill matrix has its short name and a sentence about this."""
     rows = json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
     assert {row["id"].split("-")[0] for row in rows} <= set(rules.GROUPS)

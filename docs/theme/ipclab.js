@@ -1,5 +1,5 @@
-// What every page does: the menu of a small screen, light or dark, copying, and
-// the search as soon as somebody wants it.
+// The functions of every page: the menu on a small screen, light or dark, copying, and
+// the search, which is loaded when the reader needs it.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -41,7 +41,7 @@
   const asked = new URLSearchParams(location.search).get("q");
   if (asked) ready().then(() => { box.value = asked; box.focus(); });
 
-  // A button on every program and command that is worth copying.
+  // A copy button on every program and command.
   for (const code of document.querySelectorAll("main div.code, main [data-copy]")) {
     const button = document.createElement("button");
     button.type = "button";
@@ -52,7 +52,7 @@
         [...code.querySelectorAll(".line")].map((line) => line.textContent).join("\n") + "\n";
       try {
         await navigator.clipboard.writeText(text);
-      } catch {  // a page of a folder may not use the clipboard everywhere
+      } catch {  // in some browsers a page that is opened as a file may not use the clipboard
         const area = document.createElement("textarea");
         area.value = text;
         document.body.append(area);
@@ -66,7 +66,7 @@
     code.append(button);
   }
 
-  // The section that is being read is marked in the menu.
+  // Marks the present section in the menu.
   const places = [...document.querySelectorAll("#menu .sections a")]
     .map((link) => ({ link, heading: document.getElementById(decodeURIComponent(link.hash.slice(1))) }));
   if (places.length) {

@@ -10,7 +10,7 @@
 
   const words = (text) => text.toLowerCase().match(/[a-z]+-\d+|[a-z_]\w*|\d+/g) || [];
 
-  // The ends that English puts after a word.
+  // The endings of English words.
   const stem = (word) => /^[a-z]{5,}$/.test(word) ?
     word.replace(/(ies)$/, "y").replace(/(ing|ed|es|s)$/, "") : word;
 
@@ -35,7 +35,7 @@
     return { postings, lengths, mean, vocabulary: [...postings.keys()] };
   };
 
-  // Edits that lead from one word to the other; more than `most` are not counted.
+  // The number of edits between two words; it does not count more than `most`.
   const distance = (one, other, most) => {
     if (Math.abs(one.length - other.length) > most) return most + 1;
     let before = [], row = [...Array(other.length + 1).keys()];
@@ -54,7 +54,7 @@
     return row[other.length];
   };
 
-  // Words of the index that a typed word may mean, each with its likelihood.
+  // Words of the index that the reader may mean by a typed word, each with its likelihood.
   const meant = (typed) => {
     const found = new Map();
     if (built.postings.has(typed)) found.set(typed, 1);
@@ -74,7 +74,7 @@
     return found;
   };
 
-  // Number of an entry -> what it is worth for each typed word.
+  // Number of an entry -> its weight for each typed word.
   const score = (typed) => {
     const scores = new Map();
     typed.forEach((term, place) => {
@@ -95,9 +95,9 @@
 
   const sum = (values) => values.reduce((all, x) => all + x, 0);
 
-  // The best section of each page that has the words, best page first: a page
-  // counts with the best that any of its sections has for each word, unless its
-  // sections have nothing to do with each other.
+  // The best section of each page that has the words, best page first: a page gets the
+  // best weight of its sections for each word, unless its sections are about unrelated
+  // things.
   const find = (text) => {
     const all = words(text).filter((word) => !IGNORED.has(word));
     const typed = [...new Set((all.length ? all : words(text)).map(stem))];

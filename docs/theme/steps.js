@@ -1,5 +1,5 @@
-// Walks through the trace of a lesson: the moment in the sequence and in the
-// picture of memory, and the line of the program, marked together.
+// Goes through the trace of a lesson step by step. It marks the moment in the sequence
+// and in the picture of memory together with the line of the program.
 "use strict";
 (() => {
   const figure = document.querySelector("figure.steps");
@@ -30,7 +30,7 @@
   figure.prepend(controls);
   figure.classList.add("live");
 
-  // What stands around a line: cloned, so that it looks as in the program below.
+  // The lines around a line are cloned, so that they look as in the program below.
   const AROUND = 3;
   const excerpt = (role, line) => {
     const number = Number(line);
@@ -60,7 +60,7 @@
     return x1 + 3 + (x2 - x1 - 6) * Math.min(1, (at - t1) / (t2 - t1));
   };
 
-  // The names of memory and processes stay in sight, on top of what scrolls.
+  // The names of memory and processes stay visible, above the part that scrolls.
   const names = memory ? [...memory.querySelectorAll("text.block, text.who")] : [];
   for (const name of names) name.parentNode.append(name);
   memory?.addEventListener("scroll", () => {

@@ -1,6 +1,7 @@
-# Read by CTest itself, once for each program of scenarios: asks `program` for
-# its tests (a line each: "Suite.Name<TAB>requirement<TAB>gpus<TAB>label", the
-# last "alone", "shared" or nothing) and adds them.
+# CTest itself reads this file, once for each program of scenarios. It asks `program` for
+# its tests and adds them. Each test is one line:
+# "Suite.Name<TAB>requirement<TAB>gpus<TAB>label"; the label is "alone", "shared" or
+# empty.
 # SPDX-License-Identifier: Apache-2.0
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
@@ -17,7 +18,8 @@ else()
 endif()
 
 if(NOT result EQUAL 0)
-  # One test that fails and says why; a program that lists nothing is no pass.
+  # Adds one test that fails and says why, because a program that lists nothing must not
+  # pass.
   string(REPLACE ";" "," errors "${errors}")
   add_test(${prefix}LIST ${CMAKE_COMMAND} -E cat "${program}: ${result} ${errors}")
   set_tests_properties(${prefix}LIST PROPERTIES LABELS "${labels};gpu0" TIMEOUT 10)

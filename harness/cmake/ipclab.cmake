@@ -1,6 +1,6 @@
-# One call for each lesson and for its mirror. It makes the target and carries
-# the facts to CTest; ctest --show-only=json-v1 is then the one list that the
-# runner reads, lessons.json the one that the documentation reads.
+# One call for each lesson and one for its mirror. The call makes the target and passes
+# the facts to CTest. The runner then reads ctest --show-only=json-v1, and the
+# documentation reads lessons.json.
 # SPDX-License-Identifier: Apache-2.0
 
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
@@ -14,7 +14,7 @@ find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
 function(ipc_lesson folder target)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(NOT name MATCHES "^[0-9][0-9]_([a-z0-9_]+)$")
-    message(FATAL_ERROR "${name}: a lesson's folder is called NN_topic")
+    message(FATAL_ERROR "${name}: the folder of a lesson must be called NN_topic")
   endif()
   set(${folder} ${name} PARENT_SCOPE)
   set(${target} ${CMAKE_MATCH_1} PARENT_SCOPE)
@@ -27,11 +27,11 @@ endfunction()
 #   TITLE      what the reader will see in the list of lessons
 #   GPUS       how many it needs (1)
 #   NEEDS      what else, in words for its reader
-#   PROFILE    the machine that the reference model has to play for it, if the
-#              GPUs alone do not say so
+#   PROFILE    the machine that the reference model must imitate for it, if the
+#              number of GPUs is not enough
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
-#   ALONE      no test may use its GPUs meanwhile: it measures device memory
+#   ALONE      no other test may use its GPUs: it measures device memory
 #   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
 #              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
@@ -89,8 +89,8 @@ function(ipc_add_sample)
     "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
 endfunction()
 
-# What starts a program as two ranks on this machine: also on a single core, and
-# for root, the usual user in a container.
+# The command that starts a program as two ranks on this machine, also on a single core
+# and as root, the usual user in a container.
 function(ipc_two_ranks command)
   set(start ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2)
   execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -129,9 +129,9 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): a .cu without a kernel, of its own or of a
-# lesson's header, is plain C++; the C++ compiler takes a quarter of nvcc's time,
-# which parses it three times over.
+# ipc_straight_to_cxx(file...): a .cu that contains no kernel, also not in a lesson's
+# header, is plain C++. The C++ compiler needs a quarter of the time of nvcc, which parses
+# such a file three times.
 function(ipc_straight_to_cxx)
   foreach(file IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
@@ -148,9 +148,9 @@ function(ipc_add_tests target prefix timeout)
   ipc_discover(${target} harness.${prefix}. "harness" ${timeout})
 endfunction()
 
-# Fills CTest's list when CTest reads it: the program is asked for its tests,
-# their requirements and how many GPUs they want. (gtest_discover_tests() knows
-# neither, and drops all labels but the first.)
+# Fills CTest's list when CTest reads it: the program lists its tests, their requirements
+# and how many GPUs they need. (gtest_discover_tests() handles neither of them, and drops
+# all labels except the first.)
 function(ipc_discover target prefix labels timeout)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   file(GENERATE OUTPUT ${file} CONTENT
@@ -163,8 +163,8 @@ include([==[${CMAKE_SOURCE_DIR}/harness/cmake/discover.cmake]==])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
 endfunction()
 
-# After all lessons: writes what the documentation needs to know of them, and
-# checks that the model's interpreter can read every kernel of the lessons.
+# Call this after all lessons. It writes what the documentation needs to know about them,
+# and checks that the model's interpreter can read every kernel of the lessons.
 function(ipc_finish)
   get_property(known GLOBAL PROPERTY IPCLAB_LESSONS)
   list(JOIN known ",\n" lessons)

@@ -19,9 +19,9 @@ if(NOT CMAKE_CUDA_COMPILER)
                       "(or set CUDACXX to it)")
 endif()
 
-# PTX for every GPU of today and tomorrow (and for the reference model, which
-# reads it), machine code for those that are named here. All code is made from
-# the one PTX: the compiler reads a file once, not once for each GPU.
+# Embeds PTX for every GPU, also for future ones and for the reference model, and machine
+# code for the GPUs that are named here. All code is made from one PTX, so the compiler
+# reads a file only once.
 set(IPCLAB_GPU_CODE "90" CACHE STRING
   "compute capabilities to make machine code for, in addition to PTX: 80;90;100")
 set(CMAKE_CUDA_ARCHITECTURES OFF)
@@ -31,17 +31,17 @@ foreach(capability IN LISTS IPCLAB_GPU_CODE)
 endforeach()
 list(JOIN code "," code)
 set(code "--generate-code=arch=compute_75,code=[${code}]")
-# Shared, so that the reference model can take the runtime's place.
+# The shared runtime, so that the reference model can replace it.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 find_file(IPCLAB_CUDA_HEADER cuda.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 find_package(Threads REQUIRED)
-# The loader may not search the toolkit's folder. LD_LIBRARY_PATH, with the
-# model on it, is searched before this.
+# The loader does not always search the toolkit's folder. It searches LD_LIBRARY_PATH,
+# which can name the model, before this path.
 set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
-# Installed, the programs are ipclab/suite/bin of a site-packages folder (the
-# wheel of ci/package), which also has the wheel of the runtime.
+# After an installation (the wheel of ci/package) the programs are in ipclab/suite/bin of
+# a site-packages folder. The wheel of the runtime is in the same folder.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../../../nvidia/cu13/lib")
 
 # MPI, for the lessons that also run as one rank on each node; nothing else needs it.
@@ -56,8 +56,8 @@ set(IPCLAB_OPTIONS -Wall -Wextra -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/
 set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefined or thread")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
-# Otherwise nvcc writes the number of its process into each object, and two
-# builds of the same sources differ without a need. A few still differ.
+# Otherwise nvcc writes its process id into each object, and two builds of the same
+# sources differ. A few still differ.
 set(same --objdir-as-tempdir)
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)
@@ -68,8 +68,8 @@ if(IPCLAB_SANITIZE)
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})
 endif()
 
-# GoogleTest: the system's library, or its sources, from a distribution that
-# ships only those or from the wheel that ci/setup brings.
+# GoogleTest: the system's library, or its sources. The sources come from a distribution
+# that ships only sources, or from the wheel that ci/setup installs.
 find_package(GTest QUIET)
 if(NOT GTest_FOUND)
   find_path(IPCLAB_GTEST src/gtest-all.cc

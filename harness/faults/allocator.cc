@@ -87,8 +87,8 @@ int free_async_of_malloc_leaks(Call& call) {
   return code;
 }
 
-// Writes the memory at once, as its next owner would, so the earlier work of
-// the stream reads other bytes.
+// Writes to the memory at once, as its next owner would, so that the earlier
+// work of the stream reads other bytes.
 int free_async_of_malloc_early(Call& call) {
   if (call.is("cudaMalloc")) {
     const int code = call.proceed();
@@ -109,7 +109,7 @@ int free_async_of_malloc_early(Call& call) {
   return call.proceed();
 }
 
-// cudaFree of stream-ordered memory waits, as it does for other memory.
+// cudaFree of stream-ordered memory waits for all work, as for other memory.
 int free_waits(Call& call) {
   if (call.is("cudaFree") && blocks.has(call.at<void*>(0))) {
     call.fired();
@@ -373,8 +373,8 @@ int trims_all(Call& call) {
 }
 
 // Overwrites freed memory that may still be in use, as its next owner would.
-// The real free is delayed, because the memory is the program's only until
-// then.
+// The real free is delayed, because the memory belongs to the program only
+// until then.
 int trim_takes_pending(Call& call) {
   if (call.is("cudaFreeAsync") && blocks.has(call.at<void*>(0)) &&
       cudaStreamQuery(call.at<cudaStream_t>(1)) == cudaErrorNotReady) {
@@ -395,7 +395,7 @@ int trim_takes_pending(Call& call) {
   return noted_pools(call);
 }
 
-// One attribute reports the value of another one.
+// One attribute reports the value of another attribute.
 template <cudaMemPoolAttr asked, cudaMemPoolAttr answered>
 int attribute_of_another(Call& call) {
   const int code = call.proceed();
@@ -697,7 +697,7 @@ void add_allocator(List& list) {
 
   // Reuse.
   list.named("reuse-while-live",
-             "freed memory is lent again before its stream comes to the free",
+             "freed memory is reused before its stream reaches the free",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              reused_while_live);
   list.named("follow-event-unsafe",
@@ -711,7 +711,8 @@ void add_allocator(List& list) {
               "cudaDeviceSynchronize"},
              free_seen_after_synchronise);
   list.named("sync-does-not-release",
-             "a synchronise makes freed memory available to no other stream",
+             "after a synchronise, freed memory is still not available to "
+             "other streams",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              free_seen_by_own_stream);
 

@@ -1,5 +1,5 @@
-// Answers that differ from the usual ones and that no documented sentence
-// forbids: no test may fail.
+// Answers that differ from the usual answers, but that no documented sentence
+// forbids. No test may fail because of them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -141,7 +141,7 @@ int ok_launch_returns_late(Call& call) {
   return code;
 }
 
-// Nor does anything say that a stream begins its work at once.
+// No sentence says that a stream begins its work at once.
 int ok_kernel_starts_late(Call& call) {
   const auto stream = call.value<CUstream>(kStream);
   CUstreamCaptureStatus status{};

@@ -20,7 +20,7 @@ namespace ipclab::faults {
 /// Which API a function belongs to.
 enum class Face { kRuntime, kDriver };
 
-/// What an argument is for; calls.inc writes the letters.
+/// The role of an argument; the letters are in calls.inc.
 enum Role : char {
   kOut = 'o',      ///< the function writes its result there
   kShared = 'x',   ///< the same: a descriptor (4 bytes) or fabric handle (64)
@@ -56,12 +56,12 @@ struct Function {
 /// All functions of calls.inc.
 std::vector<Function*>& functions();
 
-/// Where one argument of a running call lies.
+/// The place of one argument of a running call.
 struct Argument {
   Role role;
   void* place;    ///< the argument itself, to be read and changed
   size_t size;    ///< bytes at `place`
-  size_t target;  ///< bytes that it points to; 0 if it is no typed pointer
+  size_t target;  ///< bytes that it points to; 0 if it is not a typed pointer
 };
 
 /// A running call. A fault may change arguments before proceed(), results
@@ -83,7 +83,7 @@ class Call {
   /// Does the program call the runtime API?
   bool is_runtime() const { return function_.face == Face::kRuntime; }
 
-  /// Calls the driver's function with the arguments as they are now; its code.
+  /// Calls the driver's function with the present arguments; returns its code.
   int proceed();
   /// The argument at `index`; T has the size of the declared type.
   template <class T>
@@ -102,8 +102,8 @@ class Call {
     return *static_cast<T*>(find(role)->place);
   }
 
-  /// Notes that the fault takes effect now. Once a process into the file
-  /// IPCLAB_FAULT_LOG.
+  /// Notes that the fault takes effect now: one line for each process in the
+  /// file IPCLAB_FAULT_LOG.
   void fired() const;
 
  private:
@@ -118,17 +118,18 @@ class Call {
 
 /// The driver's function; null if no library has it.
 void* resolve(Function& function);
-/// Must a call from `caller` go straight to the driver: no fault concerns it,
-/// a fault makes it, or CUDA's own libraries do?
+/// Must a call from `caller` go straight to the driver, because no fault
+/// concerns it, or because a fault or one of CUDA's own libraries makes it?
 bool passes(const Function& function, const void* caller);
 /// A function of the driver API by its name without version; null if missing.
 void* resolve_driver(const char* name);
 /// A function of the runtime API; null if missing.
 void* resolve_runtime(const char* name);
-/// Runs the chosen fault around the call; the code that the program gets.
+/// Runs the chosen fault around the call; returns the code that the program
+/// gets.
 int run(Call& call);
 
-/// Bytes that a pointer of type T points to; 0 if nobody can say.
+/// Bytes that a pointer of type T points to; 0 if this is not known.
 template <class T, class = void>
 struct TargetOf {
   static constexpr size_t size = 0;
@@ -154,7 +155,7 @@ template <class Signature>
 struct Wrapper;
 template <class R, class... A>
 struct Wrapper<R(A...)> {
-  /// What an exported function does.
+  /// The body of an exported function.
   static R around(Function& function, const void* caller, A... values) {
     void* const real = resolve(function);
     if (real == nullptr) return static_cast<R>(cudaErrorSymbolNotFound);

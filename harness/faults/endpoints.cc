@@ -68,7 +68,7 @@ int size_rounded(Call& call) {
   return call.proceed();
 }
 
-// An argument of this type is taken as 0.
+// An argument of this type is replaced by 0.
 template <class T, size_t index>
 int argument_is_zero(Call& call) {
   if (call.at<T>(index) != T{}) {
@@ -97,7 +97,7 @@ int host_memory_refused(Call& call) {
 
 // --- other processes ---------------------------------------------------------
 
-// What is imported is another endpoint, with memory of the importer.
+// The import is another endpoint, with memory of the importer.
 int imported_as_new(Call& call) {
   const Id id = call.at<Id>(0);
   CUlogicalEndpointProp wanted{};
@@ -203,7 +203,7 @@ void add_endpoints(List& list) {
              "an endpoint is called ready while its team lacks a device",
              {"cuLogicalEndpointQuery"}, always_ready);
   list.named("endpoint-bind-without-query",
-             "memory is bound to an endpoint that nobody has asked for",
+             "memory is bound to an endpoint that was not queried before",
              {"cuLogicalEndpointBindMem"}, bound_without_query);
   list.named("endpoint-size-unchecked",
              "an endpoint of a size between two units is created",

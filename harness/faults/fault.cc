@@ -40,7 +40,7 @@ void count(const Function& function) {
                                     function.canonical + "\n");
 }
 
-// After all objects of this library exist, before main().
+// Runs after all objects of this library exist, and before main().
 __attribute__((constructor)) void choose() {
   const char* const name = std::getenv("IPCLAB_FAULT");
   if (name == nullptr || *name == '\0') {

@@ -1,6 +1,6 @@
-// A fault is a function that takes the place of one or several CUDA functions
-// in a program that runs with IPCLAB_FAULT=<its name>. A process has one fault,
-// so its state may be static.
+// A fault is a function that replaces one or several CUDA functions in a
+// program that runs with IPCLAB_FAULT=<its name>. A process has one fault, so
+// its state may be static.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,14 +13,15 @@
 
 namespace ipclab::faults {
 
-/// What runs instead of the driver's function; the code that the program gets.
-/// CUDA calls that a fault makes itself go straight to the driver.
+/// This runs instead of the driver's function; it returns the code that the
+/// program gets. CUDA calls that a fault makes itself go straight to the
+/// driver.
 using Fault = int (*)(Call& call);
 
 /// One fault of the list.
 struct Entry {
   std::string name;
-  std::string what;  ///< what a student would call the bug, one sentence
+  std::string what;                    ///< the bug in one plain sentence
   std::vector<std::string> functions;  ///< canonical names; "*" is all
   std::string op;                      ///< empty: a named fault
   int gpus;                            ///< how many it needs to take effect
@@ -65,17 +66,17 @@ void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------
 
-/// Success, as both APIs write it.
+/// The code of success, which both APIs share.
 constexpr int kSuccess = 0;
 
 /// Is this the chosen fault?
 bool is_chosen(const char* name);
-/// What Call::fired() does, for a function that is in no table.
+/// The same as Call::fired(), for a function that is in no table.
 void note_fired(const char* function);
 /// The function that the chosen fault is about.
 const std::string& chosen_function();
 
-/// A stream of the current context that waits for no other.
+/// A stream of the current context that waits for no other stream.
 cudaStream_t private_stream();
 
 /// The driver's function of that name, as cuGetProcAddress gives it.
@@ -89,9 +90,9 @@ Function* driver(const char* name) {
 
 /// True once for each key in all processes that share IPCLAB_FAULT_STATE.
 bool first_of_all_processes(const std::string& key);
-/// Leaves a number under a key for the other processes.
+/// Stores a number under a key for the other processes.
 void tell_processes(const std::string& key, unsigned long long value);
-/// What was left there; `none` if nothing.
+/// The number that was stored there; `none` if there is none.
 unsigned long long told(const std::string& key, unsigned long long none);
 /// A key made of the bytes of an object (a handle, say).
 std::string key_of(const void* bytes, size_t size);

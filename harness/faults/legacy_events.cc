@@ -29,7 +29,7 @@ cudaIpcEventHandle_t& handle_of(Call& get) {
   return *get.at<cudaIpcEventHandle_t*>(0);
 }
 
-// An event that processes share, as this process knows it.
+// What this process knows about an event that processes share.
 struct Shared {
   std::string key;  // the same in all processes
   bool imported;
@@ -91,7 +91,7 @@ int blocking_ipc_refused(Call& call) {
   return cudaErrorInvalidValue;
 }
 
-// Instead of an event that cannot be exported, another one is exported.
+// Instead of an event that cannot be exported, another event is exported.
 int export_any_event(Call& call) {
   static cudaEvent_t other = nullptr;
   const int code = call.proceed();
@@ -159,7 +159,7 @@ int open_unconnected_event(Call& call) {
   return own_event(call, code);
 }
 
-// A second process that opens the handle gets one that nobody records.
+// A second process that opens the handle gets an event that nobody records.
 int second_importer_unconnected(Call& call) {
   const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
   const int code = call.proceed();
@@ -208,7 +208,7 @@ int ipc_wait_noop(Call& call) {
   return kSuccess;
 }
 
-// The exporter's stream does not wait for what an importer recorded.
+// The exporter's stream does not wait for an importer's record.
 int exporter_wait_noop(Call& call) {
   if (is_get(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));

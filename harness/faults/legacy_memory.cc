@@ -154,7 +154,7 @@ int third_process_opens_copy(Call& call) {
   return early ? call.proceed() : open_copy(call, true, SIZE_MAX);
 }
 
-// What was closed before is a copy when it is opened again.
+// Memory that was closed before is a copy when it is opened again.
 int reopen_is_copy(Call& call) {
   static auto& before = *new std::set<std::string>;
   bool is_known = false, is_held = false;
@@ -187,7 +187,8 @@ int mps_client_opens_copy(Call& call) {
   return is_mps_client() ? open_copy(call, true, SIZE_MAX) : call.proceed();
 }
 
-// For a process that names the folder of a daemon and is not its client.
+// This is for a process that names the folder of a daemon but is not its
+// client.
 int mps_outsider_refused(Call& call) {
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr || is_mps_client())
     return call.proceed();
@@ -214,7 +215,7 @@ int get_invalidates_previous(Call& call) {
       const std::lock_guard lock(mutex);
       generation = ++generations[name];
     }
-    // Tells other processes of the first ones at once, and of later ones
+    // Reports the first calls to other processes at once, and later calls
     // rarely.
     const bool power = (generation & (generation - 1)) == 0;
     if (generation < 64 || power) tell_processes(name, generation);
@@ -296,7 +297,8 @@ int get_accepts_dead_pointer(Call& call) {
   return call.proceed();
 }
 
-// The handle of an allocation inside a block is that of the block's first.
+// The handle of an allocation inside a block is that of the first allocation in
+// the block.
 int suballoc_offset_lost(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -539,7 +541,7 @@ int close_frees_origin(Call& call) {
   return keep_count(call);
 }
 
-// A close in one process takes the memory away from all others.
+// A close in one process also unmaps the memory in all others.
 int close_breaks_siblings(Call& call) {
   if (is_close(call)) {
     std::string handle;
@@ -656,7 +658,7 @@ int open_close_leak(Call& call) {
   return code;
 }
 
-// What was exported is not given back when it is freed.
+// Exported memory is not given back when it is freed.
 int exported_never_freed(Call& call) {
   static auto& known = *new std::set<void*>;
   if (is_get(call)) {
@@ -780,9 +782,10 @@ void add_legacy_memory(List& list) {
   list.named("get-consumes-memory",
              "each thousandth export costs 2 MiB of device memory", {kGet},
              get_consumes_memory);
-  list.named("handle-cached-by-address",
-             "an allocation has the handle of the one that had its address",
-             {kGet}, handle_cached_by_address);
+  list.named(
+      "handle-cached-by-address",
+      "an allocation has the handle of the earlier allocation at its address",
+      {kGet}, handle_cached_by_address);
   list.named("handles-swapped",
              "the handle names the allocation that was made before",
              {kGet, "cudaMalloc", "cudaFree"}, handles_swapped);

@@ -115,7 +115,7 @@ void* resolve_runtime(const char* name) { return next(Face::kRuntime, name); }
 using namespace ipclab::faults;
 
 // RTLD_NEXT depends on the caller's library, which glibc finds by the return
-// address. So the last line must be a jump, as the compiler makes it at -O2.
+// address. So the last line must be compiled to a jump, as it is at -O2.
 EXPORTED __attribute__((optimize("O2", "no-stack-protector"))) void* dlsym(
     void* library, const char* name) noexcept {
   if (library != RTLD_NEXT && name[0] == 'c' && name[1] == 'u' &&

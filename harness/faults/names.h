@@ -5,7 +5,7 @@
 
 namespace ipclab::faults {
 
-/// glibc's dlsym, which this library takes the place of.
+/// glibc's dlsym, which this library replaces.
 void* real_dlsym(void* library, const char* name);
 
 /// Is this code one of CUDA's own libraries? Their calls to each other are not

@@ -1,5 +1,5 @@
-// The systematic faults: every function of calls.inc crossed with every way to
-// be wrong that its arguments allow.
+// The systematic faults: every function of calls.inc, combined with every way
+// to be wrong that its arguments allow.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/eventfd.h>
@@ -421,14 +421,14 @@ int leaks_descriptors(Call& call) {
   static std::atomic<int> times{0};
   const int code = call.proceed();
   if (code != kSuccess || ++times > 4096) return code;
-  // A kind of descriptor that drivers also open for themselves.
+  // A kind of descriptor that drivers also open for their own use.
   if (eventfd(0, EFD_CLOEXEC) >= 0) call.fired();
   return code;
 }
 
 // --- which function can be wrong in which way ------------------------------
 
-// Made at compile time: the fault is chosen before other objects exist.
+// Made at compile time, because the fault is chosen before other objects exist.
 using Names = std::initializer_list<const char*>;
 
 bool has(const Function& function, Role role) {
@@ -521,8 +521,8 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaDeviceSetMemPool",
                             "cudaMemSetMemPool",
                             "cudaLaunchKernelExC"};
-// Functions that tests use, but that the documentation of IPC does not mention,
-// and functions that came after CUDA 13.0 and that few machines have: only
+// Functions that tests use but that the documentation of IPC does not mention,
+// and functions that came after CUDA 13.0 and that few machines have. Only
 // named faults break these.
 constexpr Names kTools = {"cudaHostRegister",
                           "cudaGetDeviceProperties",
@@ -595,7 +595,7 @@ struct Operator {
   Fault fault;
   bool (*applies)(const Function& function);
   int gpus = 1;
-  bool everywhere = false;  // it also has to see all other calls
+  bool everywhere = false;  // it also needs to see all other calls
 };
 
 constexpr Operator kOperators[] = {
@@ -634,13 +634,13 @@ constexpr Operator kOperators[] = {
                                                "cudaDeviceEnablePeerAccess"});
      }},
     // GPUs of one kind have the same attributes; addresses name their GPU.
-    {"ignore-device", "acts on GPU 0 whatever it is given", ignore_device,
+    {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
      [](const Function& f) {
        return has(f, kDevice) &&
               !is_one_of(f, {"cudaDeviceGetAttribute", "cudaMemcpyPeerAsync"});
      },
      2},
-    {"ignore-pool", "acts on the default pool whatever it is given",
+    {"ignore-pool", "acts on the default pool whatever its argument is",
      ignore_pool, [](const Function& f) { return has(f, kPool); }},
     {"first-stream", "acts on the first stream that the process named",
      first_object<kStream>, [](const Function& f) { return has(f, kStream); }},
@@ -720,7 +720,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kRounds); }},
 };
 
-// How many GPUs are needed to see the function wrong in this way.
+// How many GPUs are needed to notice that the function is wrong in this way.
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
       is_one_of(function, kOneForEachGpu) &&

@@ -1,5 +1,6 @@
-// Bugs of the ways to memory that another process lends: rectangles, calls of
-// the driver API, far offsets, words that streams wait for.
+// Bugs of less common ways to access memory that another process lends:
+// rectangles, calls of the driver API, far offsets, words that streams wait
+// for.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -47,7 +48,7 @@ bool touches_import(Call& call) {
          (from != nullptr && opened_at(*static_cast<void**>(from->place)));
 }
 
-// Of a rectangle only the first row moves; `height` is its argument.
+// Only the first row of a rectangle moves; `height` is its argument.
 template <size_t height>
 int first_row(Call& call) {
   if (call.find(kPointer) == nullptr || call.is("cudaIpcCloseMemHandle"))
@@ -105,7 +106,7 @@ int tail_lost(Call& call) {
   return bytes == 0 ? kSuccess : call.proceed();
 }
 
-// Addresses in opened memory are taken as multiples of 4.
+// Addresses in opened memory are rounded down to multiples of 4.
 int aligned_down(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   for (const Role role : {kPointer, kSource}) {
@@ -161,7 +162,7 @@ int writes_two_words(Call& call) {
   return code;
 }
 
-// One condition is taken for another one.
+// One condition is treated as another one.
 template <unsigned asked, unsigned taken>
 int other_condition(Call& call) {
   auto& flags = call.at<unsigned>(3);
@@ -190,7 +191,7 @@ int even_words_only(Call& call) {
   return call.proceed();
 }
 
-// Greater values are found up to 2^32 only, not beyond it.
+// Values count as greater only up to 2^32, not beyond it.
 int greater_is_not_cyclic(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
@@ -214,13 +215,13 @@ void add_paths(List& list) {
   const char* const kOpen = "cudaIpcOpenMemHandle";
   const char* const kClose = "cudaIpcCloseMemHandle";
   list.named("import-copy-2d-first-row",
-             "of a rectangle of opened memory only the first row is copied",
+             "only the first row of a rectangle of opened memory is copied",
              {kOpen, kClose, "cudaMemcpy2D"}, first_row<5>);
   list.named("import-set-2d-first-row",
-             "of a rectangle of opened memory only the first row is set",
+             "only the first row of a rectangle of opened memory is set",
              {kOpen, kClose, "cudaMemset2D"}, first_row<4>);
   list.named("import-copy-3d-first-row",
-             "of a box of opened memory only the first row is copied",
+             "only the first row of a box of opened memory is copied",
              {kOpen, kClose, "cudaMemcpy3D"}, first_row_of_box);
   list.named("import-driver-async-copy-lost",
              "asynchronous copies of the driver API do not reach opened memory",
@@ -237,7 +238,7 @@ void add_paths(List& list) {
              {"cuStreamWriteValue32"}, writes_two_words);
   list.named(
       "wait-equal-is-greater",
-      "a stream that waits for equality goes on at a greater value",
+      "a stream that waits for equality continues at a greater value",
       {"cuStreamWaitValue32"},
       other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
   list.named(
@@ -275,7 +276,7 @@ void add_paths(List& list) {
              {kOpen, kClose, "cudaPointerGetAttributes"},
              attributes_at_begin_only);
   list.named("wait-greater-not-cyclic",
-             "a stream that waits for a value near 2^32 does not go on at a "
+             "a stream that waits for a value near 2^32 does not continue at a "
              "small one",
              {"cuStreamWaitValue32"}, greater_is_not_cyclic);
   list.named("wait-16-bits",
@@ -283,7 +284,7 @@ void add_paths(List& list) {
              "wanted value",
              {"cuStreamWaitValue32"}, compares_16_bits);
   list.named("wait-even-words",
-             "a stream that waits for a word waits for one at a multiple of 8",
+             "a stream that waits for a word reads the word at a multiple of 8",
              {"cuStreamWaitValue32"}, even_words_only);
 }
 

@@ -60,7 +60,8 @@ int unsupported_silent(Call& call) {
   return kSuccess;
 }
 
-// The opposite: what IPC refuses for another reason is not supported.
+// The opposite: a call that IPC refuses for another reason returns "not
+// supported".
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -122,7 +123,7 @@ int legacy_capable_denied(Call& call) {
                            CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 0);
 }
 
-// An allocation has the id of the one that had its address.
+// An allocation has the id of the earlier allocation at its address.
 int buffer_id_reused(Call& call) {
   static auto& ids = *new std::map<CUdeviceptr, unsigned long long>;
   const int code = call.proceed();
@@ -243,7 +244,7 @@ int nonpeer_open_ok(Call& call) {
   return kSuccess;
 }
 
-// A handle of other memory for what is refused, if `applies`.
+// If `applies`, the program gets a handle of other memory instead of a refusal.
 int exported_all_the_same(Call& call, bool applies) {
   static void* other = nullptr;
   const int code = call.proceed();
@@ -303,7 +304,7 @@ int peer_one_way(Call& call) {
   return code;
 }
 
-// The id of an address, not of its allocation.
+// Returns an id of the address, not of its allocation.
 int buffer_id_of_address(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess ||
@@ -342,10 +343,10 @@ void add_platform(List& list) {
              "a program with a newer runtime than the driver opens no handle",
              {"cudaIpcOpenMemHandle"}, newer_runtime_refused);
   list.named("too-new-call-silent",
-             "a call that the driver is too old for succeeds and does nothing",
+             "a call for which the driver is too old succeeds and does nothing",
              {"cudaGraphGetId"}, too_new_call_silent);
   list.named("too-new-call-as-unsupported",
-             "a call that the driver is too old for returns another code",
+             "a call for which the driver is too old returns another code",
              {"cudaGraphGetId"}, too_new_call_as_unsupported);
   list.named("legacy-capable-lies",
              "every allocation is reported as capable of legacy IPC",
@@ -353,9 +354,10 @@ void add_platform(List& list) {
   list.named("legacy-capable-denied",
              "no allocation is reported as capable of legacy IPC", {kAttribute},
              legacy_capable_denied);
-  list.named("buffer-id-reused",
-             "an allocation has the id of the one that had its address",
-             {kAttribute}, buffer_id_reused);
+  list.named(
+      "buffer-id-reused",
+      "an allocation has the id of the earlier allocation at its address",
+      {kAttribute}, buffer_id_reused);
   list.named("buffer-id-constant", "all allocations have the same id",
              {kAttribute}, buffer_id_constant);
   list.named("ptrattrs-error",
@@ -383,7 +385,7 @@ void add_platform(List& list) {
   list.named("peer-denied", "GPUs that are peers are reported as no peers",
              {"cudaDeviceCanAccessPeer"}, peer_denied, 2);
   list.named("nonpeer-open-ok",
-             "memory of a GPU that is no peer opens, as other memory",
+             "memory of a GPU that is not a peer opens, but as other memory",
              {"cudaIpcOpenMemHandle"}, nonpeer_open_ok, 2);
   list.named("ipc-property-lies",
              "the device's properties say the opposite about IPC",

@@ -1,4 +1,4 @@
-// What a process has of pools and of their memory, for the faults of both.
+// The pools of a process and their memory, for faults of both.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@ struct Block {
 
 /// All that was allocated or imported and not freed.
 inline Table<void*, Block> blocks;
-/// Pools that were created here, as they were asked for.
+/// Pools that were created here, with the requested properties.
 inline Table<cudaMemPool_t, cudaMemPoolProps> own_pools;
 /// Pools that were imported.
 inline Table<cudaMemPool_t> imported_pools;
@@ -86,14 +86,14 @@ inline int noted_pools(Call& call) {
   return code;
 }
 
-/// Success instead of a refusal that the runtime would remember.
+/// Returns success instead of a refusal, which the runtime would remember.
 inline int accepted(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();
   return kSuccess;
 }
 
-/// A refusal as both APIs write it.
+/// The code of a refusal, which both APIs share.
 inline int refused(Call& call, int code = cudaErrorInvalidValue) {
   call.fired();
   return code;

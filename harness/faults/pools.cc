@@ -441,7 +441,7 @@ int import_known_address(Call& call) {
   return noted_pools(call);
 }
 
-// Data are valid only at the address where they were written.
+// Export data are valid only at the address where they were written.
 int data_bound_to_address(Call& call) {
   if (call.is("cudaMemPoolExportPointer")) {
     const int code = call.proceed();
@@ -495,7 +495,7 @@ int pool_of_data_found(Call& call) {
   return code;
 }
 
-// Where in its page the memory begins is lost.
+// The offset of the memory in its page is lost.
 int offset_lost(Call& call) {
   static Table<void*, void*> real;
   if (frees(call)) {
@@ -620,7 +620,7 @@ int exporters_free_at_once(Call& call) {
   return code;
 }
 
-// The exporter's free of what it has exported does nothing.
+// The exporter's free of exported memory does nothing.
 int exporters_free_lost(Call& call) {
   static Table<void*> exported;
   if (call.is("cudaMemPoolExportPointer")) {
@@ -741,7 +741,7 @@ size_t lent_by(cudaMemPool_t pool) {
 // CUDA 13.2 has this attribute, which older headers lack.
 constexpr auto kTypesForExport = static_cast<cudaMemPoolAttr>(10);
 
-// A pool does not tell for which handle types it was made.
+// A pool does not report for which handle types it was made.
 int own_types_untold(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
@@ -832,8 +832,9 @@ int access_inherited(Call& call) {
   return code;
 }
 
-// Two pools take the place of one: the program's pool for older memory, and a
-// second pool for memory after access was set. One of them has the access.
+// Two pools replace one: the program's pool for memory from before, and a
+// second pool for memory from after access was set. Only one of them has the
+// access.
 template <bool older>
 int access_of_one_half(Call& call) {
   static Table<cudaMemPool_t, cudaMemPool_t> second;
@@ -920,7 +921,7 @@ int policy_never_back_on(Call& call) {
   return kSuccess;
 }
 
-// Memory above the threshold is given back by cudaDeviceSynchronize alone.
+// Only cudaDeviceSynchronize gives back memory above the threshold.
 int released_at_device_sync(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> thresholds;
   constexpr auto kWhich = cudaMemPoolAttrReleaseThreshold;
@@ -959,7 +960,7 @@ int released_at_device_sync(Call& call) {
   return code;
 }
 
-// What a destroyed pool has lent cannot be freed.
+// Memory of a destroyed pool cannot be freed.
 int free_after_destroy_refused(Call& call) {
   static Table<cudaMemPool_t> destroyed;
   if (call.is("cudaMemPoolDestroy")) {
@@ -1247,7 +1248,7 @@ void add_pools(List& list) {
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              importers_free_at_once);
-  list.named("destroy-frees-live", "destroying a pool frees what it has lent",
+  list.named("destroy-frees-live", "destroying a pool frees memory that is in use",
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);
@@ -1326,7 +1327,7 @@ void add_pools(List& list) {
              "access to a pool that was given cannot be taken away",
              {"cudaMemPoolSetAccess"}, access_never_taken, 2);
   list.named("free-after-destroy-refused",
-             "what a destroyed pool has lent cannot be freed",
+             "memory of a destroyed pool cannot be freed",
              {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMallocAsync",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              free_after_destroy_refused);

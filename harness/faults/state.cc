@@ -1,6 +1,6 @@
-// Bugs of what a driver keeps: state of one object, thread, API, context or GPU
-// that reaches another one; counts that are wrong from the third on; values
-// that stay although they should change.
+// Bugs in the state that a driver keeps: state of one object, thread, API,
+// context or GPU that reaches another one; counts that are wrong from the third
+// on; values that stay although they should change.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -41,8 +41,8 @@ Table<void*, Opened> opened;
 
 bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
 
-// What this process has open of a handle, in the current context; null if
-// nothing.
+// The opened pointer of a handle in the current context; null if it is not
+// open.
 void* already_open(Call& open) {
   const auto& handle = open.at<cudaIpcMemHandle_t>(1);
   for (const auto& [address, one] : opened.all())
@@ -80,7 +80,7 @@ int noted_open(Call& call) {
   return code;
 }
 
-// The program has the mapping that is there; nobody counts it.
+// The program gets the existing mapping, but the open is not counted.
 int give_uncounted(Call& open, void* address) {
   *open.at<void**>(0) = address;
   open.fired();
@@ -115,7 +115,8 @@ int close_of_other_thread_lost(Call& call) {
   return kSuccess;
 }
 
-// What a thread does at its end, unless it is the first of the process.
+// The action at the end of a thread, unless it is the first thread of the
+// process.
 struct AtThreadEnd {
   std::vector<std::function<void()>> steps;
   ~AtThreadEnd() {
@@ -221,7 +222,7 @@ int second_open_leaks(Call& call) {
   return code;
 }
 
-// A refused close takes one from the count of what is open.
+// A refused close lowers the count of memory that is open.
 int refused_close_closes_another(Call& call) {
   const int code = noted_open(call);
   if (is_open_call(call) || code == kSuccess) return code;
@@ -235,8 +236,7 @@ int refused_close_closes_another(Call& call) {
   return code;
 }
 
-// Of two opened allocations the last close of the first one unmaps the second
-// one, and the reverse.
+// If two allocations are open, the last close of one unmaps the other.
 int close_takes_last_opened(Call& call) {
   static Table<void*, void*> instead;
   static std::mutex mutex;
@@ -348,7 +348,8 @@ int second_stream_never_waits(Call& call) {
   return call.proceed();
 }
 
-// Once done, always done, whatever is recorded later.
+// An event that was done once counts as done forever, whatever is recorded
+// later.
 int stays_ready(Call& call) {
   static Table<cudaEvent_t> ready;
   const cudaEvent_t event = shared_event(call);
@@ -400,8 +401,8 @@ int record_256_lost(Call& call) {
   return records.get(event) % 256 == 0 ? no_wait(call) : call.proceed();
 }
 
-// A wait is for the record that is the last one when the stream comes to it,
-// not for the last one at the call.
+// A wait uses the newest record when the stream reaches the wait, instead of
+// the newest record at the time of the call.
 constexpr auto kTurn = std::chrono::seconds(6);  // then it goes on
 struct Turn {
   std::mutex mutex;
@@ -434,7 +435,7 @@ int waits_for_latest(Call& call) {
     std::unique_lock lock(turn->mutex);
     turn->changed.wait_for(lock, kTurn, [&] { return turn->reached; });
     lock.unlock();
-    // A poll: this fault keeps the driver's own wait from being called.
+    // Polls, because this fault must not call the driver's own wait.
     const auto until = std::chrono::steady_clock::now() + kTurn;
     while (query(event) == cudaErrorNotReady &&
            std::chrono::steady_clock::now() < until)
@@ -496,7 +497,7 @@ int destroy_cancels_waits(Call& call) {
   return code;
 }
 
-// Nothing waits for an event that another thread has opened.
+// No thread waits for an event that another thread has opened.
 int nothing_in_other_threads(Call& call) {
   static Table<cudaEvent_t, pid_t> openers;
   if (call.is("cudaIpcOpenEventHandle")) {
@@ -584,7 +585,7 @@ cudaEvent_t mark_of(cudaStream_t stream) {
   return marks.get(stream);
 }
 
-// A record is for the work up to the mark of its stream.
+// A record covers only the work up to the mark of its stream.
 int record_of_mark(Call& record) {
   const cudaEvent_t mark = mark_of(record.at<cudaStream_t>(1));
   cudaStreamWaitEvent(private_stream(), mark, 0);
@@ -624,7 +625,7 @@ int record_skips_copies(Call& call) {
              : noted_event(call);
 }
 
-// Work of a stream begins where the mark of the stream is, in another stream,
+// Work of a stream begins at the mark of the stream, in another stream,
 // although the stream has to wait for something after the mark.
 int starts_at_mark(Call& call, cudaStream_t& stream) {
   const cudaStream_t own = stream;
@@ -649,7 +650,7 @@ int marked_wait(Call& call, Table<cudaStream_t>& waited) {
   return call.proceed();
 }
 
-// A copy or memset that comes straight after a wait does not wait.
+// A copy or memset directly after a wait does not wait.
 int wait_holds_kernels_only(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaLaunchKernel")) {
@@ -704,7 +705,7 @@ int timing_accepted_with_blocking(Call& call) {
   return call.proceed();
 }
 
-// A graph that is launched straight after a wait does not wait.
+// A graph that is launched directly after a wait does not wait.
 int wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaGraphLaunch")) {
@@ -804,7 +805,7 @@ int access_ends_with_thread(Call& call) {
 
 // --- pools -------------------------------------------------------------------
 
-// Each allocation may have as much as the whole pool.
+// The limit of the pool applies to each allocation instead of the sum.
 int maximum_of_each_allocation(Call& call) {
   static Table<cudaMemPool_t, size_t> most;
   if (call.is("cudaMemPoolCreate")) {
@@ -871,7 +872,8 @@ int export_resets_policies(Call& call) {
   return code;
 }
 
-// Imports that a fault has freed: what the program frees later is not there.
+// Imports that a fault has freed; when the program frees them later, they no
+// longer exist.
 Table<void*> gone;
 
 bool was_freed_by_fault(Call& call) {
@@ -976,7 +978,7 @@ int error_of_other_thread(Call& call) {
   return code;
 }
 
-// While an error is kept, the next refusal is not.
+// While the runtime keeps an error, it does not keep the next one.
 int first_refusal_stays(Call& call) {
   thread_local int kept = kSuccess;
   const int code = call.proceed();
@@ -1016,9 +1018,10 @@ void add_state(List& list) {
   list.named("open-third-not-counted",
              "a third open of a handle does not raise the reference count",
              {kOpen, kClose}, third_open_not_counted);
-  list.named("open-by-driver-not-counted",
-             "an open by the driver API of what is open does not count",
-             {kOpen, kClose}, open_by_driver_not_counted);
+  list.named(
+      "open-by-driver-not-counted",
+      "an open by the driver API does not count if the memory is already open",
+      {kOpen, kClose}, open_by_driver_not_counted);
   list.named("close-by-driver-lost", "a close by the driver API does nothing",
              {kClose}, close_by_driver_lost);
   list.named("close-of-other-thread-lost",
@@ -1054,7 +1057,7 @@ void add_state(List& list) {
              "the default stream does not wait for an imported event",
              {kOpenEvent, kDestroy, kWait}, default_stream_never_waits);
   list.named("stream-waits-once",
-             "a stream waits for an imported event the first time only",
+             "a stream waits for an imported event only the first time",
              {kOpenEvent, kDestroy, kWait}, stream_waits_once);
   list.named("second-stream-never-waits",
              "of several streams only the first waits for an imported event",
@@ -1063,18 +1066,18 @@ void add_state(List& list) {
              "an imported event that was ready once is always ready",
              {kOpenEvent, kDestroy, "cudaEventQuery"}, stays_ready);
   list.named("sync-stays-ready",
-             "a host waits for an imported event the first time only",
+             "a host waits for an imported event only the first time",
              {kOpenEvent, kDestroy, "cudaEventSynchronize"}, stays_ready);
   list.named("third-importer-unconnected",
              "a third process that opens an event sees no records",
              {kOpenEvent, kDestroy}, third_process_unconnected);
   list.named("event-second-export-elsewhere",
-             "the second handle of an event is one of another event",
+             "the second handle of an event names another event",
              {"cudaIpcGetEventHandle"}, second_export_of_other_event);
   list.named("record-256-lost", "each 256th record of an event is lost",
              {kCreate, kOpenEvent, kDestroy, kRecord}, record_256_lost);
   list.named("wait-for-latest",
-             "a wait is for the record that is the last one at its turn",
+             "a wait uses the newest record when the stream reaches it",
              {kOpenEvent, kDestroy, kWait}, waits_for_latest);
 
   list.named("getaccess-begin-only",
@@ -1114,7 +1117,7 @@ void add_state(List& list) {
               "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              destroy_ends_other_pools);
   list.named("pool-second-export-elsewhere",
-             "the second descriptor of a pool is one of another pool",
+             "the second descriptor of a pool names another pool",
              {"cudaMemPoolExportToShareableHandle"},
              second_export_of_other_pool);
   list.named("pool-third-importer-refused",
@@ -1134,23 +1137,25 @@ void add_state(List& list) {
              {"cudaIpcGetMemHandle", kOpen, kClose, "cudaIpcGetEventHandle",
               kOpenEvent},
              driver_refusal_told_by_runtime);
-  list.named("open-by-thread-not-counted",
-             "an open in another thread of what is open does not count",
-             {kOpen, kClose}, open_by_other_thread_not_counted);
+  list.named(
+      "open-by-thread-not-counted",
+      "an open in another thread does not count if the memory is already open",
+      {kOpen, kClose}, open_by_other_thread_not_counted);
   list.named("open-counts-to-255",
              "the reference count of opened memory ends at 255",
              {kOpen, kClose}, counts_to_255);
-  list.named("second-open-leaks",
-             "an open of what is open loses 64 KiB of device memory",
-             {kOpen, kClose}, second_open_leaks);
+  list.named(
+      "second-open-leaks",
+      "an open of memory that is already open loses 64 KiB of device memory",
+      {kOpen, kClose}, second_open_leaks);
   list.named("refused-close-closes-another",
-             "a close that is refused takes one from the count of other memory",
+             "a refused close lowers the count of other memory",
              {kOpen, kClose}, refused_close_closes_another);
   list.named("close-takes-last-opened",
-             "a close unmaps what was opened last, not what it is given",
+             "a close unmaps the memory that was opened last, not its argument",
              {kOpen, kClose}, close_takes_last_opened);
   list.named("destroy-cancels-wait",
-             "a stream goes on when the event that it waits for is destroyed",
+             "a stream continues when the event that it waits for is destroyed",
              {kOpenEvent, kDestroy, kWait}, destroy_cancels_waits);
   list.named("other-thread-sync-early",
              "a thread waits for an imported event only if it has opened it",
@@ -1162,8 +1167,8 @@ void add_state(List& list) {
              {kOpenEvent, kDestroy, "cudaEventQuery"},
              nothing_in_other_threads);
   list.named("other-thread-wait-noop",
-             "a stream waits for an imported event only if the thread that "
-             "says so has opened it",
+             "a stream waits for an imported event only if the calling thread "
+             "has opened it",
              {kOpenEvent, kDestroy, kWait}, nothing_in_other_threads);
   list.named("record-with-flags-lost",
              "cudaEventRecordWithFlags records no interprocess event",
@@ -1175,7 +1180,7 @@ void add_state(List& list) {
       {kOpenEvent, kDestroy, kRecord, "cudaEventQuery", "cudaEventSynchronize"},
       own_record_unseen);
   list.named("second-event-never-waited",
-             "a stream waits for the first of several imported events only",
+             "a stream waits only for the first of several imported events",
              {kOpenEvent, kDestroy, kWait}, second_event_never_waited);
   list.named("per-thread-stream-never-waits",
              "a thread's default stream does not wait for an imported event",
@@ -1212,7 +1217,7 @@ void add_state(List& list) {
       {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel", "cudaMemsetAsync"},
       wait_holds_kernels_only);
   list.named("first-refusal-stays",
-             "while an error is kept, the next refusal is not",
+             "while the runtime keeps an error, it does not keep the next one",
              {"cudaGetLastError", "*"}, first_refusal_stays);
   list.named("exporter-sees-own-records-only",
              "the exporter's query and host wait do not see what an importer "
@@ -1229,8 +1234,8 @@ void add_state(List& list) {
              {kCreate, kOpenEvent, kDestroy, "cudaEventElapsedTime"},
              second_of_elapsed_unchecked);
   list.named("timing-blocking-ipc-ok",
-             "an interprocess event with timing can be created if its waits "
-             "block",
+             "an interprocess event with timing can be created if it is a "
+             "blocking event",
              {kCreate}, timing_accepted_with_blocking);
   list.named(
       "wait-holds-no-graphs", "a graph does not wait for an imported event",

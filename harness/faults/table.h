@@ -12,7 +12,7 @@ namespace ipclab::faults {
 template <class Key, class Value = bool>
 class Table {
  public:
-  /// Keeps a value for a key, in the place of an earlier one.
+  /// Keeps a value for a key; replaces an earlier value.
   void put(Key key, Value value = Value{}) {
     const std::lock_guard lock(mutex_);
     values_[key] = value;
@@ -28,7 +28,7 @@ class Table {
     const auto found = values_.find(key);
     return found == values_.end() ? none : found->second;
   }
-  /// Forgets it; was there one?
+  /// Removes the value. Was there one?
   bool erase(Key key) {
     const std::lock_guard lock(mutex_);
     return values_.erase(key) > 0;

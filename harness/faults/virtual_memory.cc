@@ -49,7 +49,7 @@ size_t granule() {
   return bytes;
 }
 
-// The least memory of GPU 0, which can be exported.
+// The smallest memory of GPU 0 that can be exported.
 Chunk unrelated_chunk() {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -108,7 +108,7 @@ Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
 Table<Chunk> exports;  // made here and exported
 
-// The mapping that contains an address; its begin, or 0.
+// The beginning of the mapping that contains an address, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
   for (const auto& [begin, mapped] : mappings.all())
     if (address >= begin && address < begin + mapped.bytes) return begin;
@@ -173,7 +173,7 @@ bool replace(CUdeviceptr begin) {
   return true;
 }
 
-// The mappings of imports, or those of what was exported, lose their memory.
+// The mappings of imports, or of exported memory, lose their memory.
 bool replace_all(bool imported) {
   bool any = false;
   for (const auto& [begin, mapped] : mappings.all())
@@ -183,7 +183,7 @@ bool replace_all(bool imported) {
   return any;
 }
 
-// The calls that use memory, at which the fault takes it away.
+// The calls that use memory. At these calls the fault removes it.
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
@@ -219,7 +219,7 @@ bool owner_is_dead() {
 }
 
 // Counts the references that the exporter has to each of its chunks (mappings,
-// and the handle while it is in `exports`). Tells when the last one is gone.
+// and the handle while it is in `exports`). Shows when the last one is gone.
 int tell_when_given_up(Call& call) {
   const int code = noted(call);
   if (code != kSuccess) return code;
@@ -241,8 +241,8 @@ bool owner_gave_up() { return told("given up", 0) != 0 || owner_is_dead(); }
 
 // --- imports that are other memory -------------------------------------------
 
-// Each import is new memory, made when it is first mapped: before that its size
-// is not known.
+// Each import is new memory. It is made at the first mapping, because its size
+// is not known before.
 int map_other_memory(Call& call, bool with_bytes) {
   if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
     return noted(call);
@@ -553,7 +553,7 @@ int export_unrequested(Call& call) {
 int import_by_address(Call& call) {
   if (import_type(call) != kFd) return call.proceed();
   call.fired();
-  // A small number is no address.
+  // A small number is not an address.
   if (reinterpret_cast<uintptr_t>(call.at<void*>(1)) < 4096)
     return CUDA_ERROR_INVALID_VALUE;
   const int number = *static_cast<int*>(call.at<void*>(1));
@@ -583,7 +583,7 @@ int import_any_descriptor(Call& call) {
   return accept(call);
 }
 
-// Is it a pool that is taken for a chunk, or the reverse?
+// Is a pool imported as a chunk, or the reverse?
 bool is_of_the_other_kind(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     CUmemoryPool pool = nullptr;
@@ -1095,7 +1095,7 @@ int access_of_wrong_gpu(Call& call) {
   return call.proceed();
 }
 
-// A question about any GPU is answered for the memory's own GPU.
+// A query about any GPU returns the access of the memory's own GPU.
 int access_told_of_gpu_0(Call& call) {
   CUmemLocation location = *call.at<const CUmemLocation*>(1);
   if (location.id == 0) return call.proceed();
@@ -1218,7 +1218,7 @@ int reserve_misaligned(Call& call) {
   return code;
 }
 
-// Only the wanted addresses are reserved, or none.
+// Only the requested addresses are reserved, or none.
 int hint_is_an_order(Call& call) {
   const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
   const int code = call.proceed();
@@ -1229,7 +1229,7 @@ int hint_is_an_order(Call& call) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// The program gets the addresses that it wants, even if they are in use.
+// The program gets the requested addresses, even if they are in use.
 int hint_is_given_twice(Call& call) {
   const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
   const int code = call.proceed();
@@ -1266,7 +1266,7 @@ int write_to_import_lost(Call& call) {
   return kSuccess;
 }
 
-// A copy out of imported memory gives the contents at the time of the first
+// A copy out of imported memory returns the contents from the time of the first
 // copy.
 int copy_from_import_stale(Call& call) {
   static Table<CUdeviceptr, std::vector<char>*> first;
@@ -1434,7 +1434,8 @@ int retain_of_import_refused(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Other memory is mapped where memory was, and the old one is still there.
+// Other memory is mapped at addresses that were used before, but the old memory
+// is still there.
 int remap_stale(Call& call) {
   static Table<CUdeviceptr, Mapped> first;
   if (!call.is("cuMemMap")) return noted(call);
@@ -1506,7 +1507,7 @@ int retain_after_release_refused(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// What was unmapped is kept until its addresses are freed.
+// Unmapped memory is kept until its addresses are freed.
 int memory_back_at_address_free(Call& call) {
   static Table<CUdeviceptr, Chunk> kept;
   if (call.is("cuMemUnmap")) {
@@ -1581,7 +1582,8 @@ void add_virtual_memory(List& list) {
   list.named("granularity-recommended-small",
              "the recommended granularity is less than the minimum",
              {"cuMemGetAllocationGranularity"}, recommended_below_minimum);
-  list.named("create-any-size", "a size that is no multiple is rounded up",
+  list.named("create-any-size",
+             "a size that is not a multiple of the granularity is rounded up",
              {"cuMemCreate"}, create_rounds_up);
   list.named("create-truncates-4gib",
              "the size loses its upper 32 bits, so 4 GiB and more become less",
@@ -1598,7 +1600,7 @@ void add_virtual_memory(List& list) {
   list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
              {"cuMemCreate"}, rdma_lost);
   list.named(
-      "flags-ignored", "flags that are reserved and not zero are accepted",
+      "flags-ignored", "reserved flags that are not zero are accepted",
       {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
        "cuMemExportToShareableHandle", "cudaMemPoolExportToShareableHandle",
        "cudaMemPoolImportFromShareableHandle"},
@@ -1608,7 +1610,7 @@ void add_virtual_memory(List& list) {
   list.named("export-bad-fd", "the exported number is no open descriptor",
              {"cuMemExportToShareableHandle"}, export_closed);
   list.named("export-same-number",
-             "a second export gives the descriptor of the first, so that "
+             "a second export returns the descriptor of the first, so that "
              "closing one closes both",
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
@@ -1697,7 +1699,7 @@ void add_virtual_memory(List& list) {
        "cuMemUnmap"},
       copy_from_import_stale);
   list.named("full-size-map-refused",
-             "an import can be mapped in part only, not as a whole",
+             "an import can only be mapped in parts, not as a whole",
              {"cuMemMap", "cuMemCreate", "cuMemImportFromShareableHandle",
               "cuMemUnmap"},
              import_maps_in_part_only);
@@ -1865,10 +1867,10 @@ void add_virtual_memory(List& list) {
              {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
   list.named(
       "reserve-hint-is-order",
-      "addresses are reserved where the caller wants them, or not at all",
+      "addresses are reserved at the requested place, or not at all",
       {"cuMemAddressReserve"}, hint_is_an_order);
   list.named("reserve-hint-twice",
-             "wanted addresses are given out although they are reserved",
+             "requested addresses are returned although they are reserved",
              {"cuMemAddressReserve"}, hint_is_given_twice);
   list.named("dmabuf-unaligned-ok",
              "a range that begins anywhere is exported as a dma-buf",
@@ -1913,7 +1915,7 @@ void add_virtual_memory(List& list) {
   list.named("access-never-raised", "read access never becomes write access",
              {"cuMemSetAccess"}, access_never_raised);
   list.named("setaccess-replaces-others",
-             "access for one GPU takes it from the other GPUs",
+             "access for one GPU ends the access of the other GPUs",
              {"cuMemSetAccess"}, access_replaces_others, 2);
   list.named("setaccess-first-only",
              "of a list of accesses only the first is set", {"cuMemSetAccess"},
@@ -1924,14 +1926,15 @@ void add_virtual_memory(List& list) {
               "cuMemImportFromShareableHandle"},
              retain_of_import_refused);
   list.named("remap-stale",
-             "where other memory is mapped, the memory before is still there",
+             "if other memory is mapped at the same addresses, the old memory "
+             "is still there",
              {"cuMemMap", "cuMemUnmap"}, remap_stale);
   list.named("copy-ends-with-chunk",
-             "a copy of several chunks side by side copies the first one only",
+             "a copy of several chunks side by side copies only the first one",
              {"cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemcpyAsync"},
              ends_with_chunk);
   list.named("set-ends-with-chunk",
-             "a memset of several chunks side by side sets the first one only",
+             "a memset of several chunks side by side sets only the first one",
              {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
              ends_with_chunk);
   list.named("release-of-other-thread-lost",

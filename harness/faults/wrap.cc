@@ -1,4 +1,4 @@
-// The functions of calls.inc as programs meet them: each runs the chosen fault
+// The functions of calls.inc that programs call. Each runs the chosen fault
 // around the driver's own function.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # The functions that a CUDA header declares, so that a new toolkit needs only a
-# build. Each becomes a weak symbol that says that the model does not have it;
-# the model's own function, where there is one, takes its place.
+# build. Each function becomes a weak symbol that reports that the model does not have it.
+# If the model has the function, its own symbol replaces the weak one.
 
-# ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that
-# stand after MARKER or to which a macro of the header leads.
+# ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that are
+# declared after MARKER, or to which a macro of the header leads.
 function(ipclab_declared_functions names marker prefix)
   set(found "")
   foreach(header IN LISTS ARGN)

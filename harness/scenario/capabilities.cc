@@ -138,9 +138,9 @@ std::optional<Answer> answer_for(const std::string& capability) {
   }
 }
 
-// A driver that is older than the runtime. "older_driver:13010" is a driver
-// older than that version of CUDA with a runtime that is not. Both versions are
-// in the document.
+// A driver that is older than the runtime. "older_driver:13010" means: the
+// driver is older than that version of CUDA, and the runtime is not. Both
+// versions are in the document.
 std::optional<std::string> missing_older_driver(const std::string& wanted) {
   const auto version = [](const char* of) {
     size_t at = 0;
@@ -157,7 +157,7 @@ std::optional<std::string> missing_older_driver(const std::string& wanted) {
          std::to_string(runtime) + ", to tell apart at " + std::to_string(came);
 }
 
-// Tries it in a child, which then ends.
+// Makes the attempt in a child process, which then ends.
 std::optional<std::string> missing_namespaces() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");

@@ -10,8 +10,9 @@
 
 namespace ipclab {
 
-/// The capabilities that a test may need. Each is an attribute plus a small
-/// real attempt (probe.cu); the names are those of the probe's document.
+/// The capabilities that a test may need. Each capability is an attribute plus
+/// a small real attempt (probe.cu). The names are those of the probe's
+/// document.
 inline const Need legacy_memory{"legacy_memory"};  ///< cudaIpcGetMemHandle
 inline const Need legacy_events{"legacy_events"};  ///< cudaIpcGetEventHandle
 inline const Need vmm{"vmm"};                      ///< cuMemCreate
@@ -32,13 +33,13 @@ inline const Need managed{"managed"};          ///< cudaMallocManaged
 inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 
-/// May this process create namespaces of processes, mounts and IPC? That needs
-/// no GPU, so the probe does not ask it: missing() tries it in a new process.
+/// May this process create namespaces of processes, mounts and IPC? This needs
+/// no GPU, so the probe does not check it: missing() tries it in a new process.
 inline const Need namespaces{"namespaces"};
 
 /// Why `need` is not met, in one line; std::nullopt if it is met. Reads the
 /// document that IPCLAB_CAPABILITIES names, or runs this program's own probe in
-/// a new process. Throws std::runtime_error if neither gives an answer.
+/// a new process. Throws std::runtime_error if neither returns an answer.
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The

@@ -25,7 +25,7 @@ struct Mismatches {
   unsigned long long first;
 };
 
-// A variable of the module, so that looking allocates nothing.
+// A variable of the module, so that a check allocates nothing.
 __device__ Mismatches mismatches;
 
 unsigned blocks_for(size_t count) {
@@ -114,8 +114,8 @@ void require_success_of(Code code, const char* call, const char* file,
                    line, cannot_judge(code)};
 }
 
-// The runtime keeps the code of a refused call; the next check must not find
-// it.
+// The runtime keeps the code of a refused call. The next check must not find
+// this code.
 void clear(cudaError_t) { cudaGetLastError(); }
 void clear(CUresult) {}
 
@@ -373,7 +373,7 @@ unsigned char* part_of(const Words& memory, int way) {
          kPartAt;
 }
 
-// Rows of memory as the runtime's copies of boxes take them, each row a layer.
+// Rows of memory as a box for the runtime's 3D copies; each row is a layer.
 cudaMemcpy3DParms box_of(void* to, const void* from, size_t pitch, size_t width,
                          size_t rows, cudaMemcpyKind kind) {
   cudaMemcpy3DParms box{};
@@ -663,8 +663,8 @@ testing::AssertionResult passes(cudaStream_t stream,
   }
 }
 
-// Does `ask` say "not ready" for 0.5 s? The last look is later than that, even
-// if this thread had no processor meanwhile.
+// Does `ask` say "not ready" for 0.5 s? The last query comes after the 0.5 s,
+// even if this thread did not run meanwhile.
 template <class Ask>
 static bool stays_pending(Ask ask) {
   const auto deadline = std::chrono::steady_clock::now() + 500ms;
@@ -758,10 +758,11 @@ int attribute(CUdevice_attribute which, int device) {
   return value.result();
 }
 
-// For main(): a role of another test may begin in this process only then.
+// For main(): only if this is true may a role of another test begin in this
+// process.
 bool cuda_is_as_new() {
   CUcontext current = nullptr;
-  // Does not ask about a process that has no context: the question would make
+  // Does not query a process without a context, because the query would make
   // one.
   if (DRIVER(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == nullptr)
     return cudaPeekAtLastError() == cudaSuccess;
@@ -818,7 +819,7 @@ std::string visible_gpus(std::initializer_list<int> order) {
 
 namespace {
 
-// How much this process has of everything that a round of sharing uses.
+// How much this process has of each resource that a round of sharing uses.
 struct Holdings {
   long long descriptors, addresses, names, taken;
 };
@@ -834,8 +835,8 @@ Holdings holdings() {
           static_cast<long long>(total - free)};
 }
 
-// Fails if each look shows at least `least` more than the previous one, or the
-// last one at least `most` more than the first.
+// Fails if each sample is at least `least` larger than the previous sample, or
+// if the last sample is at least `most` larger than the first.
 void expect_no_growth(const char* what, const std::vector<Holdings>& looks,
                       long long Holdings::*of, long long least,
                       long long most) {

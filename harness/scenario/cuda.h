@@ -45,15 +45,16 @@ void require_success(cudaError_t code, const char* call, const char* file,
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
-// The macros below note the call themselves: NOTED() inside them would note the
-// text that DRIVER() expands to.
+// The macros below note the call themselves, because NOTED() inside them would
+// note the text that DRIVER() expands to.
 
-/// A call that has to succeed so that the test can go on.
+/// A call that has to succeed so that the test can continue.
 #define CALL(call)                                                       \
   ::ipclab::require_success((::ipclab::note_call(#call), (call)), #call, \
                             __FILE__, __LINE__)
 
-/// Does the call return exactly this code? Clears the runtime's last error.
+/// Does the call return exactly this code? Also clears the runtime's last
+/// error.
 template <class Code>
 testing::AssertionResult gives(Code code, const char* call, Code wanted);
 /// Judges that a call returns exactly the code `wanted`.
@@ -87,16 +88,16 @@ void expect_documented(const Outcome& outcome, const std::string& what);
 /// so, no earlier refusal has left a sticky error.
 testing::AssertionResult context_is_usable();
 
-/// Ends the role: its last call has succeeded, but has written no result.
+/// Ends the role because its last call has succeeded but has written no result.
 [[noreturn]] void gave_no_result();
 
 /// An out-parameter that shows whether a call has written to it. On both sides
-/// of it are bytes that no call may write: if a call does, the test fails when
-/// the sentinel is destroyed.
+/// of it are bytes that no call may write. If a call writes them, the test
+/// fails when the sentinel is destroyed.
 template <class T>
 class Sentinel {
   static constexpr unsigned char kUntouched = 0x5a;
-  static constexpr size_t kGuard = 64;  // a handle of twice its size shows
+  static constexpr size_t kGuard = 64;  // a handle of twice its size is noticed
   unsigned char before_[kGuard];
 
  public:
@@ -136,7 +137,7 @@ class Sentinel {
 };
 
 /// Notes that a refused call has nevertheless written its result. The
-/// documentation does not forbid that.
+/// documentation does not forbid this.
 template <class T>
 void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
   if (out.touched())
@@ -167,8 +168,8 @@ struct Pattern {
   }
 };
 
-/// The two sides of a test never write the same. All patterns depend on the
-/// seed.
+/// The two sides of a test never write the same values. All patterns depend on
+/// the seed.
 Pattern pattern(const std::string& name);
 
 /// A pointer as the driver API takes it.
@@ -228,7 +229,7 @@ void host_writes(const Words& words, Pattern pattern);
 /// Does the CPU read the pattern itself, from memory that the host can address?
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
-/// How many bytes of the memory the two functions below use.
+/// How many bytes of memory the two functions below use.
 constexpr size_t kEveryWay = 64 << 10;
 
 /// The side of a scenario that lends `memory` of kEveryWay bytes or more. Both
@@ -289,14 +290,14 @@ std::function<void(Role&)> borrows(
     Pattern expected, size_t bytes,
     testing::AssertionResult (*reads)(const Words&, Pattern) = kernel_reads);
 
-/// An object that only the end of the process releases.
+/// An object that is released only by the end of the process.
 template <class T, class... Arguments>
 T& abandoned(Arguments&&... arguments) {
   return *new T(std::forward<Arguments>(arguments)...);
 }
 
-/// Holds a stream until it is released, so that later work cannot be done early
-/// by luck. Gives up by itself after `kLimitSeconds`.
+/// Holds a stream until the latch is released, so that later work cannot be
+/// done early by luck. Gives up by itself after `kLimitSeconds`.
 class Latch {
  public:
   /// After this many seconds a held stream goes on.
@@ -335,9 +336,9 @@ testing::AssertionResult passes(cudaStream_t stream,
                                 std::chrono::milliseconds limit = 5s);
 
 /// Does the stream wait for something? Work that nothing holds is done after
-/// 0.5 s, on a busy machine too; a single query would call it held there.
+/// 0.5 s, even on a busy machine, where a single query could report it as held.
 bool is_held(cudaStream_t stream);
-/// Is the event's work, looked at for as long, not done?
+/// Is the event's work still not done after the same time?
 bool is_held(cudaEvent_t event);
 
 /// An event that processes share: created in one, opened in the others.
@@ -379,8 +380,8 @@ auto in_a_thread(Call call) {
   return code;
 }
 
-/// Calls `body` with 0 in this thread and with 1 in another one: so a call that
-/// works only in the first thread is noticed.
+/// Calls `body` with 0 in this thread and with 1 in another one, so that a call
+/// that works only in the first thread is noticed.
 template <class Body>
 void in_two_threads(Body body) {
   body(0);
@@ -404,7 +405,7 @@ class HostWait {
 
   /// Has cudaEventSynchronize returned?
   bool returned() const { return returned_; }
-  /// Does it wait for something? It is looked at for 0.5 s, as is_held() does.
+  /// Does it still wait for something after 0.5 s, as in is_held()?
   bool is_held() const;
   /// Waits for the thread; returns the result of cudaEventSynchronize.
   cudaError_t join();
@@ -427,7 +428,7 @@ int attribute(cudaDeviceAttr which, int device = 0);
 /// An attribute of a GPU that only the driver API knows.
 int attribute(CUdevice_attribute which, int device = 0);
 
-/// Free bytes on the current device. A test that asks for them is `alone`.
+/// Free bytes on the current device. A test that uses this number is `alone`.
 size_t free_memory();
 
 /// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
@@ -436,22 +437,22 @@ size_t free_memory();
 std::string visible_gpus(std::initializer_list<int> order);
 
 /// What leaves_nothing() judges: only the process, or also the memory of the
-/// device. The second is for tests that are `alone`.
+/// device. The latter is only for tests that are `alone`.
 enum class Judge { kProcess, kProcessAndDevice };
 
-/// Does `round` a few times first, because a driver creates some objects only
-/// once. Then it does `round` `rounds` times more. These must leave no
+/// Calls `round` a few times first, because a driver creates some objects only
+/// once. Then it calls `round` `rounds` times more. These rounds must leave no
 /// descriptor, no addresses, no name in /dev/shm and no device memory. A leak
 /// is growth by at least half a page for each round in every quarter of the
-/// rounds, or much growth in total; memory that a driver keeps for itself does
-/// not grow like that. The rounds are numbered from 0; a failed round is the
-/// last one.
+/// rounds, or much growth in total. Memory that a driver keeps for its own use
+/// does not grow in this way. The rounds are numbered from 0. After a failed
+/// round there is no further round.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 
-/// Are `bytes` of device memory free again within some seconds? They were taken
-/// when `free_before` bytes were free. `bytes` has to be much more than other
-/// changes of the free memory.
+/// Are `bytes` of device memory free again within some seconds? They were
+/// allocated when `free_before` bytes were free. `bytes` has to be much more
+/// than other changes of the free memory.
 testing::AssertionResult returned(size_t free_before, size_t bytes);
 
 /// Prints the probe's document (harness/README.md, section 3) to stdout.

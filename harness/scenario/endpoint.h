@@ -1,6 +1,6 @@
-// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), for tests
-// that are built with CUDA 13.0, too: the functions are found by name, and a
-// driver that lacks them has no capability `endpoints`.
+// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), also for
+// tests that are built with CUDA 13.0. The functions are found by name. A
+// driver without them has no capability `endpoints`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,8 +39,8 @@ struct EndpointLimits {
 };
 /// The limits of an endpoint with these properties.
 EndpointLimits limits_of(const CUlogicalEndpointProp& wanted);
-/// A size that both bindings to a unicast endpoint and memory of cuMemCreate
-/// can have.
+/// A size that is possible for bindings to a unicast endpoint and for memory of
+/// cuMemCreate.
 size_t endpoint_granule();
 
 /// Reserved numbers for endpoints.
@@ -73,15 +73,15 @@ class Endpoint {
   CUlogicalEndpointId id() const { return ids_[0]; }
   /// Exports.
   CUlogicalEndpointFabricHandle handle() const;
-  /// Waits until a query says that it is ready: a role without end is ended by
-  /// the scenario.
+  /// Waits until a query says that the endpoint is ready. If this never
+  /// happens, the scenario ends the role.
   void wait_until_ready() const;
   /// Binds memory of cuMemCreate from its beginning.
   void bind(size_t offset, const Chunk& chunk, size_t bytes,
             int device = 0) const;
-  /// Unbinds what was bound there.
+  /// Removes the binding there.
   void unbind(size_t offset, size_t bytes, int device = 0) const;
-  /// Destroys now, where destroying is the step that matters.
+  /// Destroys now, for tests in which that is the step that matters.
   void destroy();
 
  private:
@@ -96,14 +96,14 @@ CUfabricCpyOperand operand(CUlogicalEndpointId id, size_t offset);
 /// One copy of a batch.
 CUDA_FABRIC_COPY_BATCH_OP copy_op(const CUfabricCpyOperand& to,
                                   const CUfabricCpyOperand& from, size_t bytes);
-/// What cuFabricCpyBatchAsync gives for a batch.
+/// What cuFabricCpyBatchAsync returns for a batch.
 CUresult queue_copies(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
                       cudaStream_t stream);
 /// Writes the pattern to an offset of an endpoint of device 0 by a copy from
 /// device_that_reaches_endpoints(), and waits. The current device stays.
 void endpoint_write(CUlogicalEndpointId id, size_t offset, size_t bytes,
                     Pattern pattern);
-/// A copy from an offset of a unicast endpoint brings the pattern.
+/// Does a copy from an offset of a unicast endpoint bring the pattern?
 testing::AssertionResult endpoint_reads(CUlogicalEndpointId id, size_t offset,
                                         size_t bytes, Pattern pattern);
 

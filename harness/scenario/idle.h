@@ -1,6 +1,6 @@
-// The processes of roles that have reached their end and wait for a role of a
-// later scenario: starting a CUDA process is what a run of the suite costs
-// most.
+// The processes whose roles have reached their end, and which wait for a role
+// of a later scenario. They save time: a run of the suite spends most of its
+// time starting CUDA processes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,16 +34,18 @@ class IdleProcesses {
   static IdleProcesses& instance();
 
   bool empty() const { return waiting_.empty(); }
-  /// What the GPUs and /dev/shm held before the first of them was started.
+  /// What the GPUs and /dev/shm contained before the first of these processes
+  /// was started.
   void begin();
 
-  /// One that waits, the last that played a role of this name if there is one.
+  /// A process that waits: if possible, the last one that played a role of this
+  /// name.
   std::optional<RoleProcess> take(const std::string& role);
-  /// Takes over one whose role has reached its end.
+  /// Takes over a process whose role has reached its end.
   void keep(RoleProcess process, const std::string& role);
 
   std::set<pid_t> pids() const;
-  /// The numbers of the descriptors by which the referee knows them.
+  /// The numbers of the descriptors that the referee has for these processes.
   std::set<int> descriptors() const;
 
   /// Something that was wrong with the end of the processes.
@@ -51,7 +53,7 @@ class IdleProcesses {
     Record::Outcome outcome;
     std::string what;
   };
-  /// Ends all of them, and finds what they leave behind.
+  /// Ends all of them, and finds what they have left.
   std::vector<Problem> end();
 
  private:
@@ -60,7 +62,7 @@ class IdleProcesses {
     std::string role;
   };
   std::deque<Idle> waiting_;
-  std::vector<pid_t> pids_;  // of all that ever waited here
+  std::vector<pid_t> pids_;  // of all processes that have ever waited here
   std::vector<unsigned long long> memory_before_;
   std::set<std::string> names_before_;
 };

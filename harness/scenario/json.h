@@ -9,8 +9,8 @@
 
 namespace ipclab {
 
-/// `text` as a JSON string, quotes included. Bytes that are no UTF-8 become
-/// U+FFFD, so that all output of a role fits into a record.
+/// `text` as a JSON string, quotes included. Bytes that are not UTF-8 become
+/// U+FFFD, so that a record can hold every output of a role.
 std::string json_string(std::string_view text);
 
 /// Builds an object or an array piece by piece.

@@ -10,8 +10,8 @@
 
 namespace ipclab {
 
-/// Queues a kernel that copies all words of `from`, 256 threads a block; the
-/// role ends as broken unless the launch succeeds.
+/// Queues a kernel that copies all words of `from`, with 256 threads in each
+/// block. If the launch fails, the role ends as broken.
 void launch_copy(const Words& to, const Words& from,
                  cudaStream_t stream = nullptr);
 

@@ -87,7 +87,7 @@ std::vector<pid_t> children() {
   for (const std::string& pid : names_in("/proc")) {
     if (pid[0] < '0' || pid[0] > '9') continue;
     const std::string stat = read_file("/proc/" + pid + "/stat");
-    const size_t end = stat.rfind(')');  // the name may contain anything
+    const size_t end = stat.rfind(')');  // the name may contain any characters
     int parent = 0;
     if (end != std::string::npos &&
         std::sscanf(stat.c_str() + end + 1, " %*c %d", &parent) == 1 &&
@@ -146,7 +146,8 @@ std::map<int, std::string> open_descriptors() {
   std::map<int, std::string> found;
   for (const std::string& name : names_in("/proc/self/fd")) {
     const std::string target = link_target("/proc/self/fd/" + name);
-    // The folder being listed is open only while it is listed.
+    // Leaves out the descriptor of the folder itself, which is open only while
+    // it is listed.
     if (!target.empty() && target.find("/proc/") == std::string::npos)
       found[std::atoi(name.c_str())] = target;
   }

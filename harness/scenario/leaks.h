@@ -14,7 +14,7 @@
 
 namespace ipclab {
 
-/// Open descriptors of this process and what each stands for.
+/// The open descriptors of this process, and what each of them refers to.
 std::map<int, std::string> open_descriptors();
 
 /// Descriptors of `after` that `before` did not have, as readable text. If the
@@ -26,22 +26,22 @@ std::vector<std::string> left_open(const std::map<int, std::string>& before,
 /// Names in /dev/shm that belong to this user.
 std::set<std::string> shared_memory_names();
 
-/// Names that these processes have left: each contains the number of one of
-/// them, as CUDA, PyTorch and POSIX programs do it, is new since `before`, in
-/// use by no process, and still there at the deadline. Other programs may make
-/// names at any time; nothing tells who made a name without a number.
+/// Names that these processes have left. Such a name contains the id of one of
+/// the processes, as the names of CUDA and PyTorch do; it is new since `before`,
+/// in use by no process, and still there at the deadline. A name without an id
+/// may belong to any program of this user.
 std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before, const std::vector<pid_t>& pids,
     std::chrono::milliseconds deadline);
 
-/// Removes the files that NVIDIA's driver leaves of processes that have ended:
-/// it creates /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and
-/// never unlinks them. Returns the names.
+/// Removes the files that NVIDIA's driver leaves after the end of a process: it
+/// creates /dev/shm/cuda.shm.<uid>.<pid>.<n> for interprocess events and never
+/// unlinks them. Returns the names.
 std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
-/// Ends and reaps every child of this process except those of `kept`. It is a
-/// subreaper, so children of its roles are its children, too. Returns their
-/// names ("sleep 30 (pid 4711)").
+/// Ends and reaps every child of this process except those of `kept`. This
+/// process is a subreaper, so it inherits the children of its roles. Returns
+/// their names ("sleep 30 (pid 4711)").
 std::vector<std::string> end_children(std::chrono::milliseconds deadline,
                                       const std::set<pid_t>& kept = {});
 

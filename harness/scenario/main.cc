@@ -1,5 +1,6 @@
-// main() of a program of scenarios. It runs the tests or one role of a test,
-// lists the tests for CTest, or prints what the machine can do.
+// main() of a program of scenarios. It does one of four things: it runs the
+// tests, runs one role of a test, lists the tests for CTest, or prints what the
+// machine can do.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -52,7 +53,7 @@ class Recorder : public testing::EmptyTestEventListener {
       return;
     }
     const auto& all = *testing::UnitTest::GetInstance();
-    if (++tests_ == all.test_to_run_count())  // the last: nobody needs them now
+    if (++tests_ == all.test_to_run_count())  // the last test has ended
       for (const auto& problem : IdleProcesses::instance().end()) {
         record.outcome(problem.outcome, problem.what);
         record.fail({"", "", "", "", "", problem.what, "", 0});

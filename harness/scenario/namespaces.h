@@ -15,7 +15,7 @@ namespace ipclab {
 /// CLONE_NEWPID a child returns from this function; the caller waits for the
 /// child and ends in the same way. Process 1 of a namespace cannot Role::die():
 /// signals that it sends to itself have no effect. Returns the first step that
-/// was refused, and why.
+/// was refused, and the reason.
 std::optional<std::string> enter_namespaces(int kinds, int number = 1);
 
 }  // namespace ipclab

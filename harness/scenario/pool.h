@@ -13,8 +13,8 @@
 
 namespace ipclab {
 
-/// The properties of a pool of memory on `device`. A maximal size of 0 is the
-/// system's own limit.
+/// The properties of a pool of memory on `device`. A maximal size of 0 means
+/// the system's own limit.
 cudaMemPoolProps pool_properties(
     cudaMemAllocationHandleType types = cudaMemHandleTypeNone,
     size_t max_size = 0, int device = 0);
@@ -41,14 +41,14 @@ class Pool {
   Descriptor exported() const;
   /// Destroys now, where destroying is the step that matters.
   void destroy();
-  /// Gives the pool to the caller, who destroys it.
+  /// Hands the pool over to the caller, who destroys it.
   cudaMemPool_t release() { return std::exchange(pool_, nullptr); }
 
  private:
   cudaMemPool_t pool_ = nullptr;
 };
 
-/// Attributes of a pool; those of type int are widened.
+/// An attribute of a pool. A value of type int is widened.
 uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr which);
 /// Bytes of physical memory that a pool holds now.
 inline uint64_t reserved(cudaMemPool_t pool) {
@@ -57,7 +57,7 @@ inline uint64_t reserved(cudaMemPool_t pool) {
 /// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
-/// What the kernels of a GPU may do with a pool's memory.
+/// The access that the kernels of a GPU have to a pool's memory.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
 /// Lets the kernels of a GPU use a pool's memory; returns the call's code.
 cudaError_t give_access(
@@ -78,7 +78,8 @@ class AsyncBuffer : public Words {
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();
 
-  /// The data that another process needs to import it, in addition to the pool.
+  /// The data that another process needs in addition to the pool, to import the
+  /// allocation.
   cudaMemPoolPtrExportData exported() const;
   /// Queues the free now, for tests in which that is the step that matters.
   void free_async(cudaStream_t stream = nullptr);

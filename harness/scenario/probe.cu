@@ -40,7 +40,7 @@ Attempt tried(const char* call, CUresult code) {
 
 struct Question {
   const char* name;
-  const char* attribute;     // as the documentation writes it
+  const char* attribute;     // as in the documentation
   std::function<int()> ask;  // its value on GPU 0; -1: not known
   std::function<Attempt()> attempt;
   const char* meaning;  // what a reader can do with it
@@ -205,7 +205,7 @@ Attempt try_managed() {
   return tried("cudaMallocManaged", code);
 }
 
-// An answer that no call has to confirm.
+// An answer that needs no attempt.
 Attempt attribute_alone() { return {"none needed", "cudaSuccess", true}; }
 
 bool has_mig_name() {

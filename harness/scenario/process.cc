@@ -31,7 +31,7 @@ Values& next_failure() {
 // Tells the referee about every check that fails in this role.
 class Forward : public testing::EmptyTestEventListener {
  public:
-  /// The one of this process, for a role that begins.
+  /// The listener of this process, for a role that begins.
   static const Forward& begin() {
     static Forward* const forward = [] {
       auto* made = new Forward;  // GoogleTest owns it
@@ -63,7 +63,7 @@ void report(Role& me, const CallFailed& failed) {
                     failed.call, failed.expected, failed.seen);
 }
 
-// Ends the process if the referee has none.
+// Ends the process if the referee has no further role.
 void wait_for_next_role(Process& self) {
   std::optional<Frame> frame;
   while (!(frame = self.wire.next()))

@@ -32,11 +32,11 @@ struct Process {
   bool listing = false;
   bool is_role = false;
   RolePlace place;       // if it is a role
-  Wire wire;             // likewise: to the referee
-  std::string next;      // likewise: the TEST of its next role; empty: none
+  Wire wire;             // if it is a role: to the referee
+  std::string next;      // the TEST of its next role; may be empty
   int runs = 0;          // how often the TEST has called run()
   Role* role = nullptr;  // while its body runs
-  /// Is CUDA in this process as in a new one? Null: there is no CUDA.
+  /// Is CUDA in this process as in a new process? Null if there is no CUDA.
   bool (*as_new)() = nullptr;
 
   /// This process. The first call removes the referee's variable from the
@@ -48,8 +48,8 @@ struct Process {
 std::string signal_name(int signal);
 
 /// Runs a role's body and reports the result to the referee. Ends the process.
-/// But if the process may be `shared` and is as good as new, it waits until the
-/// referee has another role for it, and returns.
+/// If the process may be `shared` and is like a new process, the function then
+/// waits until the referee has another role for it, and returns.
 void play_role(const std::string& name, int index,
                const std::vector<std::string>& order,
                const std::function<void(Role&)>& body, bool shared);

@@ -28,7 +28,7 @@ struct RoleReport {
   std::string last_step;  // empty: none
   std::string last_call;
   std::string output;
-  bool shared = false;  // its process has played an earlier role
+  bool shared = false;  // its process has already played a role
 };
 
 struct TimelineEntry {
@@ -43,7 +43,7 @@ class Record {
   /// The record of the running TEST.
   static Record& current();
 
-  /// Ordered: a later outcome wins over an earlier one.
+  /// In order of rank: a later outcome in this list replaces an earlier one.
   enum Outcome {
     kConforms,
     kLifted,
@@ -55,7 +55,7 @@ class Record {
   };
 
   void begin(const std::string& test);
-  /// `reason` of the outcome that wins is kept.
+  /// The record keeps the `reason` of the outcome with the highest rank.
   void outcome(Outcome outcome, const std::string& reason);
   Outcome outcome() const { return outcome_; }
   void fail(Failure failure) { failures.push_back(std::move(failure)); }
@@ -65,7 +65,7 @@ class Record {
 
   std::string test, requirement;
   int gpus = 0;         // how many the test needs
-  bool alone = false;   // whether no other test may use them
+  bool alone = false;   // whether no other test may use the GPUs
   bool shared = false;  // whether its processes may be those of other tests
   std::vector<std::string> notes;
   std::vector<TabulatedOutcome> outcomes;

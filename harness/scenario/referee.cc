@@ -73,8 +73,7 @@ std::string current_test() {
 Referee::Referee(const RoleSpecs& specs, int run,
                  std::vector<std::string> order, bool shared)
     : specs_(specs), run_(run), order_(std::move(order)), shared_(shared) {
-  // Grandchildren whose parent has ended become our children, not those of
-  // init.
+  // A grandchild whose parent has ended becomes our child, not that of init.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (!shared_) end_idle_processes();
   if (shared_ && IdleProcesses::instance().empty())
@@ -143,8 +142,8 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
   place.referee = getpid();
   auto changes = spec.environment;
   changes[RolePlace::kVariable] = place.text();
-  // Without this a kernel is loaded at its first launch, and that may wait for
-  // work that a latch holds.
+  // Without this a kernel is loaded at its first launch, and the loading may
+  // wait for work that a latch holds.
   if (std::getenv("CUDA_MODULE_LOADING") == nullptr)
     changes.emplace("CUDA_MODULE_LOADING", "EAGER");
   std::vector<std::string> environment = environment_for(changes);
@@ -152,7 +151,7 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
       std::string(program_invocation_short_name) + ":" + spec.name,
       "--gtest_filter=" + current_test(), "--gtest_also_run_disabled_tests"};
 
-  // dup2 of a descriptor onto itself takes its close-on-exec flag away.
+  // dup2 of a descriptor onto itself clears its close-on-exec flag.
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -184,7 +183,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
       }
       wait_for_events(static_cast<int>(left));
       if (!stuck()) continue;
-      // After an earlier failure a standstill is only a consequence.
+      // After an earlier failure, a deadlock is only a consequence of it.
       if (failed_)
         Record::current().notes.push_back("no role can go on: " + situation());
       else
@@ -197,7 +196,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
   end_all();
   report_leaks();
   collect();
-  if (failed_) end_idle_processes();  // who knows what they have seen
+  if (failed_) end_idle_processes();  // their state is unknown
 
   std::map<std::string, Ended> ended;
   for (const auto& player : players_) {
@@ -360,7 +359,7 @@ void Referee::conclude(Player& player) {
   player.process.wire.close();
   player.process.output.close();
   player.process.ended.close();
-  player.rests = false;  // it may have said so
+  player.rests = false;  // it may have said that it rests
 
   if (player.process.wire.unfinished() > 0) {
     player.failed = true;
@@ -399,7 +398,7 @@ void Referee::conclude(Player& player) {
   for (auto& other : players_) deliver(*other);
 }
 
-// The role has ended, but its process has not, so no end is reported.
+// The role has ended, but its process has not, so the kernel reports no end.
 void Referee::let_rest(Player& player) {
   while (read_output(player)) {
   }
@@ -413,7 +412,7 @@ bool Referee::anyone_alive() const {
                      [](const auto& player) { return player->alive; });
 }
 
-// All remaining roles wait, and no role is left that could post a step.
+// All remaining roles wait, so no role can post a step any more.
 bool Referee::stuck() const {
   return anyone_alive() &&
          std::all_of(players_.begin(), players_.end(), [](const auto& player) {
@@ -585,8 +584,8 @@ void Referee::collect() {
     for (uint64_t i = first; i < written; ++i)
       receives += player->process.board->entries[i % Board::kEntries].kind ==
                   Board::kReceive;
-    // The board may have lost the oldest receives; the referee has all of
-    // them.
+    // The board may have overwritten the oldest receives, but the referee has
+    // all of them.
     size_t sender = player->received_from.size() >= receives
                         ? player->received_from.size() - receives
                         : 0;
@@ -610,7 +609,7 @@ void Referee::collect() {
   std::stable_sort(
       timeline.begin(), timeline.end(),
       [](const auto& a, const auto& b) { return a.time_us < b.time_us; });
-  if (timeline.size() > kTimelineEntries)  // the end is more useful
+  if (timeline.size() > kTimelineEntries)  // keeps the end
     timeline.erase(timeline.begin(),
                    timeline.end() - static_cast<long>(kTimelineEntries));
   record.timeline = std::move(timeline);

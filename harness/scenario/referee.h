@@ -1,5 +1,5 @@
 // Runs the roles of one scenario once: starts them, passes on their steps,
-// notices when no role can go on, ends them at the deadline, and reports on
+// notices when no role can continue, ends them at the deadline, and reports on
 // each.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -24,8 +24,8 @@ class Referee {
   using RoleSpecs = std::vector<std::unique_ptr<Scenario::RoleSpec>>;
 
   /// `run` counts the runs of this TEST; `order` is empty unless the scenario
-  /// has an every_order(). `shared`: the processes may be those of earlier
-  /// roles, and serve later ones.
+  /// has an every_order(). If `shared`, the processes may have played earlier
+  /// roles and may play later ones.
   Referee(const RoleSpecs& specs, int run, std::vector<std::string> order,
           bool shared);
   ~Referee();
@@ -45,7 +45,7 @@ class Referee {
   struct Player {
     const Scenario::RoleSpec* spec = nullptr;
     RoleProcess process;
-    bool had_played = false;  // its process, an earlier role
+    bool had_played = false;  // its process has played an earlier role
     bool rests = false;       // its process waits for another role
     bool connected = true;
     bool alive = true;

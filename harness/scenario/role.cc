@@ -12,7 +12,7 @@
 namespace ipclab {
 
 void Board::note(Kind kind, const char* text, int64_t bytes) {
-  // A poll would remove everything before it from the board.
+  // A polled call would fill the board and remove everything before it.
   thread_local char before[sizeof Entry::text];
   thread_local int in_a_row;
   const bool again =
@@ -188,7 +188,7 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
-  // The referee reads it later, after this role has gone on.
+  // The referee reads it later, when this role has already continued.
   const std::string where =
       call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());

@@ -1,5 +1,5 @@
-// What a role can do besides CUDA: exchange named steps with the others, take
-// its turn, end itself at a given step, note what it saw.
+// What a role can do besides CUDA: exchange named steps with the other roles,
+// take its turn, end itself at a given step, note what it saw.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace ipclab {
 
-/// Thrown when a call fails that had to succeed. The role ends; the report
+/// Thrown when a call that had to succeed fails. The role ends; the report
 /// shows the call, the expected and the seen code.
 struct CallFailed {
   std::string call, expected, seen, file;
@@ -37,7 +37,7 @@ const char* name_of(Outcome::Kind kind);
 /// the role's body may use it.
 class Role {
  public:
-  /// For the harness itself: the role that this process was started as.
+  /// For the harness itself: the role of this process.
   Role(std::string name, int index, Wire& wire, std::vector<std::string> order);
 
   /// Its name in the scenario.
@@ -50,8 +50,8 @@ class Role {
   /// Says that `step` has happened. Every other role sees it.
   void signal(const std::string& step) { send_bytes(step, {}); }
 
-  /// Waits until another role has signalled `step`. The n-th wait of a role is
-  /// for the n-th signal of that step.
+  /// Waits until another role has signalled `step`. The n-th wait of a role
+  /// waits for the n-th signal of that step.
   void wait(const std::string& step) { receive_bytes(step); }
 
   /// Waits until other roles have signalled `step` `times` times.
@@ -93,18 +93,18 @@ class Role {
   /// Receives a descriptor; this process owns it.
   Descriptor receive_descriptor(const std::string& step);
 
-  /// Ends this process by `signal`, which is then its documented end.
+  /// Ends this process by `signal`. This end then counts as planned.
   [[noreturn]] void die(int signal);
 
   /// Does these steps when it is their turn in the scenario's every_order(). A
   /// step without an action is the end of this process: the body returns after
-  /// it, and its later steps are left out.
+  /// this step, and the later steps of the role are left out.
   void in_order(
       const std::vector<std::pair<std::string, std::function<void()>>>& mine);
 
   /// Notes what was seen, without judging it.
   void observe(const std::string& what);
-  /// Reports that a documented limit is not there any more.
+  /// Reports that a documented limit no longer exists.
   void lifted(const std::string& what);
   /// Reports that there is nothing to judge on this machine, because of `why`.
   /// The verdict is `not applicable`, unless a check of this test fails.
@@ -123,8 +123,8 @@ class Role {
                       const std::string& expected, const std::string& seen);
   /// For the harness itself: something left open.
   void report_left(const std::string& what);
-  /// For the harness itself: the end of the body. A process that `rests` waits
-  /// for another role.
+  /// For the harness itself: the end of the body. If it `rests`, the process
+  /// waits for another role.
   void report_end(bool rests);
   /// For the harness itself: is the end of this process a step of the order?
   bool ends_in_turn() const { return ends_in_turn_; }

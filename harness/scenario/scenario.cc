@@ -116,7 +116,7 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
   Process& self = Process::self();
   const int run = self.runs++;
   if (self.is_role) {
-    if (run < self.place.run) return;  // ours is a later run of this TEST
+    if (run < self.place.run) return;  // this role is of a later run
     const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
     play_role(spec.name, spec.index, order, spec.body,
               shared_ && spec.environment.empty());
@@ -127,7 +127,7 @@ void Scenario::run_once(std::chrono::milliseconds deadline,
 
 const Ended& Scenario::ended(const std::string& role) const {
   static const Ended kUnknown;
-  if (in_role()) return kUnknown;  // only the referee goes on after a run
+  if (in_role()) return kUnknown;  // only the referee continues after a run
   const auto found = ended_.find(role);
   if (found == ended_.end())
     throw std::invalid_argument("no role '" + role + "' has run");

@@ -29,15 +29,15 @@ namespace ipclab {
 
 using namespace std::chrono_literals;
 
-/// Names the row of requirements.json that this TEST judges. First statement
-/// of every conformance test.
+/// Names the row of requirements.json that this TEST judges. This is the first
+/// statement of every conformance test.
 void covers(const char* requirement);
 
 /// Notes, in the referee, what was seen, without judging it.
 void observe(const std::string& what);
 
 /// Adds, in the referee, a line to a table of the report; see Role::tabulate().
-/// For a role that has ended before it could do so.
+/// It is for a role that has ended before it could add the line itself.
 void tabulate(const std::string& table, const std::string& input,
               const Outcome& outcome);
 
@@ -53,7 +53,7 @@ void not_applicable(const std::string& why);
 struct Need {
   std::string capability;  ///< of capabilities.h; empty: none
   int gpus = 0;            ///< how many
-  bool alone = false;      ///< no other test may run meanwhile
+  bool alone = false;      ///< no other test may run at the same time
 };
 /// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
@@ -89,7 +89,7 @@ class Scenario {
   /// One role; configure it with .env(…) and .may_end_by(…).
   class RoleSpec {
    public:
-    /// Sets a variable of this role's environment.
+    /// Sets an environment variable of this role.
     RoleSpec& env(const std::string& name, const std::string& value) {
       environment[name] = value;
       return *this;
@@ -110,14 +110,14 @@ class Scenario {
     std::vector<int> signals;
   };
 
-  /// Whose processes the roles are.
+  /// Which processes play the roles.
   enum Processes {
-    kFresh,  ///< their own: they start with the scenario
-    /// Maybe those of earlier roles of this program, which were kShared too,
-    /// reached their end and left their process as it was: no check failed,
-    /// nothing is open, CUDA's state is that of a new process. For a test whose
-    /// verdict does not depend on what its processes did before, that waits for
-    /// the end of no such process, and that measures no memory.
+    kFresh,  ///< new processes, which start with the scenario
+    /// Perhaps processes of earlier roles of this program, which were kShared
+    /// too and reached their end: no check failed, nothing is open, and CUDA's
+    /// state is that of a new process. Use this for a test whose verdict does
+    /// not depend on what its processes did before, that does not wait for the
+    /// end of such a process, and that measures no memory.
     kShared,
   };
 
@@ -135,8 +135,8 @@ class Scenario {
   /// take with Role::in_order().
   void every_order(std::vector<std::string> steps);
 
-  /// Runs all roles to their end. Reports everything that failed, crashed, hung
-  /// or was left as failures of this TEST.
+  /// Runs all roles to their end. Everything that failed, crashed, hung or was
+  /// left becomes a failure of this TEST.
   void run(std::chrono::milliseconds deadline);
 
   /// How the role of that name ended in the last run.
@@ -163,7 +163,8 @@ void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document
 /// (harness/README.md, section 3) and is null in programs without CUDA.
-/// `as_new` says whether CUDA in this process is as in a new one, likewise.
+/// `as_new` says whether CUDA in this process is as in a new process; it is
+/// null in the same programs.
 int scenario_main(int argc, char** argv, void (*print_probe)(),
                   bool (*as_new)());
 

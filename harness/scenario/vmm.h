@@ -55,7 +55,7 @@ class Chunk {
   CUmemAllocationProp properties() const;
   /// Releases now, for tests in which that is the step that matters.
   void release();
-  /// Gives the handle to the caller, who releases it.
+  /// Hands the handle over to the caller, who releases it.
   CUmemGenericAllocationHandle forget() { return std::exchange(handle_, 0); }
 
  private:

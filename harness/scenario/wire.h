@@ -1,5 +1,5 @@
-// How roles and referee talk: frames over a stream socket, of any length, with
-// at most one descriptor each.
+// How roles and referee communicate: they send frames of any length over a
+// stream socket, with at most one descriptor each.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,9 +32,9 @@ class Descriptor {
   int get() const { return number_; }
   /// Does it own one?
   explicit operator bool() const { return number_ != -1; }
-  /// Gives the number to the caller, who closes it.
+  /// Hands the number over to the caller, who closes it.
   int release() { return std::exchange(number_, -1); }
-  /// Closes now, for code in which that is the step that matters.
+  /// Closes now, for code in which the close is the step that matters.
   void close();
 
  private:
@@ -48,7 +48,7 @@ struct Frame {
     kDelivery,    // referee: here it is
     kFailure,     // role: a check failed (fields separated by NUL)
     kNote,        // role: observed, not judged
-    kOutcome,     // role: what became of one input (fields separated by NUL)
+    kOutcome,     // role: the outcome of one input (fields separated by NUL)
     kLifted,      // role: a documented limit was not there
     kNothing,     // role: nothing to judge on this machine
     kBroken,      // role: I cannot judge
@@ -56,7 +56,7 @@ struct Frame {
     kDie,         // role: the signal that I am about to raise
     kEndsInTurn,  // role: my end is these steps of the order
     kEnd,         // role: I reached my end
-    kRest,        // role: I did, and wait for another role
+    kRest,        // role: I reached my end and wait for another role
     kPlay,        // referee: run this role
   };
 

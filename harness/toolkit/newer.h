@@ -1,7 +1,7 @@
-// What cuda.h of CUDA 13.5 declares and the suite judges, for a build with an
-// older toolkit: a program of CUDA 13.0 may ask a newer driver for these
-// functions by name. With a toolkit that has them this header declares nothing;
-// both must agree on the sizes and places below.
+// Declarations from cuda.h of CUDA 13.5 that the suite needs, for a build with
+// an older toolkit: a program of CUDA 13.0 may look up these functions by name
+// in a newer driver. With a toolkit that has them, this header declares
+// nothing. Both must agree on the sizes and offsets below.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

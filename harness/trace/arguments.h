@@ -48,7 +48,7 @@ inline void write_value(Line& line, const CUmemAccessDesc& access) {
       .raw("}");
 }
 
-// A copy in two or three dimensions: the addresses alone.
+// A copy in two or three dimensions: only the addresses.
 template <class Copy>
 void write_copy(Line& line, const Copy& copy) {
   const uint64_t to = copy.dstMemoryType == CU_MEMORYTYPE_HOST

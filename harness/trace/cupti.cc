@@ -92,7 +92,7 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain,
   inside = false;
 }
 
-// The toolkit's library, or the one that the program brings (Python wheels).
+// The library of the toolkit, or that of the program (Python wheels).
 void* open_cupti() {
   const char* named = std::getenv("IPCLAB_CUPTI");
   for (const char* path : {named, "libcupti.so.13", IPCLAB_CUPTI_LIBRARY}) {

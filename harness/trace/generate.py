@@ -71,7 +71,7 @@ def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Cal
         if fields is None and symbol not in WITHOUT_ARGUMENTS:
             continue  # reserved numbers
         if any("_v1" in kind for kind, _ in fields or []) or symbol in SMALL:
-            continue  # of CUDA 3: addresses and sizes of 32 bits
+            continue  # from CUDA 3: addresses and sizes of 32 bits
         found.append(Call(symbol, fields or [], wanted[name]))
     missing = set(wanted) - {call.name for call in found}
     if missing:

@@ -11,7 +11,7 @@
 namespace ipclab::trace {
 
 /// One line of JSON of at most kMost characters. Text that does not fit is
-/// dropped, and full() says so.
+/// dropped, and full() returns true.
 class Line {
  public:
   static constexpr size_t kMost = 4096;

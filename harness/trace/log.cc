@@ -65,8 +65,8 @@ bool grow(File& file, size_t end) {
     return false;
   }
   const size_t wanted = (end / kStep + 1) * kStep;
-  // Allocates the blocks now, so a full disk is an error here and no signal
-  // later.
+  // Allocates the blocks now, so that a full disk is an error here and not a
+  // signal later.
   const auto bytes = static_cast<off_t>(wanted);
   const int error = posix_fallocate(file.descriptor, 0, bytes);
   if (error == EOPNOTSUPP || error == EINVAL) {
@@ -82,7 +82,8 @@ bool grow(File& file, size_t end) {
   return false;
 }
 
-// Writes the first byte of the line last, so a line that begins is complete.
+// Writes the first byte of the line last, so a line with a first byte is
+// complete.
 void put(File& file, const Line& line) {
   const std::string_view text = line.view();
   const size_t length = text.size() + 1;

@@ -15,7 +15,8 @@ uint64_t now();
 /// Does IPCLAB_TRACE name a folder? Without one nothing is written.
 bool tracing();
 
-/// When this process's file began: times in it count from there.
+/// The beginning of this process's file; times in the file count from this
+/// moment.
 uint64_t beginning();
 
 /// Adds a line, and its end. The file is a shared mapping, so the kernel keeps

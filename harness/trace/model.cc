@@ -17,7 +17,7 @@ namespace {
 
 struct NoParameters {};
 
-// Calls that the driver makes itself are not the program's.
+// Calls that the driver makes itself do not belong to the program.
 thread_local bool inside = false;
 
 // The driver's function: the next one of that name, or the one in libcuda.so.1

@@ -15,7 +15,7 @@ class Line;
 struct Call {
   uint32_t identifier;  ///< CUPTI's
   void (*write_arguments)(Line&, const void* parameters, bool ok);
-  bool waits;            ///< may take as long as a peer likes
+  bool waits;            ///< the call may wait for another process
   const char* declared;  ///< its name and those of its arguments, as JSON
 };
 
@@ -26,7 +26,7 @@ struct Done {
   CUcontext context;
   const void* parameters;
   CUresult result;
-  const char* kernel;  ///< its name where it is known, or null
+  const char* kernel;  ///< its name if it is known, or null
 };
 
 /// The table of calls.
@@ -36,7 +36,7 @@ const Call* end_calls();
 /// Lines that declare the calls, for the head of a file.
 void write_calls(const std::function<void(const Line&)>& put);
 
-/// Writes that a call has begun that may wait for a peer.
+/// Writes that a call which may wait for another process has begun.
 void record_wait(int call, CUcontext context);
 
 /// Writes a call.

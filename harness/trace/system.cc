@@ -46,8 +46,8 @@ bool identify(int descriptor, Identity* identity) {
   return true;
 }
 
-// The descriptors that have to do with CUDA. Almost every close() is of a
-// descriptor that does not matter; a bit shows that without a lock.
+// The descriptors that concern CUDA. Almost every close() is of another
+// descriptor; one bit shows this without a lock.
 std::atomic<uint64_t> noted_bits[1024];
 
 std::mutex& noted_mutex() {
@@ -138,7 +138,7 @@ void record_message(const char* what, int socket, const msghdr& message,
   errno = error;
 }
 
-// The process that a pidfd stands for; 0 if the kernel does not say.
+// The process of a pidfd; 0 if the kernel does not report it.
 int process_of(int pidfd) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
@@ -153,7 +153,7 @@ int process_of(int pidfd) {
   return process;
 }
 
-// Of the descriptors that we did not see closed: which are still open?
+// Which of the descriptors whose close we did not see are still open?
 void write_left_open(Line& line) {
   line.raw(",\"open\":[");
   size_t written = 0;

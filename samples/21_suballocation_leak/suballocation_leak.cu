@@ -1,4 +1,4 @@
-// Lesson 21: the importer of a small allocation can get its neighbours.
+// Lesson 21: the importer of a small allocation can access others.
 //
 //   exporter                            importer
 //   cudaMalloc twice: one to

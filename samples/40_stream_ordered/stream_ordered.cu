@@ -1,4 +1,4 @@
-// Lesson 40: memory that begins and ends in the order of a stream.
+// Lesson 40: allocate and free memory in the order of a stream.
 //
 //   stream "writer"                      stream "reader"
 //   cudaMallocAsync, write old values

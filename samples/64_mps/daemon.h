@@ -32,8 +32,8 @@ inline int mps_control(const char* option, const char* commands) {
     dup2(ends[0], STDIN_FILENO);
     dup2(nowhere, STDOUT_FILENO);
     dup2(nowhere, STDERR_FILENO);
-    // A daemon with this list numbers the GPUs anew, and its clients
-    // would apply their own list to the new numbers.
+    // With this list the daemon would renumber the GPUs, and its
+    // clients would apply their own list to the new numbers.
     unsetenv("CUDA_VISIBLE_DEVICES");
     execlp("nvidia-cuda-mps-control", "nvidia-cuda-mps-control", option,
            nullptr);

@@ -99,7 +99,7 @@ bool lend(char** argv, const Loan& loan) {
   return importer.wait(30s) == EXIT_SUCCESS;
 }
 
-// The parent makes no CUDA call, so it is no client, and can wait for
+// The parent makes no CUDA call, so it is not a client. It can wait for
 // the end of all clients.
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return child(channel_from_parent(argv));

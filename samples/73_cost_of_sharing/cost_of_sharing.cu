@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
   require_gpus(1);
   require_legacy_ipc();
   require(cudaDevAttrMemoryPoolSupportedHandleTypes, "shared pools");
-  // Memory of GPU 1 is measured, too, if it is wanted.
+  // Memory of GPU 1 is measured only if the user asks for it.
   const char* gpus = std::getenv("IPCLAB_COSTS_GPUS");
   const bool two = gpus != nullptr && std::atoi(gpus) > 1;
   if (two) require_gpus(2);

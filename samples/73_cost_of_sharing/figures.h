@@ -45,7 +45,7 @@ double gpu_time_of(Work work) {
   return taken * 1e3;
 }
 
-/// The middle one of the values.
+/// The median of the values.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

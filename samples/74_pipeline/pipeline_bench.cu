@@ -17,7 +17,7 @@ constexpr size_t kPassed = size_t{8} << 30;  // bytes of a measurement
 constexpr size_t kSmallest = size_t{1} << 20,
                  kLargest = size_t{64} << 20;
 constexpr double kWanted =
-    0.90;  // on two GPUs, of the slower side alone
+    0.90;  // on two GPUs: ring / slower side alone
 
 /// Which of the two sides work, and whether they wait for each other.
 enum class Work { kProducer, kConsumer, kBoth };
@@ -127,7 +127,7 @@ int exporter(Child child, size_t passed) {
         static_cast<int>(std::clamp<size_t>(passed / bytes, 8, 2048));
     std::vector<double> alone[2], ring;
     for (int trial = 0; trial < kTrials; ++trial) {
-      // All items come first once, so that the consumer finds them.
+      // First the producer writes all items once, for the consumer.
       alone[0].push_back(measure(shared, child.channel,
                                  {Work::kProducer, items, count}));
       alone[1].push_back(measure(shared, child.channel,
@@ -182,7 +182,7 @@ int importer(Channel channel) {
     int seen = 0;
     CUDA_CHECK(
         cudaMemcpy(&seen, wrong, sizeof seen, cudaMemcpyDefault));
-    // Alone it reads the slots again and again: not what item k had.
+    // Alone, it reads the same slots again: not the values of item k.
     if (task.work == Work::kBoth) all_wrong += seen;
   }
   channel.send("wrong", all_wrong);

@@ -46,7 +46,7 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
   CUDA_CHECK(cudaDeviceSynchronize());
 
   const int fd = export_memory(client.memory);
-  // No check: it is no error of the server if a client has died.
+  // Not checked: a client that has died is no error of the server.
   send_packet(connection, &input, sizeof input, fd);
   SYS_CHECK(close(fd));
   return client;

@@ -16,7 +16,7 @@
 #include "check.h"
 
 /// Waits until poll(2) reports `events` for the descriptor. Returns
-/// false when `limit` has passed. Goes on after an interrupting signal.
+/// false when `limit` has passed. Continues after a signal.
 inline bool wait_for(int descriptor, short events,
                      std::chrono::milliseconds limit) {
   using clock = std::chrono::steady_clock;

@@ -53,7 +53,7 @@ inline void print_role(FILE* out) {
 /// it. The runtime looks it up: a program that is linked with
 /// libcuda.so.1 does not start without a driver, so it could not skip.
 inline void* driver_entry(const char* name) {
-  int version = 0;  // a driver refuses one that is newer than its own
+  int version = 0;  // no driver accepts a version newer than its own
   cudaDriverGetVersion(&version);
   if (version > CUDART_VERSION) version = CUDART_VERSION;
   void* entry = nullptr;

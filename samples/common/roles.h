@@ -19,8 +19,8 @@
 
 using namespace std::chrono_literals;
 
-/// The first argument of the second start; the second one is the number
-/// of its socket.
+/// The first argument of the second start. The second argument is the
+/// number of its socket.
 constexpr char kImporterFlag[] = "--importer";
 
 /// Was this role started by hand, as `--role importer PATH`?
@@ -45,9 +45,9 @@ inline bool is_child(int argc, char** argv) {
   return child;
 }
 
-/// The importer's end of the channel; `argv` is main's. A copy: the
-/// first one stays open, so that the exporter, whose end kills us, does
-/// not see ours before this process has its exit code.
+/// The importer's end of the channel; `argv` is main's. It is a copy.
+/// The original stays open until this process ends: if the exporter saw
+/// the end sooner, it could end first, which kills this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
     return Channel(connect_to(argv[3]));

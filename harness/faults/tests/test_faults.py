@@ -1,4 +1,4 @@
-"""The library itself: its list, its names, and that it is silent without a fault."""
+"""The library itself: its list, its names, and that it does nothing without a fault."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

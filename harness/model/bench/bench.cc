@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the model's calls cost, beside a pipe round trip between two processes
 // on the same machine: absolute times differ from machine to machine, the
-// ratios differ little. With an argument: the cases that have it in their name.
+// ratios differ little. With an argument it runs only the cases that have it in
+// their name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,8 +23,8 @@ namespace {
 
 constexpr int kBatches = 100;
 
-// Of one call, in the fastest of many short batches: other load of the machine
-// can only make a batch slower.
+// The time of one call, from the fastest of many short batches: other load of
+// the machine can only make a batch slower.
 template <typename Call>
 double microseconds(int rounds, Call call) {
   call();  // once without the clock
@@ -38,7 +39,7 @@ double microseconds(int rounds, Call call) {
   return fastest;
 }
 
-// Which cases run: those with this text in their name.
+// Only cases with this text in their name run.
 std::string wanted;
 
 // What all times are compared with.

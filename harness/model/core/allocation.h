@@ -41,13 +41,13 @@ struct Allocation {
   uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
   unsigned flags = 0;      ///< of cuMemHostAlloc and the like
   bool sync_memops = false;
-  /// What it was allocated or imported from; null for all other memory. Host
-  /// and managed pools have memory of kind kHost and kManaged.
+  /// The pool that it was allocated from or imported from; null for all other
+  /// memory. Host and managed pools have memory of kind kHost and kManaged.
   CUmemoryPool pool = nullptr;
   std::shared_ptr<Chunk> chunk;  ///< of a mapping
   Access host_access = kNone;    ///< of a mapping
 
-  /// Memory of a context that begins where its mapping does.
+  /// Memory of a context that begins at the beginning of its mapping.
   static Allocation of(CUcontext context, uint64_t address, uint64_t size,
                        Kind kind);
 
@@ -68,7 +68,7 @@ class Allocations {
  public:
   using Entries = std::map<uint64_t, Allocation>;
 
-  /// Takes in memory, with a buffer id of its own unless it has one.
+  /// Adds memory. If it has no buffer id, it gets one.
   Allocation& add(Allocation allocation);
   void remove(uint64_t address) { entries_.erase(address); }
 

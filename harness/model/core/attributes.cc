@@ -12,9 +12,9 @@ namespace ipclab::model {
 namespace {
 
 // The limits of compute capability 9.0 (Programming Guide, technical
-// specifications), with few multiprocessors: grids sized by the device stay
-// small enough for a CPU. What the model does not have (arrays, clusters,
-// multicast) is 0 by absence.
+// specifications), but with few multiprocessors, so that grids sized by the
+// device stay small enough for a CPU. An attribute that is missing here is 0:
+// the model does not have that feature (arrays, clusters, multicast).
 const std::map<int, int>& fixed_attributes() {
   static const auto& table = *new std::map<int, int>{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
@@ -89,7 +89,8 @@ CUuuid gpu_uuid(int gpu) {
 
 namespace {
 
-// Attributes of logical endpoints, which older headers lack. False for others.
+// Attributes of logical endpoints. Older headers do not have them. False for
+// others.
 bool endpoint_attribute(int attribute, int* value) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED:

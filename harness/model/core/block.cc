@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kMagic[8] = {'i', 'p', 'c', 'l', 'a', 'b', '0', '1'};
 
-// Is stored after the bytes of a block.
+// This is stored after the bytes of a block.
 struct Trailer {
   char magic[8];
   uint64_t id;
@@ -31,7 +31,7 @@ struct Trailer {
   uint64_t occupants[kSlots];
 };
 
-// A large block has one occupant, at offset 0, or few and large ones.
+// A large block has one occupant, at offset 0, or a few large ones.
 uint64_t occupant_position(uint64_t size, uint64_t offset) {
   const uint64_t slot = offset / (size / kSlots);
   return size + offsetof(Trailer, occupants) + 8 * (slot % kSlots);
@@ -98,7 +98,7 @@ std::shared_ptr<Block> Block::adopt(SharedFile file) {
   block->gpu_ = head.gpu;
   block->size_ = size;
   block->id_ = head.id;
-  // It stays counted when its creator goes first.
+  // It stays counted if its creator ends first.
   if (block->gpu_ >= 0) block->file_.count(block->gpu_, size);
   return block;
 }

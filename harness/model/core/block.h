@@ -19,10 +19,10 @@ inline uint64_t round_up(uint64_t size, uint64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-/// A number that no other object of any process ever gets.
+/// A number that no other object of any process gets.
 uint64_t unique_id();
 
-/// What the creator of shareable memory says about it to its importers. All
+/// What the creator of shareable memory tells the importers about it. All
 /// zero for memory of cuMemAlloc.
 struct Label {
   uint32_t is_chunk;      ///< made by cuMemCreate
@@ -37,12 +37,12 @@ struct Label {
 class Block {
  public:
   /// Creates `size` bytes (a multiple of kPage) on a GPU, or on the host (-1).
-  /// Null and a line on standard error if there is no descriptor or no memory
-  /// left.
+  /// If no descriptor or no memory is left, returns null and prints a line on
+  /// standard error.
   static std::shared_ptr<Block> create(int gpu, uint64_t size,
                                        const Label& label = {});
-  /// Another process's block; null if the file is not a block. Its description
-  /// is checked, not trusted.
+  /// A block of another process; null if the file is not a block. Its
+  /// description is checked, not trusted.
   static std::shared_ptr<Block> adopt(SharedFile file);
 
   Block(const Block&) = delete;
@@ -54,8 +54,8 @@ class Block {
   uint64_t id() const { return id_; }
   Label label() const;
 
-  /// Which allocation lives at `offset`: an export id, 0 for none. Kept in the
-  /// block, so that an importer can tell that a handle is stale.
+  /// Which allocation is at `offset`: an export id, or 0 for none. It is stored
+  /// in the block, so that an importer notices that a handle is stale.
   uint64_t occupant(uint64_t offset) const;
   void set_occupant(uint64_t offset, uint64_t export_id);
 

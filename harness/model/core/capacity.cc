@@ -12,7 +12,7 @@
 namespace ipclab::model {
 namespace {
 
-// From this size on an allocation counts what other processes hold.
+// From this size on, an allocation also checks how much other processes hold.
 constexpr uint64_t kCountOthers = 256 << 20;
 
 std::atomic<uint64_t> bytes_of_gpu[kMaxGpus];  // of this process

@@ -9,8 +9,8 @@
 namespace ipclab::model {
 
 uint64_t total_bytes(int gpu);
-/// Counts bytes of a GPU as used by this process; false if there are not so
-/// many. `gpu` -1 is the host, which is not counted.
+/// Counts bytes of a GPU as used by this process; false if there are not enough
+/// free bytes. `gpu` -1 is the host, which is not counted.
 bool take_bytes(int gpu, uint64_t size);
 void give_back_bytes(int gpu, uint64_t size);
 /// Bytes that cuMemGetInfo calls free and total.

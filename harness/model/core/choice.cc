@@ -14,7 +14,7 @@ namespace {
 struct Entry {
   Choice choice;
   const char* name;
-  const char* reason;  // why nothing in front of a driver can do the same
+  const char* reason;  // why no library in front of a driver can do the same
 };
 
 constexpr Entry kChoices[] = {
@@ -23,7 +23,7 @@ constexpr Entry kChoices[] = {
     {Choice::kOnlyTheAllocation, "ok-isolated-suballoc",
      "only the GPU can keep a kernel from a part of a block"},
     {Choice::kPoolsRelease, "ok-trim-releases",
-     "only the driver can give physical memory of a pool back"},
+     "only the driver can give back physical memory of a pool"},
 };
 
 const char* wanted_name() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the documentation leaves to a driver. The model gives one answer to each
-// question, and can be set to give the other: a suite that follows the
-// documentation must accept both.
+// question. A setting makes it give the other answer. A suite that follows the
+// documentation must accept both answers.
 #pragma once
 
 namespace ipclab::model {
@@ -10,15 +10,15 @@ namespace ipclab::model {
 /// code.
 enum class Choice {
   kOtherAddress,       ///< where an import is mapped
-  kOnlyTheAllocation,  ///< what of an imported block kernels reach
+  kOnlyTheAllocation,  ///< which part of an imported block kernels reach
   kPoolsRelease,       ///< whether a pool for IPC gives memory back
 };
 
-/// True if IPCLAB_CHOICE names this one: the other answer is wanted.
+/// True if IPCLAB_CHOICE names this choice: the model gives the other answer.
 bool chosen(Choice choice);
 
-/// Aborts with one line if IPCLAB_CHOICE names nothing here: a typo must not
-/// look like the other answer.
+/// Aborts with one line if IPCLAB_CHOICE is not one of these names, because a
+/// typing error must not look like the other answer.
 void check_choice();
 
 }  // namespace ipclab::model

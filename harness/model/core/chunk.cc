@@ -83,8 +83,8 @@ bool is_reachable(int gpu) {
   return false;
 }
 
-// Where imported memory lies, as this process counts. A GPU that is hidden from
-// it counts as the current one.
+// The ordinal of the GPU of imported memory, in this process. A GPU that is
+// hidden from it counts as the current one.
 CUmemLocation location_of(const Label& label) {
   CUmemLocation location{static_cast<CUmemLocationType>(label.location_type),
                          label.location_id};
@@ -97,8 +97,8 @@ CUmemLocation location_of(const Label& label) {
   return location;
 }
 
-// A descriptor of the object that the program passed, owned by the model; -1 if
-// that is not possible.
+// A new descriptor of the object that the program passed. The model owns it. -1
+// if this is not possible.
 int descriptor_of(void* shareable) {
   const auto value = reinterpret_cast<uintptr_t>(shareable);
   return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
@@ -111,7 +111,7 @@ bool is_location_type(int32_t number) {
          number == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-// Takes over the descriptor; null if it is not a chunk's.
+// Takes over the descriptor; null if it is not that of a chunk.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
   std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
   if (block == nullptr) return nullptr;
@@ -216,7 +216,7 @@ CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const std::shared_ptr<Chunk>& chunk = mapping->chunk;
-  // The program may have released all references to it before.
+  // The program may already have released all references to the chunk.
   ++chunk->references;
   machine->chunks[chunk->handle] = chunk;
   *handle = chunk->handle;
@@ -238,7 +238,7 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
     return CUDA_SUCCESS;
   }
   const int descriptor = fcntl(chunk->block->descriptor(), F_DUPFD_CLOEXEC, 0);
-  // The documented list has no code for a process that has too many.
+  // The documented list has no code for a process with too many descriptors.
   if (descriptor < 0) return CUDA_ERROR_NOT_PERMITTED;
   std::memcpy(shareable, &descriptor, sizeof descriptor);
   return CUDA_SUCCESS;
@@ -249,7 +249,7 @@ CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
   if (!profile().vmm) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<Block> block;
   if (type == kFabric) {
-    // The exporter may answer late, so no lock is held.
+    // The exporter may take long to answer, so no lock is held.
     if (shareable == nullptr) return CUDA_ERROR_INVALID_VALUE;
     int descriptor = -1;
     if (CUresult error = fabric_import(shareable, &descriptor)) return error;

@@ -16,8 +16,8 @@ namespace ipclab::model {
 struct Machine;
 
 /// The object of a CUmemGenericAllocationHandle. It lives as long as this
-/// process has a reference to it or a mapping of it. The bytes live longer, in
-/// the memfd, if another process or a descriptor still has them.
+/// process has a reference to it or a mapping of it. The bytes in the memfd
+/// live longer if another process or a descriptor still has them.
 struct Chunk {
   Chunk() = default;
   ~Chunk();
@@ -57,8 +57,8 @@ CUresult chunk_export(CUmemGenericAllocationHandle handle,
                       CUmemAllocationHandleType type, void* shareable);
 /// Always a new handle, as on an H200. CUDA_ERROR_INVALID_VALUE for anything
 /// that chunk_export did not make, CUDA_ERROR_NOT_PERMITTED for another IMEX
-/// channel, CUDA_ERROR_NOT_SUPPORTED for memory that no GPU of this process
-/// reaches.
+/// channel, CUDA_ERROR_NOT_SUPPORTED for memory that no GPU of this process can
+/// access.
 CUresult chunk_import(void* shareable, CUmemAllocationHandleType type,
                       CUmemGenericAllocationHandle* handle);
 

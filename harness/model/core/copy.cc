@@ -16,7 +16,7 @@
 namespace ipclab::model {
 namespace {
 
-// Where the bytes of a region are, and what kind of memory that is.
+// Where the bytes of a region are, and what kind of memory they are in.
 struct Place {
   char* bytes = nullptr;
   bool pageable = true;
@@ -31,14 +31,14 @@ uint64_t length(const Region& region, const Extent& extent) {
          (extent.height - 1) * region.pitch + extent.width;
 }
 
-// The context that runs the copy, and the one that is current; null: any.
+// The context that runs the copy, and the current context; null means any.
 struct Contexts {
   CUcontext stream;
   CUcontext current;
   bool late = false;  // the work has begun: nobody gets a refusal any more
 };
 
-// The fault of a copy that a graph made and that cannot be done.
+// The fault of a copy in a graph that cannot be done.
 void lose(CUcontext context) {
   say("a graph copies or sets memory that is not there (error 700 on device " +
       std::to_string(context->device) + ")");
@@ -56,7 +56,7 @@ CUresult locate(const Region& region, const Extent& extent, Contexts contexts,
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   if (found == nullptr) {
-    // Host memory, or an address that faults like one.
+    // Host memory, or an address that faults like host memory.
     place->bytes = reinterpret_cast<char*>(region.address);
     return CUDA_SUCCESS;
   }

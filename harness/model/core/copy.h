@@ -29,19 +29,19 @@ struct Extent {
 /// Copies in the order of the stream. CUDA_ERROR_INVALID_VALUE if a range
 /// leaves its allocation, or is memory of a pool that the GPU of `current` may
 /// not use; null: the call names its GPUs. An address that CUDA does not know
-/// is host memory.
+/// counts as host memory.
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous);
 
-/// Bytes that lie side by side, where they really are.
+/// A range of bytes, at the place where they really are.
 struct Span {
   char* bytes = nullptr;
   int gpu = -1;  ///< of the profile; -1: on the host
   Pin pin;
 };
 /// The span that a copy in a stream of this context may use, by the rules of
-/// copy(). CUDA_ERROR_INVALID_VALUE for an address that is none.
+/// copy(). CUDA_ERROR_INVALID_VALUE for an invalid address.
 CUresult find_span(CUcontext stream, CUcontext current, uint64_t address,
                    uint64_t size, bool written, Span* span);
 

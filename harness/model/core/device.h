@@ -29,8 +29,8 @@ struct Device {
 
 }  // namespace ipclab::model
 
-/// A context. Never deleted: a handle that outlives its context is then refused
-/// instead of followed.
+/// A context. Never deleted, so that a handle that outlives its context is
+/// refused and not dereferenced.
 struct CUctx_st {
   int device = 0;  ///< ordinal
   int gpu = 0;     ///< number in the profile
@@ -68,8 +68,8 @@ CUresult enter();
 /// one.
 CUresult enter(CUcontext* context);
 
-/// enter() for calls that need no context: a current one that has a sticky
-/// error loses them, too.
+/// enter() for calls that need no context. If the current context has a sticky
+/// error, these calls fail, too.
 CUresult enter_without_context();
 
 /// Set while a stream runs a host function on this thread.
@@ -81,7 +81,7 @@ bool is_device(int ordinal);
 const Device& device_at(int ordinal);
 /// The ordinal of a GPU of the profile, -1 if it is not visible.
 int ordinal_of_gpu(int gpu);
-/// True if memory of `to` can be reached from `from` (both GPUs).
+/// True if the GPU `from` can access memory of the GPU `to`.
 bool can_access_peer(int from, int to);
 /// The UUID of a GPU: the same in every process with this profile.
 CUuuid gpu_uuid(int gpu);

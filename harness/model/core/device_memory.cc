@@ -24,8 +24,8 @@ void publish(Machine& machine, Allocation allocation) {
   machine.memory.add(std::move(allocation));
 }
 
-// A new block of the context's GPU at an address of its own; 0 if none. Its
-// bytes are counted already.
+// A new block of the context's GPU at its own address; 0 if there is none. Its
+// bytes are already counted.
 uint64_t map_new_block(Machine& machine, CUcontext context, Area area,
                        uint64_t size, std::shared_ptr<Block>* block) {
   const uint64_t address = machine.window.take(area, size);
@@ -122,7 +122,8 @@ void release(Machine& machine, uint64_t address) {
   }
 }
 
-// What begins at an address, if its kind is one of those that a call may free.
+// The allocation that begins at an address, if a call may free this kind of
+// memory.
 template <typename Predicate>
 std::optional<Allocation> find_freeable(uint64_t address, Predicate may_free) {
   const Locked machine;
@@ -131,7 +132,7 @@ std::optional<Allocation> find_freeable(uint64_t address, Predicate may_free) {
                                               : std::nullopt;
 }
 
-// Ends an allocation unless it is another by now.
+// Ends an allocation unless another one has taken its place.
 CUresult release_if_same(uint64_t address, uint64_t buffer_id) {
   const Locked machine;
   const Allocation* found = machine->memory.find_begin(address);
@@ -142,7 +143,7 @@ CUresult release_if_same(uint64_t address, uint64_t buffer_id) {
   return CUDA_SUCCESS;
 }
 
-// The driver waits for the work that may still use the memory.
+// Like the driver, waits for the work that may still use the memory.
 CUresult free_after_work(const Allocation& allocation) {
   device_drain(allocation.context->device);
   return release_if_same(allocation.address, allocation.buffer_id);

@@ -37,7 +37,7 @@ constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
 
 // Memory at an offset of the endpoint, on one GPU of its team.
 struct Binding {
-  uint64_t serial;  // a number that no other binding has; 0: none
+  uint64_t serial;  // a number that no other binding has; 0 if there is none
   uint64_t offset;
   uint64_t size;
   uint64_t place;  // of the first byte in the file that the handle names
@@ -46,7 +46,7 @@ struct Binding {
   unsigned char handle[CU_IPC_HANDLE_SIZE];
 };
 
-// What the processes share of an endpoint.
+// The part of an endpoint that the processes share.
 struct Page {
   char magic[8];
   uint64_t id;
@@ -63,8 +63,9 @@ struct Page {
 class PageLock {
  public:
   explicit PageLock(Page* page) : page_(page) {
-    // A process that died in a change has left one binding half written; its
-    // number was written last.
+    // A process that died during a change may have left one binding half
+    // written. The number is written last, so it shows which bindings are
+    // complete.
     if (pthread_mutex_lock(&page->mutex) == EOWNERDEAD) {
       pthread_mutex_consistent(&page->mutex);
     }
@@ -95,7 +96,7 @@ class Mapped {
   void* bytes_;
 };
 
-// An endpoint as this process has it: made here, or imported.
+// An endpoint in this process: created here, or imported.
 struct Endpoint {
   Endpoint() = default;
   Endpoint(const Endpoint&) = delete;
@@ -103,7 +104,7 @@ struct Endpoint {
 
   SharedFile file;
   Page* page = nullptr;
-  CUlogicalEndpointProp properties{};  // as they were when it came here
+  CUlogicalEndpointProp properties{};  // as they were when this process got it
   bool imported = false;
   bool queried = false;  // and was ready then
   // What this process has bound, by serial; kept as long as it is.
@@ -117,8 +118,8 @@ struct Endpoint {
 
 using Shared = std::shared_ptr<Endpoint>;
 
-// Guards the two below, and what is not of the page in every endpoint. Never
-// held while another process is asked.
+// Guards the two variables below and, in every endpoint, everything that is not
+// in the shared page. Never held while the process waits for another one.
 std::mutex& endpoint_mutex() {
   static auto& only = *new std::mutex;
   return only;
@@ -188,8 +189,9 @@ Shared create(const CUlogicalEndpointProp& wanted) {
   return endpoint;
 }
 
-// Another process's endpoint; null if the file is none. What is read once is
-// checked here, and the rest where it is used.
+// An endpoint of another process; null if the file is not an endpoint. Data
+// that are read only once are checked here; the rest is checked where it is
+// used.
 Shared adopt(SharedFile file) {
   if (!file.valid() || file.size() != sizeof(Page)) return nullptr;
   auto endpoint = std::make_shared<Endpoint>();
@@ -249,7 +251,7 @@ CUresult check(const CUlogicalEndpointProp& wanted) {
                                                        : kInvalid;
 }
 
-// Memory that may be bound: a file, and who keeps it.
+// Memory that may be bound: a file, and the object that keeps it.
 struct Memory {
   std::shared_ptr<const void> owner;
   uint64_t id = 0;
@@ -311,7 +313,7 @@ CUresult find_memory_at(uint64_t address, Memory* memory) {
   return CUDA_SUCCESS;
 }
 
-// May it lie on this GPU of the team?
+// May the memory be on this GPU of the team?
 bool is_at(const Memory& memory, int gpu) {
   if (memory.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     return memory.gpu == gpu;
@@ -360,7 +362,7 @@ CUresult bind(Endpoint* endpoint, int gpu, uint64_t offset, uint64_t size,
 
 // --- copies -----------------------------------------------------------------
 
-// Bytes that lie side by side, and what keeps them there.
+// A range of bytes, and the object that keeps them there.
 struct Piece {
   char* bytes;
   uint64_t size;
@@ -405,7 +407,7 @@ CUresult bindings_of(const Endpoint& endpoint, int gpu, uint64_t offset,
   return covered >= offset + size ? CUDA_SUCCESS : kInvalid;
 }
 
-// Null if nobody answers for the memory any more.
+// Null if the memory can no longer be opened.
 std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
                                     const Binding& binding) {
   {
@@ -520,7 +522,8 @@ CUresult prepare(const CUDA_FABRIC_COPY_BATCH_OP& copy, CUcontext stream,
   };
   if (CUresult error = find_operand(copy.dst, true, &work->to)) return error;
   if (CUresult error = find_operand(copy.src, false, &work->from)) return error;
-  // A pointer beside an endpoint is local; of two pointers one is.
+  // If the other side is an endpoint, the pointer is local. Of two pointers,
+  // one is local.
   return local_pointers > 0 ? CUDA_SUCCESS : kInvalid;
 }
 
@@ -531,7 +534,7 @@ CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first) {
   if (count == 0) return kInvalid;
   const std::lock_guard lock(endpoint_mutex());
   if (count > kMostIds) return CUDA_ERROR_OUT_OF_MEMORY;
-  // The first gap that is wide enough.
+  // The first gap that is large enough.
   CUlogicalEndpointId candidate = 1;
   for (const CUlogicalEndpointId id : reserved()) {
     if (id - candidate >= count) break;

@@ -2,9 +2,9 @@
 // Logical endpoints: ranges of offsets to which processes bind memory, and that
 // other processes reach by a number of their own; and the copies that go there.
 //
-// What the processes share of an endpoint is one memfd: its properties, its
-// team and its bindings. A binding names memory by a fabric handle, so that a
-// process which binds after the export is seen, too.
+// The processes share one memfd for each endpoint: its properties, its team and
+// its bindings. A binding names memory by a fabric handle, so the others also
+// see memory that is bound after the export.
 #pragma once
 
 #include <cuda.h>
@@ -27,14 +27,14 @@ CUresult endpoint_limits(const CUlogicalEndpointProp& wanted,
                          uint64_t* alignment, uint64_t* most);
 CUresult endpoint_create(CUlogicalEndpointId id,
                          const CUlogicalEndpointProp& wanted);
-/// CUDA_ERROR_INVALID_VALUE for a unicast endpoint, a device that is in the
-/// team already, and a team that is whole.
+/// CUDA_ERROR_INVALID_VALUE for a unicast endpoint, a device that is already in
+/// the team, and a team that is complete.
 CUresult endpoint_add_device(CUlogicalEndpointId id, int device);
 CUresult endpoint_destroy(CUlogicalEndpointId id);
 /// `*status` is 1 if all of them are ready, else 0.
 CUresult endpoint_query(CUlogicalEndpointId first, uint32_t count, int* status);
 
-/// CUDA_ERROR_INVALID_VALUE for all that the documentation rules out.
+/// CUDA_ERROR_INVALID_VALUE for everything that the documentation forbids.
 CUresult endpoint_bind_address(CUlogicalEndpointId id, int device,
                                uint64_t offset, uint64_t address,
                                uint64_t size);
@@ -46,7 +46,7 @@ CUresult endpoint_bind_memory(CUlogicalEndpointId id, int device,
 CUresult endpoint_unbind(CUlogicalEndpointId id, int device, uint64_t offset,
                          uint64_t size);
 
-/// CUDA_ERROR_INVALID_VALUE unless the type was asked for at the creation.
+/// CUDA_ERROR_INVALID_VALUE unless the type was requested at the creation.
 CUresult endpoint_export(CUlogicalEndpointId id,
                          CUlogicalEndpointIpcHandleType type, void* handle);
 /// CUDA_ERROR_NOT_PERMITTED without the exporter's IMEX channel.
@@ -54,7 +54,7 @@ CUresult endpoint_import(CUlogicalEndpointId id, const void* handle,
                          CUlogicalEndpointIpcHandleType type);
 
 /// All copies in the order of the stream, or none. CUDA_ERROR_INVALID_VALUE for
-/// operands that the documentation rules out and for offsets to which no memory
+/// operands that the documentation forbids and for offsets to which no memory
 /// is bound.
 CUresult endpoint_copy(const std::shared_ptr<Stream>& stream, CUcontext current,
                        const std::vector<CUDA_FABRIC_COPY_BATCH_OP>& list);

@@ -16,8 +16,8 @@ Registry<CUevent_st>& handles() {
   return registry;
 }
 
-// The frees that are over when a record of this process is complete. For a
-// record of another process that is not known.
+// The frees that are done when a record of this process is complete. For a
+// record of another process they are not known.
 Order order_behind(CUevent_st* event, uint32_t record) {
   const std::lock_guard lock(event->mutex);
   return event->record == record ? event->behind : Order{};
@@ -42,7 +42,7 @@ bool is_interprocess(const CUevent_st& event) {
   return (event.flags & CU_EVENT_INTERPROCESS) != 0;
 }
 
-// A wait that is an edge of a graph.
+// A wait that becomes an edge of a graph.
 CUresult wait_captured(const std::shared_ptr<Stream>& stream,
                        CUevent_st* event) {
   const CapturePoint point = captured(event);

@@ -42,7 +42,7 @@ CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream,
 CUresult event_query(CUevent event);
 CUresult event_synchronize(CUevent event);
 /// Milliseconds. CUDA_ERROR_INVALID_HANDLE for events without timing and for
-/// events never recorded.
+/// events that were never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// A wait for a captured event makes the stream part of the capture. A stream
 /// that captures waits for no other event, unless it is `external`:
@@ -50,7 +50,7 @@ CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
                            bool external = false);
-/// The live event behind a handle, or null.
+/// The live event of a handle, or null.
 std::shared_ptr<CUevent_st> find_event(CUevent event);
 void destroy_events(CUcontext context);
 

@@ -19,7 +19,7 @@ namespace ipclab::model {
 namespace {
 
 constexpr char kMagic[8] = {'i', 'p', 'c', 'l', 'e', 'v', '0', '1'};
-// A waiter looks this often whether the recorder still lives.
+// A waiter checks at this interval whether the recorder still lives.
 constexpr long kLivenessNs = 20'000'000;
 
 void futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
@@ -76,7 +76,8 @@ bool EventState::map(bool fresh) {
   void* place = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, flags,
                      file_.descriptor(), 0);
   if (place == MAP_FAILED) return false;
-  // In a forked child it would keep the lock that says that this process lives.
+  // In a forked child it would keep the lock that shows that this process
+  // lives.
   madvise(place, sizeof(Page), MADV_DONTFORK);
   page_ = static_cast<Page*>(place);  // zero bytes are a valid empty state
   if (fresh) {
@@ -141,7 +142,7 @@ bool EventState::is_complete(uint32_t record) const {
     return true;
   }
   if (recorder_is_alive(made.recorder)) return false;
-  // It may have completed the record and ended in between.
+  // The process may have completed the record and ended meanwhile.
   if (!at_least(made.completed, record)) {
     say("the process that recorded an event has ended before the work was "
         "done: its waiters are released");

@@ -20,7 +20,7 @@ class EventState {
   static std::shared_ptr<EventState> local();
   /// In a memfd that another process may open; null without resources.
   static std::shared_ptr<EventState> shared();
-  /// Another process's event; null if the file is none.
+  /// An event of another process; null if the file is not an event.
   static std::shared_ptr<EventState> adopt(SharedFile file);
 
   ~EventState();
@@ -33,11 +33,11 @@ class EventState {
   /// The number of a new record. Waits while the ring of unfinished records is
   /// full.
   uint32_t begin_record();
-  /// Everything before the record is done.
+  /// Call this when everything before the record is done.
   void complete(uint32_t record);
   uint32_t latest() const;
-  /// True when the record is complete, or its recorder's process has ended and
-  /// so can never complete it.
+  /// True when the record is complete, or when the process that made it has
+  /// ended and can no longer complete it.
   bool is_complete(uint32_t record) const;
   void wait(uint32_t record) const;
   /// When the newest complete record completed, in nanoseconds.

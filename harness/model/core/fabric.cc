@@ -43,12 +43,12 @@ std::optional<uint64_t> imex_channel() {
   return *end == '\0' ? std::optional<uint64_t>(channel) : std::nullopt;
 }
 
-// The exporter's side of the fabric: the memory it has exported, and the socket
-// on which it answers. The name of the socket is a number. The name goes away
-// when the process ends in any way.
+// The exporter's side of the fabric: the memory that it has exported, and the
+// socket on which it answers. The name of the socket is a number. The name
+// disappears when the process ends in any way.
 struct Offer {
   std::weak_ptr<const void> owner;
-  int descriptor = -1;  // open while the owner is there
+  int descriptor = -1;  // open as long as the owner exists
 };
 
 struct Endpoint {
@@ -74,7 +74,8 @@ socklen_t address_of(uint64_t name, sockaddr_un* address) {
                                 static_cast<size_t>(length));
 }
 
-// A descriptor and the object that keeps it open; no owner if there is none.
+// A descriptor and the object that keeps it open; no owner if there is no such
+// memory.
 std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
   Endpoint& own = endpoint();
   const std::lock_guard lock(own.mutex);
@@ -91,7 +92,7 @@ std::pair<std::shared_ptr<const void>, int> find_offer(uint64_t id) {
   return {};
 }
 
-// One byte, and a descriptor with it if there is one.
+// Sends one byte, and a descriptor with it if there is one.
 void send_answer(int socket, int descriptor) {
   char found = descriptor >= 0 ? 1 : 0;
   iovec bytes{&found, sizeof found};
@@ -139,7 +140,7 @@ bool is_same_user(int socket) {
 
 using Clock = std::chrono::steady_clock;
 
-// A client that has connected, but has not asked yet.
+// A client that has connected, but has not sent its question yet.
 struct Client {
   int socket;
   Clock::time_point until;
@@ -189,7 +190,7 @@ void serve(int listener) {
       }
     }
     clients = std::move(waiting);
-    // Without a descriptor left a new client waits for the next round.
+    // If no descriptor is left, a new client waits for the next round.
     full = polled[0].revents != 0 && !take_client(listener, &clients);
   }
 }
@@ -203,7 +204,7 @@ void open_endpoint() {
   const socklen_t length = address_of(own.name, &address);
   if (bind(own.socket, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(own.socket, SOMAXCONN) != 0) {
-    return;  // every import will find nobody
+    return;  // every import will fail
   }
   std::thread(serve, own.socket).detach();
   // A child of fork has the socket, but no thread that answers.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fabric handles: 64 bytes of plain data that name memory on another node. The
-// model has no second node, so an exporter answers for its handles on a socket
-// that has a name but no file; descriptors and /proc are not shared. Both sides
-// must have been granted the same IMEX channel.
+// model has no second node. So an exporter serves its handles on a socket that
+// has a name but no file. Neither descriptors nor /proc are used. Both sides
+// must have access to the same IMEX channel.
 #pragma once
 
 #include <cuda.h>
@@ -12,9 +12,9 @@
 
 namespace ipclab::model {
 
-/// May this process make fabric memory? It needs an IMEX channel: the one that
-/// IPCLAB_MODEL_IMEX_CHANNEL names (a number, or "none"), else channel 0 where
-/// the profile has one.
+/// May this process create fabric memory? It needs an IMEX channel.
+/// IPCLAB_MODEL_IMEX_CHANNEL names it (a number, or "none"); without the
+/// variable it is channel 0, if the profile has one.
 bool has_imex_channel();
 
 /// Writes a handle of the descriptor that `owner` keeps; `id` identifies it.

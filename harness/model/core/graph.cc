@@ -56,7 +56,8 @@ CUresult insert(std::unique_ptr<CUgraphNode_st> made, CUgraphNode* node) {
   return CUDA_SUCCESS;
 }
 
-// The command that `record` queues in a stream; the stream only keeps it.
+// Returns the command that `record` queues in a stream. The stream keeps the
+// command and does not run it.
 CUresult recorded(CUcontext context, const Recording& record,
                   std::vector<Command>* commands) {
   const auto stream =
@@ -74,7 +75,8 @@ CUresult recorded(CUcontext context, const Recording& record,
 }
 
 // The nodes in an order that keeps all dependencies; other nodes stay in the
-// order of their creation. Fewer nodes if dependencies form a circle.
+// order of their creation. Returns fewer nodes if the dependencies form a
+// cycle.
 std::vector<const CUgraphNode_st*> in_order(const CUgraph_st& graph) {
   std::vector<const CUgraphNode_st*> order;
   std::set<const CUgraphNode_st*> done;

@@ -30,7 +30,7 @@ struct CUgraphNode_st {
 /// The object of a CUgraph.
 struct CUgraph_st {
   CUgraph_st() = default;
-  ~CUgraph_st();  ///< gives the addresses of its allocations back
+  ~CUgraph_st();  ///< releases the addresses of its allocations
   CUgraph_st(const CUgraph_st&) = delete;
   CUgraph_st& operator=(const CUgraph_st&) = delete;
 
@@ -49,13 +49,13 @@ struct CUgraphExec_st {
   ipclab::model::GraphMemories allocated;
   ipclab::model::GraphMemories freed;
   bool frees_at_launch = false;
-  ipclab::model::Ticket last;  ///< the launch before, which must be over
+  ipclab::model::Ticket last;  ///< the previous launch, which must be done
 };
 
 namespace ipclab::model {
 
 CUgraph graph_create();
-/// The live graph behind a handle, or null.
+/// The live graph of a handle, or null.
 std::shared_ptr<CUgraph_st> find_graph(CUgraph graph);
 /// CUDA_ERROR_INVALID_VALUE for a graph that is not alive.
 CUresult graph_destroy(CUgraph graph);
@@ -108,10 +108,10 @@ CUresult graph_capture_free(const std::shared_ptr<Stream>& stream,
                             uint64_t address);
 /// Does no node come after all that a node of `ends` waits for, but these?
 bool graph_ends_with(CUgraph graph, const std::vector<CUgraphNode>& ends);
-/// CUDA_ERROR_INVALID_VALUE for dependencies in a circle.
+/// CUDA_ERROR_INVALID_VALUE for dependencies that form a cycle.
 CUresult graph_instantiate(CUgraph graph, unsigned long long flags,
                            CUgraphExec* executable);
-/// Puts other work in the place of a node's, for the launches to come.
+/// Replaces the work of a node, for all later launches.
 CUresult graph_change(CUgraphExec executable, CUgraphNode node,
                       CUcontext context, const Recording& record);
 /// CUDA_ERROR_INVALID_VALUE while memory of an earlier launch is not freed,

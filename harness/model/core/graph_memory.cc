@@ -32,7 +32,7 @@ void publish(Machine& machine, const GraphMemory& memory) {
   machine.memory.add(std::move(allocation));
 }
 
-// The address is free when neither a node nor a launch needs it.
+// The address becomes free when neither a node nor a launch needs it.
 void forget_unused(Machine& machine, const GraphMemory& memory) {
   if (memory.has_node || memory.uses > 0) return;
   machine.window.give_back(memory.address, bytes_of(memory));
@@ -61,7 +61,7 @@ std::shared_ptr<Block> take_block(GraphBlocks* blocks, int gpu,
   return block;
 }
 
-// The bytes go; the block is kept for the next allocation.
+// The bytes are released, but the block is kept for the next allocation.
 void take_away(Machine& machine, GraphMemory* memory) {
   if (memory->block == nullptr) return;
   GraphBlocks& blocks = machine.graph_blocks[memory->context->gpu];

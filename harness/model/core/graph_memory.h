@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of graphs (Programming Guide, graph memory nodes). An allocation
-// node has its address for ever. The program owns the memory from the launch
-// until the call that frees it; the bytes are there from the time when the
-// stream reaches the allocation until it reaches the free.
+// The memory of graphs (Programming Guide, graph memory nodes). The address of
+// an allocation node never changes. The program owns the memory from the launch
+// until the call that frees it. The bytes exist from the time when the stream
+// reaches the allocation until it reaches the free.
 #pragma once
 
 #include <cuda.h>
@@ -43,15 +43,16 @@ struct GraphBlocks {
 /// Memory for a new node. CUDA_ERROR_OUT_OF_MEMORY if no address is left.
 CUresult graph_memory_create(CUcontext context, uint64_t size,
                              std::shared_ptr<GraphMemory>* memory);
-/// The graph of the node is gone. "Destroying a graph does not automatically
-/// free any live graph-allocated memory."
+/// Call this when the graph of the node is destroyed. "Destroying a graph does
+/// not automatically free any live graph-allocated memory."
 void graph_memory_leave(const std::shared_ptr<GraphMemory>& memory);
 /// The memory that begins at an address, or null.
 std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 
 /// A launch that allocates and frees. CUDA_ERROR_INVALID_VALUE if the program
-/// still owns what is allocated (with `frees_first` it is put into `stale`, to
-/// be freed before), or does not own what is only freed.
+/// still owns memory that is allocated, or does not own memory that is only
+/// freed. With `frees_first`, memory that the program still owns is put into
+/// `stale` instead, to be freed before.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);

@@ -35,7 +35,8 @@ uint64_t start_time(uint32_t pid) {
   close(file);
   if (length <= 0) return 0;
   text[length] = '\0';
-  // The name of the program may contain anything; its bracket ends field 2.
+  // The name of the program may contain any characters; the last bracket ends
+  // field 2.
   const char* cursor = std::strrchr(text, ')');
   for (int field = 2; cursor != nullptr && field < 22; ++field) {
     cursor = std::strchr(cursor + 1, ' ');

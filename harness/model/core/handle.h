@@ -37,13 +37,14 @@ static_assert(sizeof(Handle) == CU_IPC_HANDLE_SIZE);
 void seal(HandleKind kind, Handle* handle);
 /// False for 64 bytes that seal() did not make for this kind.
 bool is_sealed(HandleKind kind, const Handle& handle);
-/// True for a handle of this very process.
+/// True for a handle that this process made.
 bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
 /// Opens the exporter's file; not valid, with errno, if that is not possible
-/// (it ended, it closed the object, or it belongs to another user). It may be
-/// another file by now, or a file of another process; its id shows that.
+/// (it ended, it closed the object, or it belongs to another user). The result
+/// may be another file by now, or a file of another process. The id in the file
+/// shows this.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

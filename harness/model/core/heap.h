@@ -26,7 +26,7 @@ struct Heap {
 
 /// An address that is a multiple of 16; 0 if the heap has no room.
 uint64_t heap_allocate(CUcontext context, uint64_t size);
-/// Nothing happens for an address that heap_allocate() did not return.
+/// Does nothing for an address that heap_allocate() did not return.
 void heap_free(CUcontext context, uint64_t address);
 /// Frees the heap of a context that ends.
 void heap_discard(Machine& machine, CUcontext context);

@@ -14,7 +14,7 @@ namespace ipclab::model {
 namespace {
 
 // Drivers keep the state of a shared event in a file of /dev/shm, so processes
-// that do not see the same one cannot share events.
+// without a common /dev/shm cannot share events.
 uint64_t shared_memory_filesystem() {
   struct stat found {};
   return stat("/dev/shm", &found) == 0 ? found.st_dev : 0;

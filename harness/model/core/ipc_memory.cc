@@ -32,7 +32,7 @@ CUresult read_handle(const void* bytes, unsigned flags, Handle* handle) {
                                                      : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Does the memory still live that the handle was made for?
+// Does the memory of the handle still exist?
 bool is_meant(const Block& block, const Handle& handle) {
   return block.id() == handle.object && handle.offset < block.size() &&
          handle.size <= block.size() - handle.offset &&
@@ -126,7 +126,7 @@ void unmap_import(Machine& machine, std::vector<Import>::iterator import) {
 
 // ---- reference counts
 
-// Counts one more open, and returns what the program sees of it.
+// Counts one more open, and returns the address for the program.
 uint64_t count_open(Machine& machine, Import* import, const Handle& handle) {
   const uint64_t address = import->address + handle.offset;
   if (++import->opens[handle.offset] > 1) return address;

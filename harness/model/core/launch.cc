@@ -39,8 +39,8 @@ bool fits(const LaunchShape& shape) {
   return true;
 }
 
-// Registered memory lies outside the window, so it is asked for one by one, as
-// is memory in pages marked kAsk.
+// Registered memory lies outside the window, so each access looks it up, as for
+// memory in pages marked kAsk.
 void* lookup(void*, uint64_t address, uint64_t size, bool) {
   const Locked machine;
   const Allocation* found = machine->memory.find(address);
@@ -50,7 +50,7 @@ void* lookup(void*, uint64_t address, uint64_t size, bool) {
                                           : nullptr;
 }
 
-// What a kernel of this context may touch, for the interpreter.
+// The memory that a kernel of this context may access, for the interpreter.
 ptx::AddressSpace address_space(CUcontext context) {
   const Window::View view = Locked()->window.view(context->device);
   ptx::AddressSpace space;
@@ -125,7 +125,7 @@ CUresult launch(const std::shared_ptr<CUfunc_st>& function,
     }
   }
 
-  // The module must not go away under a running kernel.
+  // The module must exist as long as the kernel runs.
   stream->submit(
       {CU_GRAPH_NODE_TYPE_KERNEL,
        [function, context, shape, &kernel, arguments = std::move(arguments)] {

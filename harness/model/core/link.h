@@ -10,7 +10,7 @@
 
 namespace ipclab::model {
 
-/// The buffers of the program for messages, null without one; sizes in bytes.
+/// The program's buffers for messages, null if it has none; sizes in bytes.
 struct LinkLog {
   char* information = nullptr;
   size_t information_size = 0;

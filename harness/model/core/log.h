@@ -9,8 +9,8 @@ namespace ipclab::model {
 /// Prints "ipclab model [pid]: text" on standard error with one write.
 void say(const std::string& text);
 
-/// say(), then abort(): for an environment in which nothing the model answers
-/// would be true (unknown profile, unknown choice).
+/// say(), then abort(): for settings with which every answer of the model would
+/// be wrong (unknown profile, unknown choice).
 [[noreturn]] void die(const std::string& text);
 
 }  // namespace ipclab::model

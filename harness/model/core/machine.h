@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The machine as this process sees it: all state that its calls share,
 // protected by one lock. A function that takes a Machine is called with the
-// lock held; only a Locked gives one. The faces (driver/, runtime/) never have
-// one: they call functions that lock inside.
+// lock held; only a Locked returns a Machine. The code in driver/ and runtime/
+// never has one: it calls functions that take the lock themselves.
 #pragma once
 
 #include <cuda.h>

@@ -21,14 +21,14 @@ struct Machine;
 /// cuMemAlloc: small allocations share a 2 MiB block, 512 bytes apart.
 CUresult memory_allocate(CUcontext context, uint64_t size, Kind kind,
                          uint64_t* address);
-/// cuMemFree, of all memory that it may free. CUDA_ERROR_INVALID_VALUE if the
+/// cuMemFree, for all memory that it may free. CUDA_ERROR_INVALID_VALUE if the
 /// address is not the beginning of such an allocation.
 CUresult memory_free(uint64_t address);
 /// cuMemFreeAsync: in the order of the stream. A stream that captures frees
 /// memory of graphs only.
 CUresult memory_free_async(uint64_t address,
                            const std::shared_ptr<Stream>& stream);
-/// Frees a module's variable without waiting for anybody.
+/// Frees a module's variable without waiting for any work.
 void variable_free(uint64_t address);
 /// Where the bytes of a module's variable are.
 void* variable_bytes(uint64_t address);
@@ -42,7 +42,7 @@ CUresult host_register(CUcontext context, uint64_t address, uint64_t size,
                        unsigned flags);
 CUresult host_unregister(uint64_t address);
 
-/// What is known of an address, as it is now.
+/// What is known about an address at this time.
 struct AddressFacts {
   std::optional<Allocation> memory;  ///< that contains it
   std::optional<Range> range;        ///< the reservation that contains it

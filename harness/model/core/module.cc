@@ -100,7 +100,7 @@ CUresult load(CUcontext context, const std::string& ptx, CUmodule* module) {
   return CUDA_SUCCESS;
 }
 
-// Removes what the module gave to the program.
+// Removes the functions and the variables that the program got from the module.
 void withdraw(const CUmod_st& module) {
   for (const auto& function : module.functions) {
     functions().remove(function.get());
@@ -191,7 +191,7 @@ CUresult library_kernel(CUlibrary library, const char* name, CUkernel* kernel) {
   const std::lock_guard lock(found->mutex);
   std::unique_ptr<CUkern_st>& entry = found->kernels[name];
   if (entry == nullptr) {
-    // The name is looked for here, so that a wrong one is refused at once.
+    // The name is looked up here, so that a wrong name is refused at once.
     if (!declares_entry(found->ptx, name)) {
       found->kernels.erase(name);
       return CUDA_ERROR_NOT_FOUND;

@@ -44,8 +44,8 @@ struct CUlib_st {
 
 namespace ipclab::model {
 
-/// The PTX of an image, several translation units one after the other. Throws
-/// std::runtime_error saying what to do if it has none.
+/// The PTX of an image, several translation units one after the other. If it
+/// has none, throws std::runtime_error with a text that says what to do.
 std::string joined_ptx(const void* image);
 
 /// CUDA_ERROR_INVALID_PTX or CUDA_ERROR_NO_BINARY_FOR_GPU, with a line that
@@ -68,8 +68,8 @@ std::shared_ptr<CUlib_st> find_library(CUlibrary library);
 CUresult kernel_function(CUkernel kernel, CUcontext context,
                          CUfunction* function);
 
-/// A CUfunction, or a CUkernel cast to one; null if it is neither (any more).
-/// Keeps its module.
+/// A CUfunction, or a CUkernel cast to one; null if it is neither, or no
+/// longer. Keeps its module.
 std::shared_ptr<CUfunc_st> resolve_function(CUfunction function,
                                             CUcontext context);
 
@@ -86,7 +86,7 @@ struct LaunchShape {
 int blocks_per_multiprocessor(const CUfunc_st& function, int block_size,
                               size_t dynamic_shared_bytes);
 
-/// Gives a grid to a stream. `parameters` as in cuLaunchKernel; with
+/// Queues a grid in a stream. `parameters` as in cuLaunchKernel; with
 /// `packed` != null it is the parameter buffer instead.
 CUresult launch(const std::shared_ptr<CUfunc_st>& function,
                 const LaunchShape& shape, const std::shared_ptr<Stream>& stream,

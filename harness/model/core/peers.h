@@ -12,12 +12,13 @@ struct Machine;
 
 /// cuCtxEnablePeerAccess. CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
 /// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED; CUDA_ERROR_TOO_MANY_PEERS if the
-/// hardware of the profile has no room.
+/// hardware of the profile has no room for another peer.
 CUresult peer_enable(CUcontext context, CUcontext peer);
 /// cuCtxDisablePeerAccess. CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
 CUresult peer_disable(CUcontext context, CUcontext peer);
 
-/// Gives all contexts that reach a GPU their access to a range of its memory.
+/// Gives all contexts that can access a GPU their access to a range of its
+/// memory.
 void grant(Machine& machine, int gpu, uint64_t address, uint64_t size);
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: as long as an import needs it.
 /// CUDA_ERROR_TOO_MANY_PEERS as above.

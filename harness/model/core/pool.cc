@@ -97,8 +97,8 @@ Pool find_pool(Machine& machine, CUmemoryPool handle) {
 namespace {
 
 // Attributes of a pool that drivers of CUDA 13.2 and newer return; cuda.h of
-// older toolkits does not have them. A type for which there is no enumerator is
-// a number.
+// older toolkits does not have them. A type without an enumerator is a number
+// here.
 constexpr int kKnowsProperties = 13020;
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;

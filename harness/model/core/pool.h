@@ -27,7 +27,7 @@ struct Gauge {
   }
 };
 
-/// Memory that the program has from a pool, until the call that frees it.
+/// Memory that the program has got from a pool, until the call that frees it.
 struct Lease {
   uint64_t size = 0;     ///< as the statistics count it
   uint64_t mapping = 0;  ///< first address of the pages it lies in
@@ -74,7 +74,7 @@ struct PoolPlace {
   Pool current;
 };
 
-/// CUDA_ERROR_INVALID_VALUE for properties that the header rules out,
+/// CUDA_ERROR_INVALID_VALUE for properties that the header forbids,
 /// CUDA_ERROR_NOT_PERMITTED for fabric handles (there is no IMEX channel).
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
@@ -110,7 +110,7 @@ CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* list,
 CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
                          CUmemAccess_flags* flags);
 
-/// What a synchronise does: the frees that it waited for are over for every
+/// The effect of a synchronise: the frees that it waited for are done for every
 /// stream, and memory above the release thresholds goes back to the system.
 void after_synchronize(const Order& frees);
 void after_synchronize(CUcontext context);
@@ -125,10 +125,10 @@ inline bool is_managed(const CUmemPoolProps& properties) {
 }
 /// Releases the memory of a destroyed pool as soon as nobody can use it.
 void bury(Machine& machine, const Pool& pool);
-/// Publishes memory that the program gets from a pool.
+/// Makes memory that the program gets from a pool known to the other calls.
 void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,
           std::shared_ptr<Lease> lease, int gpu);
-/// Lets GPUs use a lease as far as the pool's access goes.
+/// Gives GPUs the pool's access to a lease.
 void grant_lease(Machine& machine, const CUmemPoolHandle_st& pool,
                  const Lease& lease);
 

@@ -13,7 +13,7 @@
 
 namespace ipclab::model {
 
-/// What the pool's creator says about it to its importers.
+/// What the creator of the pool tells the importers about it.
 struct PoolPage {
   char magic[8];
   uint64_t id;
@@ -23,11 +23,12 @@ struct PoolPage {
 
 class PoolFile {
  public:
-  /// Null and a line on standard error if there is no descriptor left.
+  /// If no descriptor is left, returns null and prints a line on standard
+  /// error.
   static std::shared_ptr<PoolFile> create(CUmemLocation location,
                                           unsigned handle_types);
-  /// Another process's pool; null if the file is not a pool. Its description is
-  /// checked and copied, so a later change of the page has no effect here.
+  /// A pool of another process; null if the file is not a pool. Its description
+  /// is checked and copied, so a later change of the page has no effect here.
   static std::shared_ptr<PoolFile> adopt(SharedFile file);
 
   PoolFile(const PoolFile&) = delete;

@@ -63,14 +63,16 @@ void shrink(Machine& machine, CUmemPoolHandle_st* pool,
   for (const PoolSpace::Piece& piece :
        pool->space.remove(reserved - bytes_to_keep)) {
     machine.window.retire(piece.address, piece.size);
-    // After its end a pool's memory is its importers' as long as they hold it.
+    // After the end of a pool, its memory belongs to its importers as long as
+    // they hold it.
     if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
     give_back_bytes(pool->gpu, piece.size);
   }
   set_reserved(pool, pool->space.reserved());
 }
 
-// Grows the pool; first releases free pieces that are too small if it must.
+// Grows the pool. If necessary, it first releases free pieces that are too
+// small.
 bool make_room(Machine& machine, CUmemPoolHandle_st* pool, uint64_t size) {
   if (grow(machine, pool, size)) return true;
   if (!can_release(*pool)) return false;
@@ -89,7 +91,8 @@ int policy(const CUmemPoolHandle_st& pool, CUmemPool_attribute which) {
   return pool.policies[which - 1];
 }
 
-// May an allocation get it, in a stream that is ordered after `behind`?
+// May an allocation get this memory, in a stream that is ordered after
+// `behind`?
 bool usable(const CUmemPoolHandle_st& pool, const Stream* stream,
             const Order& behind, const Freed& freed) {
   if (freed.stream == nullptr) return true;
@@ -203,7 +206,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   const uint64_t unit = size <= kLargestInSharedPage ? kGranule : kPage;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(size, unit);
-  std::vector<Ticket> after;  // frees that came before anyway
+  std::vector<Ticket> after;  // frees that come before in any case
   const Order behind = stream->order_from_now();
   const auto free_now = [&](const Freed& freed) {
     return usable(*pool, stream.get(), behind, freed);

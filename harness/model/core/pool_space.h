@@ -12,8 +12,8 @@
 
 namespace ipclab::model {
 
-/// The free after which a range may be used. Without a stream: anybody may use
-/// it at any time.
+/// The free after which a range may be used. If it has no stream, every
+/// allocation may use the range at any time.
 using Freed = Ticket;
 
 class PoolSpace {
@@ -26,9 +26,9 @@ class PoolSpace {
 
   /// Adds reserved memory, which every stream may get. Multiples of kPage.
   void add(const Piece& piece);
-  /// The address of `size` bytes, a multiple of `unit`, in free memory for
-  /// which `usable` holds; the smallest run of such memory that is large
-  /// enough. 0 if there is none. `after` receives the frees of that memory.
+  /// The address of `size` bytes (a multiple of `unit`) in free memory for
+  /// which `usable` is true. Takes the smallest piece that is large enough; 0
+  /// if there is none. `after` receives the frees of that memory.
   uint64_t take(uint64_t size, uint64_t unit,
                 const std::function<bool(const Freed&)>& usable,
                 std::vector<Ticket>* after);

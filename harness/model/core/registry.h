@@ -23,7 +23,7 @@ class Registry {
     return handle;
   }
 
-  /// The object behind a handle, or null if there is none (any more).
+  /// The object of a handle, or null if there is none (any more).
   std::shared_ptr<T> find(const T* handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = objects_.find(handle);
@@ -40,7 +40,7 @@ class Registry {
     return object;
   }
 
-  /// Shows all objects to a function.
+  /// Calls a function with each object.
   template <typename Function>
   void for_each(Function function) const {
     const std::shared_lock lock(mutex_);

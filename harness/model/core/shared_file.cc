@@ -28,8 +28,8 @@ namespace {
 
 // ---- the descriptors of this process
 
-// A child that was forked has no use for them, and would keep the locks that
-// say that its parent lives. So they are closed there, by a function that must
+// A forked child does not need these descriptors, and would keep the locks that
+// show that its parent lives. So the child closes them, in a function that must
 // not allocate or lock.
 constexpr int kWords = 1 << 14;  // for a million descriptors
 std::atomic<uint64_t> open_files[kWords];
@@ -101,8 +101,8 @@ bool is_sealed_file(int descriptor) {
 
 // A lock belongs to the open file, so it lasts while any descriptor of the file
 // or mapping does, also a descriptor in a message, and /proc/locks shows it to
-// all processes. Its begin, far after all data, stands for machine and GPU, and
-// its length for the bytes.
+// all processes. Its beginning, far after all data, encodes machine and GPU.
+// Its length is the number of bytes.
 constexpr uint64_t kLockMark = uint64_t{1} << 60;
 constexpr int kMachineShift = 36;
 constexpr uint64_t kMachineMask = (1 << 24) - 1;
@@ -122,8 +122,8 @@ void set_lock(int descriptor, short type, uint64_t begin, uint64_t bytes) {
   fcntl(descriptor, F_OFD_SETLK, &range);
 }
 
-// The list of all locks of the host. The kernel gives at most 4 KiB of it in
-// one read, about 50 locks, at 0.6 us each.
+// The list of all locks of the host. The kernel returns at most 4 KiB of it in
+// one read: about 50 locks, 0.6 us for each.
 struct Locks {
   std::string text;
   bool at_once = false;  ///< one read had room for another line
@@ -168,7 +168,7 @@ Counted counted_in(const std::string& locks, uint64_t begin) {
   return counted;
 }
 
-// Puts the files of another list in, too.
+// Adds the files of another list.
 void unite(Counted& counted, const Counted& other) {
   Counted all;
   std::set_union(counted.begin(), counted.end(), other.begin(), other.end(),
@@ -177,24 +177,25 @@ void unite(Counted& counted, const Counted& other) {
   counted = std::move(all);
 }
 
-// Has the first one all files of the other one?
+// Does the first list contain all files of the second?
 bool has_all(const Counted& counted, const Counted& other) {
   return std::includes(counted.begin(), counted.end(), other.begin(),
                        other.end(),
                        [](auto& a, auto& b) { return a.first < b.first; });
 }
 
-// A list of locks, read in other parts than the one before: a lock that goes
-// away between two reads hides another one, because the next read begins one
-// line too far.
+// Reads the list of locks, in other parts than the previous time. If a lock
+// disappears between two reads, another one is skipped, because the next read
+// begins one line too far.
 Locks read_again(int turn) {
   return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
 }
 
-// What the files count now. A long list counts if it is that of the call
-// before, or if the next one has the same files. Where too much comes and goes,
-// what any list has counts. A file of the call before is gone only if several
-// lists say so: a program that asks until memory is free asks often.
+// What the files count now. A long list is accepted if it equals the list of
+// the previous call, or if the next list has the same files. If the lists
+// change too fast, every file of any list counts. A file of the previous call
+// counts as gone only if several lists lack it: a program that waits until
+// memory is free asks often.
 Counted count_files(uint64_t begin) {
   static std::mutex mutex;
   static std::string& known = *new std::string;  // the list that counted last
@@ -288,7 +289,7 @@ SharedFile SharedFile::open_of(uint32_t pid, int descriptor) {
   if (!has_our_name(path)) return {};  // the number names something else now
   const int copy = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (copy < 0) return {};
-  // If another object has got the number since its name was read, the id
+  // Another object may have got the number since its name was read. Then its id
   // differs, and the caller compares ids.
   SharedFile file(copy);
   return is_sealed_file(copy) ? std::move(file) : SharedFile();

@@ -14,7 +14,7 @@
 namespace ipclab::model {
 
 /// The machine that this process sees: IPCLAB_MODEL_MACHINE, or without it the
-/// login session. Handles and memory of another machine are nothing here.
+/// login session. Handles and memory of another machine do not exist here.
 uint64_t machine_id();
 
 class SharedFile {
@@ -26,13 +26,14 @@ class SharedFile {
   SharedFile& operator=(SharedFile&& other) noexcept;
   ~SharedFile();
 
-  /// A file of zero bytes; not valid, with errno, without resources. `what` is
-  /// a part of its name.
+  /// A new file of zero bytes. If resources are missing, it is not valid and
+  /// errno is set. `what` is a part of its name.
   static SharedFile create(const char* what, uint64_t size, Size kind);
-  /// Takes over a descriptor; not valid unless it is a file of this machine.
+  /// Takes over a descriptor. The result is not valid unless it is a file of
+  /// this machine.
   static SharedFile adopt(int descriptor);
-  /// Opens the file that another process of the machine has under this number;
-  /// not valid, with errno, if that is not possible.
+  /// Opens the file that another process of the machine has under this number.
+  /// If this is not possible, the result is not valid and errno is set.
   static SharedFile open_of(uint32_t pid, int descriptor);
 
   bool valid() const { return descriptor_ >= 0; }
@@ -48,13 +49,13 @@ class SharedFile {
   explicit SharedFile(int descriptor);
   void close_now();
   int descriptor_ = -1;
-  uint64_t counted_ = 0;  ///< bytes, through this very descriptor
+  uint64_t counted_ = 0;  ///< bytes, through this same descriptor
 };
 
 /// Bytes of a GPU that the files of this machine count, each file once.
 uint64_t counted_bytes(int gpu);
 
-/// Has a process a file of this machine open, as far as /proc shows it?
+/// Does a process have a file of this machine open, as far as /proc shows?
 bool has_files_of_machine(int pid);
 
 }  // namespace ipclab::model

@@ -73,8 +73,8 @@ Ticket Stream::last_ticket() {
   return {shared_from_this(), completed_ < submitted_ ? submitted_ : 0};
 }
 
-// The legacy stream waits for all blocking streams, and they for it. The
-// caller holds submit_mutex, so that the order is the same for everybody.
+// The legacy stream waits for all blocking streams, and they wait for it. The
+// caller holds submit_mutex, so that the order is the same for all streams.
 std::vector<Stream*> Stream::implied() {
   std::vector<Stream*> streams;
   if (legacy_) {
@@ -202,8 +202,8 @@ void Stream::run(const std::function<void()>& work) {
 
 void Stream::wait(uint64_t number) {
   std::unique_lock lock(mutex_);
-  // Work that the stream's own thread has not begun is done here: on a busy
-  // machine that thread may get its turn late.
+  // Work that the stream's own thread has not begun is done here, because on a
+  // busy machine that thread may run late.
   while (completed_ < number) {
     if (!busy_ && !queue_.empty()) {
       execute_next(&lock);
@@ -219,7 +219,7 @@ bool Stream::idle() {
 }
 
 // The caller holds submit_mutex. The stream that began a capture ends it for
-// all.
+// all streams.
 bool Stream::is_in_capture() {
   if (capture_.capture != nullptr && capture_.capture->over) capture_ = {};
   return capture_.capture != nullptr;

@@ -27,27 +27,27 @@ struct Command {
   std::function<void()> run;
 };
 
-/// Work that must be over before other work starts.
+/// Work that must be done before other work starts.
 struct Ticket {
   std::shared_ptr<Stream> stream;
   uint64_t number;
 };
 
-/// Which frees of pool memory come before some work: for each stream with
-/// frees, by its id, the number of the last one that is done by then.
+/// Which frees of pool memory come before some work. For each stream with frees
+/// (by its id) it has the number of the last free that is done by then.
 using Order = std::map<unsigned long long, uint64_t>;
 
 /// A graph in the making. A stream that waits for an event of the capture joins
 /// it.
 struct Capture {
   CUgraph graph = nullptr;
-  const Stream* origin = nullptr;  ///< began it and ends it
+  const Stream* origin = nullptr;  ///< the stream that began it and ends it
   std::atomic<bool> spoilt{false};
   std::atomic<bool> over{false};
 };
 
-/// What comes before the next node of a captured stream, or before what waits
-/// for a captured event. Without a capture: nothing was captured.
+/// The nodes that come before the next node of a captured stream, or before a
+/// wait for a captured event. It has no capture if nothing was captured.
 struct CapturePoint {
   std::shared_ptr<Capture> capture;
   std::vector<CUgraphNode> after;
@@ -63,18 +63,19 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned long long id() const { return id_; }
   bool is_legacy() const { return legacy_; }
 
-  /// Gives work to the stream and returns. After a sticky error of the context
+  /// Gives work to the stream and returns. After a sticky error of the context,
   /// work is dropped, unless it has to happen `always` (an event that somebody
-  /// waits for). The work also waits for that of `after`.
+  /// waits for). The work also waits for the work of `after`.
   Ticket submit(Command command, bool always = false,
                 const std::vector<Ticket>& after = {});
-  /// submit() of a free, which an Order counts.
+  /// The same for a free, which an Order counts.
   Ticket submit_free(Command command);
-  /// From now on submit() makes nodes of a new graph; false if it does
-  /// already.
+  /// From now on submit() makes nodes of a new graph. False if the stream
+  /// already captures.
   bool begin_capture();
   bool capturing() { return capture_point().capture != nullptr; }
-  /// Where the capture is; no capture if the stream does not capture.
+  /// The present place in the capture; it has no capture if the stream does not
+  /// capture.
   CapturePoint capture_point();
   /// The next node of the capture comes after these, too.
   /// CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another capture,
@@ -86,13 +87,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Makes the capture invalid; false if the stream does not capture.
   bool spoil_capture();
   bool capture_is_spoilt();
-  /// Ends the capture and gives its graph. CUDA_ERROR_ILLEGAL_STATE if there is
-  /// none, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another stream began it,
+  /// Ends the capture and returns its graph. CUDA_ERROR_ILLEGAL_STATE if there
+  /// is none, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another stream began it,
   /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured,
   /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED if work of another stream comes after
   /// all that this stream waits for.
   CUresult end_capture(CUgraph* graph);
-  /// Gives work to the stream and waits for it, on this thread if it can.
+  /// Gives work to the stream and waits for it; runs the work on this thread if
+  /// possible.
   void run(const std::function<void()>& work);
   /// True when all work given so far is done.
   bool idle();
@@ -103,7 +105,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Order order_so_far();
   /// The frees that come before all work given from now on.
   Order order_from_now();
-  /// Work given before this call made later work wait for these frees.
+  /// Work that was given before this call made later work wait for these frees.
   void follow(const Order& frees);
   /// Ends the worker after the work given so far.
   void close();
@@ -157,9 +159,9 @@ namespace ipclab::model {
 CUresult stream_create(CUcontext context, unsigned flags, int priority,
                        CUstream* stream);
 CUresult stream_destroy(CUstream stream);
-/// The stream behind a handle: 0 and CU_STREAM_LEGACY the legacy default
-/// stream of the context, CU_STREAM_PER_THREAD one for this thread. Null if the
-/// stream does not exist.
+/// The stream of a handle. 0 and CU_STREAM_LEGACY are the legacy default stream
+/// of the context; CU_STREAM_PER_THREAD is a stream for this thread. Null if
+/// the stream does not exist.
 std::shared_ptr<Stream> resolve_stream(CUstream handle, CUcontext context);
 std::vector<std::shared_ptr<Stream>> streams_of(CUcontext context);
 void destroy_streams(CUcontext context);

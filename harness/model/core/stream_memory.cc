@@ -15,7 +15,7 @@
 namespace ipclab::model {
 namespace {
 
-// A waiting stream looks this often without a pause, because the write may come
+// A waiting stream polls this often without a pause, because the write may come
 // soon.
 constexpr int kEagerLooks = 200;
 constexpr timespec kPause{0, 20000};
@@ -95,7 +95,7 @@ bool holds(T seen, T value, unsigned condition) {
   }
 }
 
-// Ends early when the context is lost: nothing after it runs then anyway.
+// Ends early when the context is lost, because nothing after it runs then.
 template <typename T>
 void wait_for(const T* place, T value, unsigned condition, CUcontext context) {
   for (int looks = 0; context->sticky == 0; ++looks) {

@@ -19,7 +19,7 @@ constexpr uint64_t kLargestShared = 1 << 20;
 /// A part of the machine (core/machine.h), so its caller holds the lock.
 class Suballocator {
  public:
-  /// Who may share: variables have blocks of their own.
+  /// Which allocations may share a block: variables have their own blocks.
   struct Owner {
     CUcontext context;
     Kind kind;
@@ -32,7 +32,7 @@ class Suballocator {
 
   /// A place of `size` bytes in a block that was added.
   Place take(const Owner& owner, uint64_t size);
-  /// Takes in a block of kPage, all free.
+  /// Adds a block of kPage that is all free.
   void add(const Owner& owner, uint64_t address, std::shared_ptr<Block> block);
   bool has(uint64_t mapping) const { return blocks_.count(mapping) > 0; }
   /// True if the block is empty now; it is forgotten then.

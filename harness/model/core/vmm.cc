@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t kHostPage = 4096;
 
-// The mappings that make up [address, address + size), in order; none if that
-// begins or ends inside one or has a hole.
+// The mappings that make up [address, address + size), in order. None if the
+// range begins or ends inside a mapping or has a hole.
 std::vector<Allocation*> whole_mappings(Machine& machine, uint64_t address,
                                         uint64_t size) {
   std::vector<Allocation*> found;
@@ -45,7 +45,7 @@ bool is_host(CUmemLocationType type) {
          type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-// Can this place be given access to this memory?
+// Can this location get access to this memory?
 CUresult check_access(const CUmemAccessDesc& wanted,
                       const Allocation& mapping) {
   const unsigned flags = wanted.flags;

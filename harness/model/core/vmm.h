@@ -28,16 +28,16 @@ CUresult range_reserve(uint64_t size, uint64_t alignment, uint64_t* address);
 /// CUDA_ERROR_INVALID_VALUE unless it is exactly what was reserved, and
 /// unmapped.
 CUresult range_free(uint64_t address, uint64_t size);
-/// CUDA_ERROR_INVALID_VALUE unless all is a multiple of the granularity, the
-/// addresses are reserved and free, and the memory is that large. `offset` must
-/// be 0.
+/// CUDA_ERROR_INVALID_VALUE unless all arguments are multiples of the
+/// granularity, the addresses are reserved and free, and the memory is large
+/// enough. `offset` must be 0.
 CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
                    CUmemGenericAllocationHandle handle);
 /// One or more whole mappings without a hole; waits for the work that uses
 /// them.
 CUresult range_unmap(uint64_t address, uint64_t size);
 /// One or more whole mappings without a hole. CUDA_ERROR_INVALID_DEVICE for a
-/// GPU that does not exist or does not reach the memory; nothing changes then.
+/// GPU that does not exist or cannot access the memory; nothing changes then.
 CUresult range_set_access(uint64_t address, uint64_t size,
                           const CUmemAccessDesc* list, size_t count);
 CUresult range_get_access(uint64_t address, CUmemLocation location,
@@ -45,8 +45,8 @@ CUresult range_get_access(uint64_t address, CUmemLocation location,
 
 /// The reservation that contains an address, or null.
 const Range* find_range(Machine& machine, uint64_t address);
-/// May a copy of this context use mapped memory? Either its own GPU or the one
-/// where the bytes are must have the access.
+/// May a copy of this context use mapped memory? Its own GPU, or the GPU where
+/// the bytes are, must have access.
 bool may_copy(Machine& machine, CUcontext context, uint64_t address,
               uint64_t size, Access needed);
 

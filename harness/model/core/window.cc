@@ -35,7 +35,7 @@ uint8_t* new_table(uint64_t pages) {
   return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
 }
 
-// Memory that stays mapped after its end would be used by mistake forever.
+// If memory stayed mapped after its end, nobody would notice a wrong use.
 void must_map(const void* place) {
   if (place != MAP_FAILED) return;
   die(std::string("cannot change the mapping of device memory: ") +
@@ -177,13 +177,13 @@ void Window::close(const Piece& piece) {
   close_to_host(piece);
 }
 
-// A kernel that began before the bytes were freed may still read or write here:
-// these pages belong to nothing, so its writes are lost and do no harm.
+// A kernel that began before the bytes were freed may still read or write here.
+// These pages belong to no allocation, so its writes are lost and do no harm.
 void Window::take_bytes_away(const Piece& piece) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   void* place = alias(piece.address);
   if (mmap(place, piece.size, PROT_READ | PROT_WRITE, flags, -1, 0) ==
-      MAP_FAILED) {  // no memory may be promised any more
+      MAP_FAILED) {  // the system refuses to reserve more memory
     must_map(mmap(place, piece.size, PROT_NONE, flags, -1, 0));
   }
 }

@@ -2,8 +2,8 @@
 // Addresses: one window that the program gets, in which the host faults as it
 // does on hardware, and a second window, the alias, where the same bytes are
 // really mapped. One permission byte for each page and GPU says what a kernel
-// may do: peer access, closed imports and freed memory are all entries of that
-// table, and so are cuMemSetAccess and pool access.
+// may do: peer access, closed imports, freed memory, cuMemSetAccess and pool
+// access are all entries of that table.
 #pragma once
 
 #include <cuda.h>
@@ -18,7 +18,7 @@
 
 namespace ipclab::model {
 
-/// What somebody may do with memory.
+/// The access that a GPU or the host has to memory.
 enum Access : uint8_t {
   kNone = 0,
   kRead = 1,
@@ -26,12 +26,12 @@ enum Access : uint8_t {
   kAsk = 4,  ///< every access is looked up
 };
 
-/// Parts of the window. What was freed or closed is not covered at once by the
-/// next small allocation, so that a kernel that still uses it faults.
+/// Parts of the window. The next small allocation does not get addresses that
+/// were just freed or closed, so that a kernel that still uses them faults.
 enum class Area { kLarge, kImported, kShared, kOther };
 
-/// Keeps the bytes of a range where they are while queued work needs them. Let
-/// go of it without the lock of the machine and without the lock of a stream.
+/// Keeps the bytes of a range where they are while queued work needs them.
+/// Release it without holding the lock of the machine or of a stream.
 using Pin = std::shared_ptr<const void>;
 
 /// A part of the machine (core/machine.h), so its caller holds the lock.
@@ -57,21 +57,21 @@ class Window {
   /// page.
   bool map(uint64_t address, int descriptor, uint64_t offset, uint64_t size,
            bool for_host);
-  /// Nobody may use the range any more; its addresses stay taken.
+  /// Nobody may use the range any more, but its addresses stay reserved.
   void unmap(uint64_t address, uint64_t size);
-  /// unmap(), and the addresses are free. What a pin keeps goes with the last
-  /// pin.
+  /// unmap(), and the addresses become free. Bytes that a pin keeps are
+  /// released with the last pin.
   void retire(uint64_t address, uint64_t size);
   Pin pin(uint64_t address, uint64_t size);
 
-  /// What the host may do with a mapped block at the address itself.
+  /// The access of the host to a mapped block, at the address itself.
   void set_host_access(uint64_t address, const Block& block, uint64_t size,
                        Access access);
-  /// What kernels of one visible GPU may do with a range.
+  /// The access of the kernels of one visible GPU to a range.
   void set_access(int ordinal, uint64_t address, uint64_t size, Access access);
   Access access(int ordinal, uint64_t address) const;
 
-  /// What the interpreter reads while a kernel runs, without the lock.
+  /// The interpreter reads this without the lock while a kernel runs.
   struct View {
     uint64_t begin;
     uint64_t size;

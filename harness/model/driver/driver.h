@@ -10,7 +10,7 @@
 #include "core/module.h"
 #include "core/stream.h"
 
-/// The functions of cuda.h leave the library; nothing else does.
+/// The library exports the functions of cuda.h and nothing else.
 #define IPCLAB_DRIVER_API extern "C" __attribute__((visibility("default")))
 
 namespace ipclab::model {

@@ -34,8 +34,9 @@ const Error* find_error(CUresult code) {
   return nullptr;
 }
 
-// Functions whose newest form is not the one with the highest suffix, or that
-// a program may ask for in an older form: the first CUDA version of a symbol.
+// Functions whose newest form does not have the highest suffix, or which a
+// program may request in an older form, with the first CUDA version of each
+// symbol.
 struct Version {
   const char* name;
   int version;
@@ -56,10 +57,9 @@ constexpr Version kVersions[] = {
     {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
 };
 
-// Functions that came with a version of CUDA that not every profile's driver
-// has: the first version, and what their names begin with. A model that is
-// built with a newer toolkit has all of them: what it lacks says "not
-// supported".
+// Functions of a version of CUDA that not every profile's driver has: the first
+// version, and the beginning of their names. A model that is built with a newer
+// toolkit has all of them; those that it lacks return "not supported".
 struct Newer {
   const char* names;
   int version;
@@ -91,7 +91,7 @@ constexpr Newer kNewer[] = {
 };
 
 // Is a function of this name newer than the driver that the model simulates, or
-// than the version that the program asks for?
+// than the version that the program requests?
 bool is_too_new(const std::string& name, int version) {
   for (const Newer& newer : kNewer) {
     if (name.rfind(newer.names, 0) == 0) {
@@ -151,8 +151,8 @@ cuGetProcAddress_v2(const char* name, void** function, int version,
   // "If the specified CUDA version is greater than the driver version, the API
   // will return CUDA_ERROR_INVALID_VALUE."
   if (version > profile().driver_version) return CUDA_ERROR_INVALID_VALUE;
-  // NVIDIA's runtime asks for an empty name first, and then for all functions,
-  // even those that the program does not need: cuGetExportTable says what is
+  // NVIDIA's runtime requests an empty name first, and then all functions, even
+  // those that the program does not need. cuGetExportTable then says what is
   // wrong.
   static std::atomic<bool> said{false};
   if (*name == '\0') said = true;
@@ -177,8 +177,8 @@ IPCLAB_DRIVER_API CUresult cuGetProcAddress(const char* name, void** function,
   return cuGetProcAddress_v2(name, function, version, flags, nullptr);
 }
 
-// Only NVIDIA's own libraries ask for these undocumented tables: the runtime,
-// which cannot do without, and NVRTC, which can.
+// Only NVIDIA's own libraries request these undocumented tables: the runtime,
+// which needs them, and NVRTC, which works without them.
 IPCLAB_DRIVER_API CUresult cuGetExportTable(const void**, const CUuuid*) {
   static std::atomic<bool> said{false};
   Dl_info caller;

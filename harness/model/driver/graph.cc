@@ -37,8 +37,8 @@ Recording kernel_of(const CUDA_KERNEL_NODE_PARAMS& wanted) {
   };
 }
 
-// Writes handles as the queries of graphs do: `count` says how many there is
-// room for, and then how many there are.
+// Writes handles as the queries of graphs do: `count` has the size of the
+// program's array before, and the number of handles after.
 CUresult list_nodes(const std::vector<CUgraphNode>& found, CUgraphNode* nodes,
                     size_t* count) {
   if (nodes != nullptr) {
@@ -291,8 +291,8 @@ IPCLAB_DRIVER_API CUresult cuGraphNodeGetType(CUgraphNode handle,
   return CUDA_SUCCESS;
 }
 
-// The mode forbids calls of other kinds that could disturb a capture; the model
-// has none that can.
+// The mode forbids other calls that could disturb a capture. No call of the
+// model disturbs one.
 IPCLAB_DRIVER_API CUresult cuStreamBeginCapture_v2(CUstream handle,
                                                    CUstreamCaptureMode mode) {
   std::shared_ptr<Stream> stream;

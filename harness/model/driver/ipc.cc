@@ -28,8 +28,8 @@ IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address,
   return CUDA_SUCCESS;
 }
 
-// The function that a program gets if it asks for the name without the header's
-// version.
+// The function that a program gets if it looks up the name without the header's
+// version suffix.
 #undef cuIpcOpenMemHandle
 IPCLAB_DRIVER_API CUresult cuIpcOpenMemHandle(CUdeviceptr* address,
                                               CUipcMemHandle handle,

@@ -13,8 +13,8 @@ using namespace ipclab::model;
 
 namespace {
 
-// What the options say about messages. The others are for a compiler to
-// machine code.
+// The options about messages. The other options only matter for a compiler that
+// makes machine code.
 LinkLog log_of(unsigned count, const CUjit_option* options, void** values) {
   LinkLog log;
   for (unsigned i = 0; i < count; ++i) {

@@ -148,8 +148,8 @@ IPCLAB_DRIVER_API CUresult cuMemHostUnregister(void* address) {
   return host_unregister(reinterpret_cast<uint64_t>(address));
 }
 
-// Managed memory is one coherent mapping here: prefetch and advice have nothing
-// to do beyond their checks.
+// Managed memory is one coherent mapping here, so prefetch and advice only
+// check their arguments.
 namespace {
 CUresult check_managed(CUdeviceptr address, size_t size) {
   CUcontext context;

@@ -39,7 +39,7 @@ bool is_interprocess(CUevent handle) {
 }
 
 // The effect of a launch attribute here. Hints are accepted. An attribute is
-// refused if it would change the result and the model does not have it.
+// refused if it would change the result and the model does not support it.
 CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:

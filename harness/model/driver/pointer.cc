@@ -49,8 +49,8 @@ size_t width_of(CUpointer_attribute attribute) {
   }
 }
 
-// Device memory of a GPU that is hidden from this process counts as the
-// importing context's.
+// Device memory of a GPU that is hidden from this process counts as memory of
+// the importing context.
 int ordinal_of(const Allocation& memory) {
   const int ordinal = ordinal_of_gpu(memory.gpu);
   const CUcontext user =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver API: names without the version that cuda.h gives them. Programs
-// that look for a function by hand use them; on a 64-bit host the arguments are
+// that look up a function by hand use them. On a 64-bit host the arguments are
 // those of the second version.
 #if defined(__x86_64__)
 #define IPCLAB_JUMP(to) "jmp " to "@PLT"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds programs that others wrote and runs each on a simulated machine of its own.
+"""Builds other people's programs and runs each on its own simulated machine.
 
 It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
 NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
-says which sources and libraries it needs; nvcc alone builds it, with two changes: the
-CUDA runtime is the shared one, and PTX is embedded instead of machine code, because a
-program with the static runtime or without PTX cannot run on the model.
+says which sources and libraries it needs. nvcc alone builds it, with two changes: the
+CUDA runtime is the shared one, and PTX is embedded instead of machine code. A program
+with the static runtime or without PTX cannot run on the model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import psutil
 
 TOP = Path(__file__).resolve().parents[3]
 
-# Libraries of the toolkit that a sample may ask for; one that needs another
-# (OpenGL, MPI, Vulkan …) is not built here.
+# Libraries of the toolkit that a sample may need. A sample that needs another
+# library (OpenGL, MPI, Vulkan …) is not built here.
 TOOLKIT = {
     "cuda_driver": ["-lcuda"],
     "cudart": [],
@@ -41,7 +41,8 @@ TOOLKIT = {
         for name in ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg")
     },
 }
-# Their CUDA runtime is linked in, so their kernels do not come to the model.
+# The CUDA runtime is linked into these libraries, so their kernels do not reach
+# the model.
 STATIC_RUNTIME = {"cublas", "cufft", "curand", "cusolver", "cusparse", "nvjpeg"}
 ELSEWHERE = re.compile(
     r"OPENGL_|GLUT_|MPI_|EGL_|NVSCI|Vulkan|CUDA::npp|_static\b|WIN32"
@@ -79,7 +80,7 @@ ORDER = (RIGHT, WAIVED, LIMIT, SLOW, UNBUILT, WRONG, DIED, HUNG)
 
 @dataclass
 class Program:
-    """What is built with nvcc and started with arguments."""
+    """A program that is built with nvcc and started with arguments."""
 
     name: str
     folder: Path
@@ -142,7 +143,7 @@ def cuda_samples(checkout: Path) -> Iterator[Program]:
 
 
 def nvbandwidth(checkout: Path) -> Iterator[Program]:
-    """Each test case of nvbandwidth, as a program of its own.
+    """Each test case of nvbandwidth as a separate program.
 
     Raises SystemExit if the folder is no checkout of NVIDIA/nvbandwidth.
     """
@@ -184,9 +185,9 @@ def ucx(folder: Path) -> Iterator[Program]:
 
 
 def build(program: Program, work: Path) -> str:
-    """Builds a program in a folder of its own, beside links to its files.
+    """Builds a program in its own folder, beside links to its files.
 
-    An up-to-date one is kept, and a script needs no build. Returns "" or the first
+    An up-to-date program is kept, and a script needs no build. Returns "" or the first
     error of the compiler.
     """
     room = work / program.name.split()[0]
@@ -218,7 +219,7 @@ def build(program: Program, work: Path) -> str:
         error = compile_quietly([*command, "-o", made, kernel], room)
         if error:
             return error
-    # One whole program, not linked on the device: PTX cannot be linked there.
+    # One whole program without device linking: PTX cannot be linked in that way.
     return compile_quietly(
         ["nvcc", *FLAGS, *map(str, sources), *program.flags, "-o", str(binary)], room
     )
@@ -245,7 +246,7 @@ def compile_quietly(command: Sequence[str], folder: Path) -> str:
 
 
 def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
-    """Runs a program on a simulated machine of its own and judges the end.
+    """Runs a program on its own simulated machine and judges how it ends.
 
     `limit` is the processor time, in s, that each of its processes may use. If all
     of them only wait for so long, the program hangs, and they are killed. So a
@@ -260,7 +261,7 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     child = subprocess.Popen(
         [*ipclab, "--", program.binary, *program.arguments],
         cwd=Path(program.binary).parent,
-        # The model's own limit of a kernel counts the time of a busy machine, too.
+        # The model's own limit for a kernel is wall time: longer on a busy machine.
         env={**os.environ, "IPCLAB_MODEL_KERNEL_SECONDS": str(100 * limit)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -297,7 +298,7 @@ def until_it_ends(child: subprocess.Popen[str], limit: int) -> tuple[str, bool]:
 
 
 def activity(group: int) -> tuple[float, bool]:
-    """Processor time of a process group's members in s; wants one to run now?"""
+    """Processor time of a process group in s, and whether a member can run now."""
     used, runs = 0.0, False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -329,13 +330,13 @@ def judge(code: int | None, output: str) -> tuple[str, str]:
 
 
 def last_line(output: str) -> str:
-    """The last line that says anything."""
+    """The last line that is not empty."""
     lines = [x.strip() for x in output.splitlines() if x.strip()]
     return lines[-1] if lines else ""
 
 
 def markdown(outcomes: Iterable[Outcome]) -> str:
-    """Counts and one table; paths of this machine are left out of the reasons."""
+    """Counts and one table. The reasons contain no paths of this machine."""
     ordered = sorted(outcomes, key=lambda x: (ORDER.index(x.verdict), x.name))
     counts = Counter(x.verdict for x in ordered)
     lines = [

@@ -44,7 +44,7 @@ def values(buffer: Any) -> set[int]:
 
 
 def importer(shared: Queue[Any], answers: Queue[Any]) -> None:
-    """Waits for the event, tells what it sees, and changes it."""
+    """Waits for the event, reports what the buffer contains, and changes it."""
     device = Device()
     device.set_current()
     stream = device.create_stream()

@@ -28,14 +28,15 @@ def main(folder: Path, test: str) -> int:
     if not program.is_file():
         print(f"{folder}: no libucx/bin/ucx_perftest: unpack the wheel libucx-cu13")
         return 1
-    program.chmod(program.stat().st_mode | 0o111)  # a wheel does not keep it
+    program.chmod(program.stat().st_mode | 0o111)  # a wheel does not keep this bit
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": f"{ucx / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         "UCX_MODULE_DIR": str(ucx / "lib" / "ucx"),
         "UCX_TLS": "cuda_ipc,cuda_copy,sm,tcp,self",
         "UCX_NET_DEVICES": "lo",
-        "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "on",  # else a get goes by the other side
+        # Otherwise the other side does the work of a get.
+        "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "on",
         "UCX_PROTO_INFO": "y",
     }
     with socket.socket() as free:

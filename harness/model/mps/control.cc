@@ -1,8 +1,8 @@
 // Stands in for nvidia-cuda-mps-control where there is no GPU, so that programs
 // that start it can be run on the model. It has no server and changes nothing:
 // processes of the model already use their simulated GPU side by side. It only
-// has to be there: a process that reaches its socket says that it is a client
-// (core/mps.cc).
+// has to exist: a process that can connect to its socket reports that it is a
+// client (core/mps.cc).
 //
 //   nvidia-cuda-mps-control -d   starts the daemon
 //   nvidia-cuda-mps-control      reads commands: quit, get_server_list
@@ -39,8 +39,8 @@ bool socket_address(sockaddr_un* address) {
 
 int open_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
 
-// Serves until "quit" has come and the last client has gone. Nobody is asked
-// for longer than an hour.
+// Serves until "quit" has come and the last client has gone. It ends after an
+// hour at the latest.
 void serve(int listener) {
   constexpr int kHour = 3600 * 1000;
   bool quits = false;

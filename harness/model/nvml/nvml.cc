@@ -54,7 +54,8 @@ struct Process {
 };
 constexpr unsigned long long kUnknownBytes = ~0ull;
 
-/// What an nvmlDevice_t points to; the place in the list is the GPU.
+/// The object that an nvmlDevice_t points to; its index in the list is the
+/// number of the GPU.
 struct Gpu {
   int gpu;
 };
@@ -161,7 +162,7 @@ IPCLAB_NVML const char* nvmlErrorString(Result result) {
   return "Unknown Error";
 }
 
-// The model is no version of NVIDIA's driver, and says so.
+// The model is not a version of NVIDIA's driver, and its answer says this.
 IPCLAB_NVML Result nvmlSystemGetDriverVersion(char* version, unsigned room) {
   return version == nullptr ? kInvalidArgument
                             : put("ipclab reference model", version, room);

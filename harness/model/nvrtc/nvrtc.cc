@@ -29,7 +29,8 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The installation that a program belongs to: of .venv/bin/python, .venv.
+/// The installation that a program belongs to: for .venv/bin/python it is
+/// .venv.
 std::string prefix_of_program() {
   std::string path = program_invocation_name;
   if (path.find('/') == std::string::npos) {
@@ -170,7 +171,8 @@ IPCLAB_NVRTC const char* nvrtcGetErrorString(int result) {
   return function == nullptr ? "NVRTC_ERROR_INTERNAL_ERROR" : function(result);
 }
 
-// No machine code (a virtual architecture was named): none here either.
+// NVRTC made no machine code, because a virtual architecture was named. So
+// there is none here either.
 IPCLAB_NVRTC int nvrtcGetCUBINSize(Program program, size_t* size) {
   auto* function = real<int(Program, size_t*)>("nvrtcGetCUBINSize");
   if (function == nullptr) return kInternalError;

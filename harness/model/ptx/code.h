@@ -21,7 +21,7 @@ constexpr uint32_t kNone = ~0u;  ///< no register
 
 /// Generic addresses of the memories that are not in the device window: the
 /// top byte names the memory, the rest is the offset. No pointer of a process
-/// looks like that.
+/// has such a value.
 constexpr uint64_t kSharedWindow = 1ull << 56;
 constexpr uint64_t kLocalWindow = 2ull << 56;
 constexpr uint64_t kParameterWindow = 3ull << 56;
@@ -47,7 +47,7 @@ enum class Flow : uint8_t {
   kReturn,
   kExit,
   kBarrier,
-  kWarpSync,  ///< like kNext, after all lanes of the member mask have come
+  kWarpSync,  ///< like kNext, after all lanes of the member mask have arrived
   kYield,     ///< like kNext, and lets others run
   kPoll,      ///< a load: kYield if it reads what it has read the last time
 };
@@ -79,7 +79,7 @@ struct Instruction {
   Flow flow = Flow::kNext;
   Space space = Space::kGeneric;
   bool guard_negated = false;
-  uint8_t mode = 0;            ///< what the handler makes of it
+  uint8_t mode = 0;            ///< its meaning depends on the handler
   uint8_t count = 1;           ///< elements of a vector
   uint8_t register_bytes = 0;  ///< of d (or the vector's elements)
   uint8_t address_bytes = 8;   ///< of the address register
@@ -87,7 +87,7 @@ struct Instruction {
   /// runs. It cannot fault and may run earlier than its place in the code.
   bool pure = false;
   /// This many instructions from here on always run one after another: none has
-  /// a guard, lanes join at none, and all except the last are pure.
+  /// a guard, no lanes join between them, and all except the last are pure.
   uint32_t straight = 0;
 };
 
@@ -225,7 +225,7 @@ inline void each_lane(uint32_t mask, Body body) {
   }
 }
 
-/// The value of a register of 2, 4 or 8 bytes in one lane, zero extended.
+/// The value of a register of 2, 4 or 8 bytes in one lane, zero-extended.
 inline uint64_t lane_value(Warp& warp, uint32_t offset, uint32_t bytes,
                            int lane) {
   uint64_t value = 0;

@@ -96,7 +96,7 @@ FunctionBuilder::FunctionBuilder(const ProgramContext& context,
       syntax_(syntax),
       function_(function),
       shared_base_(shared_base) {
-  new_register(16);  // at offset 0: where `_` goes
+  new_register(16);  // at offset 0: the destination `_`
   for (const Type type : syntax.registers)
     register_offset_.push_back(
         new_register(type == Type::kPred ? 1 : register_bytes(type)));
@@ -164,7 +164,7 @@ void FunctionBuilder::build() {
   }
 }
 
-/// Takes values out of the code that are the same in all blocks of a warp:
+/// Moves out of the code all values that are the same in all blocks of a warp:
 /// parameters, thread indices and values computed from them.
 void FunctionBuilder::hoist() {
   std::set<uint32_t> fixed;
@@ -191,7 +191,7 @@ void FunctionBuilder::hoist() {
 
 bool FunctionBuilder::is_fixed(const Instruction& i,
                                const std::set<uint32_t>& fixed) const {
-  // Offset 0 is of `_`; more than one element means a list of registers.
+  // Offset 0 belongs to `_`. More than one element means a list of registers.
   if (!i.pure || i.guard != kNone || i.flow != Flow::kNext || i.d == kNone ||
       i.d == 0 || i.count != 1)
     return false;
@@ -379,7 +379,7 @@ uint32_t Decoder::source(const Operand& operand, Type type, uint32_t* bytes) {
 }
 
 uint32_t Decoder::name_value(const Operand& operand, uint32_t* bytes) {
-  // Addresses are made 64 bits wide unless a 32-bit value is asked for.
+  // Addresses are made 64 bits wide unless the caller needs a 32-bit value.
   uint32_t width = 8;
   if (is_special(operand.name)) {
     uint32_t own = 4;

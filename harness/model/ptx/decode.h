@@ -152,7 +152,8 @@ void decode_bulk_copy(Decoder& d);
 /// Reads a special register (move.cc); null if there is none of that name.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
-/// Does such a register (its mode) keep its value as long as a warp exists?
+/// Does such a register (given by its mode) keep its value as long as a warp
+/// exists?
 bool is_fixed_for_warp(uint8_t mode);
 /// vprintf, __assertfail, malloc, free (print.cc); null for other names.
 Handler built_in_function(const std::string& name);

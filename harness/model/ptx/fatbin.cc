@@ -114,7 +114,8 @@ std::string ptx_of_container(const char* container) {
 }
 
 bool looks_like_ptx(const char* text) {
-  // PTX begins with comments and a .version line; look no further than that.
+  // PTX begins with comments and a .version line, so nothing after that line is
+  // searched.
   for (int line = 0; line < 200; ++line) {
     while (std::isspace(static_cast<unsigned char>(*text))) ++text;
     if (std::strncmp(text, ".version", 8) == 0) return true;
@@ -143,7 +144,7 @@ std::vector<std::string> ptx_of_image(const void* image) {
           "the module image is neither a fatbinary nor PTX text");
     containers.push_back(static_cast<const char*>(container));
   };
-  // The first byte decides how much of the image may be read.
+  // The first byte shows how much of the image may be read.
   if (static_cast<unsigned char>(bytes[0]) == (kWrapperMagic & 0xff) &&
       static_cast<unsigned char>(bytes[1]) == (kWrapperMagic >> 8 & 0xff)) {
     const auto wrapper = read<Wrapper>(image);

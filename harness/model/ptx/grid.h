@@ -8,8 +8,8 @@
 
 namespace ipclab::ptx {
 
-/// Memory for registers, stacks and shared memory of one host thread, kept from
-/// launch to launch: a launch must not cost page faults.
+/// Memory for registers, stacks and shared memory of one host thread. It is
+/// kept from launch to launch, so that a launch causes no page faults.
 class Arena {
  public:
   ~Arena();
@@ -31,7 +31,7 @@ class Grid {
   explicit Grid(const Launch& launch);
   std::optional<Fault> run();
 
-  /// Ends the launch with a fault unless one is known already.
+  /// Ends the launch with a fault unless there is already one.
   void fault(Fault fault);
   /// The same for the instruction that runs now.
   void fault(Warp& warp, const Instruction& at, int code,
@@ -65,8 +65,8 @@ class Grid {
 uint64_t steady_ns();
 
 /// Runs the warp until it has nothing to run, has to wait, or has done about
-/// `quantum` instructions; returns their number. Sets `polled` if it stopped
-/// because it seems to wait for something outside of the warp.
+/// `quantum` instructions; returns their number. Sets `polled` if the warp
+/// stopped because it seems to wait for something outside of it.
 uint32_t run_warp(Warp& warp, Arena& arena, uint32_t quantum, bool* polled);
 /// Prepares a warp of a new block: one split at the kernel's first instruction.
 void start_warp(Warp& warp, Arena& arena, const Function& kernel,

@@ -15,7 +15,7 @@
 namespace ipclab::ptx {
 namespace {
 
-// All in instructions of a warp.
+// All of these count instructions of a warp.
 constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
 constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that seems to get on
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
@@ -111,8 +111,8 @@ class Worker {
   }
 
  private:
-  /// The next block's number; every thread has its share of a cooperative
-  /// grid, otherwise they take turns.
+  /// The number of the next block. In a cooperative grid every thread has its
+  /// share; otherwise the threads take turns.
   bool next_block(uint64_t* number) {
     if (grid_.launch.cooperative) {
       *number = next_;
@@ -186,7 +186,7 @@ class Worker {
     }
   }
 
-  /// Runs every resident block a little; did one of them end?
+  /// Runs every resident block for a short time. Did one of them end?
   bool pass() {
     const uint64_t budget =
         resident_.size() == 1 ? kAloneBudget : kSharedBudget;
@@ -219,8 +219,8 @@ class Worker {
     look();
   }
 
-  /// Rounds over the block's warps, until it has ended (true), all of them wait
-  /// or poll, or about `budget` instructions are done.
+  /// Runs the block's warps in turn until the block has ended (returns true),
+  /// or all of them wait or poll, or about `budget` instructions are done.
   bool run_block(Block& block, uint64_t budget) {
     for (uint64_t done = 0; done < budget;) {
       bool moved = false;
@@ -272,7 +272,7 @@ class Worker {
   uint32_t since_yield_ = 0;
   uint32_t since_look_ = 0;
   unsigned idle_passes_ = 0;  ///< in a row
-  bool moved_ = false;        ///< did a warp get on in this pass?
+  bool moved_ = false;        ///< did a warp make progress in this pass?
   std::vector<std::unique_ptr<Block>> all_;
   std::vector<Block*> free_, resident_;
 };

@@ -22,7 +22,7 @@ struct Token {
 
 /// The tokens of `text`, the last of kind kEnd. Words are directives (.reg),
 /// opcodes with their modifiers (ld.global.u32), names and registers; a mark is
-/// one punctuation character; kUnit stands where a `.version` line was. Other
+/// one punctuation character; kUnit marks the place of a `.version` line. Other
 /// directives that end with their line (.target, .file, .loc …) are dropped.
 std::vector<Token> lex(std::string_view text);
 

@@ -15,7 +15,7 @@ inline char* global_bytes(const AddressSpace& space, uint64_t address,
                           uint64_t size, bool write) {
   const uint64_t offset = address - space.window_begin;
   if (offset < space.window_size) {
-    // The host may change it at any time.
+    // The host may change the page's entry at any time.
     const uint8_t access = __atomic_load_n(
         &space.page_access[offset >> kPageShift], __ATOMIC_RELAXED);
     if ((access & kAsk) == 0)

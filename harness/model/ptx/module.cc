@@ -71,7 +71,7 @@ class ModuleBuilder {
 
  private:
   /// Where the .shared variables of a kernel's own body begin: after those of
-  /// the module, if the kernel can reach any of these.
+  /// the module, if the kernel can use any of these.
   uint32_t shared_base(size_t index) {
     if (!syntax_.functions[index]->entry) return 0;
     std::set<size_t> seen;

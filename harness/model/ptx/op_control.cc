@@ -43,7 +43,7 @@ void nothing(Warp&, const Instruction&, uint32_t) {}
 
 void decode_nothing(Decoder& d) { d.i.run = nothing; }
 
-/// bar.warp.sync mask: lanes meet, nothing is exchanged.
+/// bar.warp.sync mask: lanes meet, but exchange no values.
 void decode_warp_barrier(Decoder& d) {
   if (!d.take("sync")) d.unsupported();
   d.expect_operands(1, 1);

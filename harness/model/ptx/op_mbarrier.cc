@@ -38,8 +38,8 @@ void complete_if_done(Object& object) {
   object.pending = object.expected;
 }
 
-/// Changes the object, each lane's after the other's, and gives `d` its state
-/// before. `change` returns false for what the rules do not allow.
+/// Changes the object for one lane after the other, and writes its previous
+/// state to `d`. `change` returns false for what the rules do not allow.
 template <class Change>
 void for_each_object(Warp& warp, const Instruction& i, uint32_t mask,
                      Change change) {
@@ -97,7 +97,7 @@ void arrive(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// The later phases wait for fewer arrivals, too.
+/// The later phases also wait for fewer arrivals.
 void arrive_and_drop(Warp& warp, const Instruction& i, uint32_t mask) {
   for_each_object(warp, i, mask, [&](Object& object, int l) {
     const uint32_t count = operand_b(warp, i, l);
@@ -274,8 +274,8 @@ void nothing(Warp&, const Instruction&, uint32_t) {}
 }  // namespace
 
 void decode_copy_arrival(Decoder& d) {
-  // The copies of the thread are over. Without noinc the arrival raises the
-  // pending count by itself first, and so it changes nothing.
+  // The copies of the thread are done. Without noinc the arrival first raises
+  // the pending count by one, so in total it changes nothing.
   const bool counts = d.take("noinc");
   if (!d.take("arrive")) d.unsupported();
   take_shared(d);

@@ -30,8 +30,8 @@ void store_value(char* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-/// A value as a wider register holds it: signed values keep their sign, those
-/// of 8 bits too.
+/// A value as a wider register holds it: signed values, also those of 8 bits,
+/// keep their sign.
 template <class R, class T>
 R extended(T value) {
   return static_cast<R>(value);
@@ -163,7 +163,7 @@ Handler accessor(Type type, uint32_t register_bytes, bool stores, bool vector) {
 }
 
 /// Cache and ordering modifiers: the memory of this machine is coherent and
-/// ordered, so all of them are kept by doing every access.
+/// ordered, so it is enough to do every access.
 void ignore_hints(Decoder& d) {
   d.ignore({"weak", "volatile", "relaxed", "acquire", "release", "mmio", "cta",
             "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb",

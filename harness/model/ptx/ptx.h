@@ -31,8 +31,8 @@ struct AddressSpace {
   void* (*lookup)(void* context, uint64_t address, uint64_t size,
                   bool write) = nullptr;
   void* lookup_context = nullptr;
-  /// malloc, which returns 0 without room, and free of device code. May be
-  /// null: then there is no room. Called as `lookup` is.
+  /// malloc and free of device code. malloc returns 0 if there is no room. May
+  /// be null: then there is no room. Called as `lookup` is.
   uint64_t (*allocate)(void* heap, uint64_t size) = nullptr;
   void (*release)(void* heap, uint64_t address) = nullptr;
   void* heap = nullptr;
@@ -40,9 +40,9 @@ struct AddressSpace {
 
 /// Why a kernel ended early.
 struct Fault {
-  /// A CUresult: 218 the kernel cannot be interpreted, 700 illegal address, 702
-  /// timeout, 710 assert, 715 illegal instruction, 716 misaligned address, 718
-  /// call of what is no function, 719 trap or stack overflow.
+  /// A CUresult: 218 if the kernel cannot be interpreted, 700 illegal address,
+  /// 702 timeout, 710 assert, 715 illegal instruction, 716 misaligned address,
+  /// 718 call of something that is not a function, 719 trap or stack overflow.
   int code = 0;
   uint64_t address = 0;
   uint32_t size = 0;  ///< bytes of the access
@@ -162,16 +162,16 @@ struct Launch {
 };
 
 /// Runs a grid on the calling thread and returns when it is done; nullopt if it
-/// ended well. Several threads may run kernels at once, the same one too.
+/// ended well. Several threads may run kernels at once, also the same kernel.
 /// IPCLAB_MODEL_THREADS (default 1) is the number of host threads of one
 /// launch.
 std::optional<Fault> run(const Launch& launch);
 
-/// The PTX text inside what __cudaRegisterFatBinary or cuModuleLoadData get: a
-/// fatbin wrapper, a bare container, or PTX text. Plain or compressed with zstd
-/// (needs libzstd.so.1). One text for each translation unit; of several
-/// architectures the newest that is at most sm_100. Throws std::runtime_error
-/// saying what to do.
+/// The PTX text inside the image that __cudaRegisterFatBinary or
+/// cuModuleLoadData gets: a fatbin wrapper, a bare container, or PTX text.
+/// Plain or compressed with zstd (needs libzstd.so.1). One text for each
+/// translation unit; of several architectures the newest that is at most
+/// sm_100. Throws std::runtime_error with a text that says what to do.
 std::vector<std::string> ptx_of_image(const void* image);
 
 }  // namespace ipclab::ptx

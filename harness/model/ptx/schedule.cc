@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one warp: divergence, reconvergence, calls, barriers. Of the splits of a
-// warp the one in the deepest call and at the lowest address runs first, which
-// makes branches reconverge; every eighth time the one that waited longest
-// runs, so that a lane may spin until another lane of its warp acts.
+// Runs one warp: divergence, reconvergence, calls, barriers. Among the splits
+// of a warp, the split in the deepest call and at the lowest address runs
+// first, which makes branches reconverge. Every eighth time the split that has
+// waited longest runs, so that a lane may spin until another lane of its warp
+// acts.
 #include <algorithm>
 #include <climits>
 #include <new>
@@ -65,7 +66,7 @@ const Instruction& instruction_of(const Split& split) {
   return split.frame->function->code[split.pc];
 }
 
-/// Lets the threads go on that wait at a barrier, if all have come.
+/// Lets the threads that wait at a barrier continue, if all have arrived.
 void release_barriers(Block& block) {
   if (block.waiting == 0) return;
   for (uint32_t id = 0; id < 16; ++id) {
@@ -127,7 +128,7 @@ class WarpRun {
   }
 
  private:
-  /// Picks the next split and takes in those that are at the same place.
+  /// Picks the next split and merges the splits that are at the same place.
   bool choose() {
     std::vector<Split>& splits = warp_.splits;
     const bool fair = (++warp_.clock & 7) == 0;
@@ -157,7 +158,7 @@ class WarpRun {
     return a.pc < b.pc;
   }
 
-  /// Takes in other splits in that state at the same place.
+  /// Merges other splits in this state at the same place.
   template <class Condition>
   void absorb(Split::State state, Condition wanted) {
     std::vector<Split>& splits = warp_.splits;
@@ -248,7 +249,7 @@ class WarpRun {
     warp_.splits.push_back({Split::kReady, mask, pc, frame_, 0, warp_.clock});
   }
 
-  /// Everything that changes more than the next address.
+  /// Handles everything that changes more than the next address.
   void flow(const Instruction& i) {
     switch (i.flow) {
       case Flow::kNext:
@@ -282,7 +283,7 @@ class WarpRun {
     }
   }
 
-  /// Has this load read the same place the last time? Then the warp is waiting.
+  /// Did this load read the same place the last time? Then the warp is waiting.
   /// A warp that reads different places makes progress.
   bool reads_again(const Instruction& i) {
     const uint64_t place = lane_address(warp_, i, __builtin_ctz(mask_)) ^
@@ -373,7 +374,7 @@ class WarpRun {
     warp_.live &= ~mask_;
     warp_.block->live -= lane_count(mask_);
     gone_ = true;
-    // Those who waited for the lanes that are gone look again.
+    // Lanes that waited for the ended lanes check again.
     for (Split& split : warp_.splits)
       if (split.state == Split::kAtWarpSync) split.state = Split::kReady;
     release_barriers(*warp_.block);
@@ -402,8 +403,8 @@ class WarpRun {
   }
 
   void warp_sync(const Instruction& i) {
-    // Lanes with different masks are different groups: each continues by
-    // itself.
+    // Lanes with different masks are different groups. Each group continues
+    // separately.
     const uint32_t* masks = lanes_of<uint32_t>(warp_, i.e);
     const uint32_t members = masks[__builtin_ctz(mask_)];
     uint32_t group = 0;
@@ -429,7 +430,7 @@ class WarpRun {
     pc_ = warp_.splits[chosen_].pc;
   }
 
-  /// Lanes that wait at warp syncs, wherever these are.
+  /// Lanes that wait at warp syncs, at any place.
   uint32_t at_warp_syncs() const {
     uint32_t waiting = 0;
     for (const Split& split : warp_.splits)
@@ -454,8 +455,8 @@ class WarpRun {
     return released;
   }
 
-  /// No lane can run. Can a lane run again? Lanes that want to exchange values
-  /// in different instructions would wait forever: that is a fault.
+  /// No lane can run. Can a lane run again? Lanes that exchange values in
+  /// different instructions would wait forever, so this is a fault.
   bool release_warp_syncs() {
     if (release_meetings()) return true;
     const uint32_t waiting = at_warp_syncs();

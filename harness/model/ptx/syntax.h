@@ -118,8 +118,8 @@ struct SharedVariable {
   bool dynamic = false;
 };
 
-/// The meaning of a module-scope name; its own translation unit is searched
-/// first.
+/// The meaning of a module-scope name. The name's own translation unit is
+/// searched first.
 template <class T>
 class Names {
  public:

@@ -198,9 +198,9 @@ IPCLAB_RUNTIME_API cudaError_t __cudaPopCallConfiguration(dim3* grid,
   return cudaSuccess;
 }
 
-// The launch stub keeps the answer for the life of the program, in a static
-// variable and whatever the result: so this must not fail for a reason that may
-// pass, and the host function itself is the handle.
+// The launch stub keeps the answer in a static variable until the program ends,
+// whatever the result is. So this must not fail for a temporary reason. The
+// host function itself is the handle.
 IPCLAB_RUNTIME_API cudaError_t __cudaGetKernel(cudaKernel_t* kernel,
                                                const void* function) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
@@ -249,7 +249,7 @@ IPCLAB_RUNTIME_API cudaError_t cudaLaunchKernelExC(
   if (!is_configuration(config->gridDim, config->blockDim)) {
     return remember(cudaErrorInvalidConfiguration);
   }
-  // The attributes of the two APIs are one type.
+  // Both APIs use one type for the attributes.
   CUlaunchConfig converted{};
   converted.gridDimX = config->gridDim.x;
   converted.gridDimY = config->gridDim.y;

@@ -11,7 +11,7 @@ namespace ipclab::runtime {
 /// the current context, by the address of its shadow on the host.
 cudaError_t find_symbol(const void* shadow, CUdeviceptr* address, size_t* size);
 
-/// The kernel of a host function, or of a cudaKernel_t that stands for one.
+/// The kernel of a host function, or of a cudaKernel_t.
 cudaError_t kernel_of(const void* function, CUfunction* kernel);
 
 }  // namespace ipclab::runtime

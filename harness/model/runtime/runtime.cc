@@ -67,8 +67,9 @@ bool is_no_context(CUresult state) {
          state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Can the current context still be used? A fault is told by a call that a trace
-// of the driver's calls records: nothing else says there that work was lost.
+// Can the current context still be used? A call that a trace of the driver's
+// calls records must report a fault, because nothing else in the trace shows
+// that work was lost.
 CUresult state_of_context() {
   unsigned flags = 0;
   const CUresult state = cuCtxGetFlags(&flags);
@@ -124,7 +125,7 @@ cudaError_t reset_device() {
 }
 
 namespace {
-// A fault of the context stays: it is no error of one call.
+// A fault of the context stays, because it is not the error of one call.
 cudaError_t fault_of_context() {
   const CUresult state = state_of_context();
   return is_no_context(state) ? cudaSuccess : static_cast<cudaError_t>(state);
@@ -147,8 +148,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
 }
 
 /// For unsupported.cc: printed once. A runtime that is newer than the driver
-/// refuses functions that the driver does not have yet; that may be any of
-/// these.
+/// refuses functions that the driver does not have yet. This can be any of
+/// these functions.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {

@@ -10,8 +10,8 @@
 
 namespace ipclab::runtime {
 
-/// Keeps an error for cudaGetLastError and returns it. cudaErrorNotReady is no
-/// error and is not kept (Programming Guide, Error Checking).
+/// Keeps an error for cudaGetLastError and returns it. cudaErrorNotReady is not
+/// an error and is not kept (Programming Guide, Error Checking).
 cudaError_t remember(cudaError_t error);
 inline cudaError_t remember(CUresult error) {
   return remember(static_cast<cudaError_t>(error));
@@ -24,7 +24,8 @@ cudaError_t start();
 /// there is no current context.
 cudaError_t bind();
 
-/// What cudaRuntimeGetVersion says: the profile's, or that of the headers.
+/// The answer of cudaRuntimeGetVersion: the version of the profile, or that of
+/// the headers.
 int version();
 
 /// The device that this thread uses.

@@ -49,7 +49,7 @@ TEST(Choices, ListAndTableAgree) {
 
 struct Seen {
   void* address;
-  cudaError_t behind;  // what a kernel met behind the allocation
+  cudaError_t behind;  // what a kernel found after the allocation
 };
 
 ROLE(looks_behind) {

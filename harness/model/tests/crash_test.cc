@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process may be killed or stopped at any moment: the other goes on and
-// nothing is left. IPCLAB_CRASH_ROUNDS=1000 in the environment asks for more.
+// nothing is left. IPCLAB_CRASH_ROUNDS=1000 in the environment runs more
+// rounds.
 #include <dirent.h>
 #include <sys/wait.h>
 
@@ -123,7 +124,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     peer.kill(SIGKILL);
     ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
     ASSERT_EQ(peer.wait(), "signal 9");
-    // What the importer had launched ends with it or has ended.
+    // The importer's launched work has ended, or ends with it.
     ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
               CUDA_SUCCESS);
     std::vector<int> seen(kCount);
@@ -168,8 +169,8 @@ double work_beside(const cudaIpcMemHandle_t& memory,
 }
 
 TEST(Crash, AStoppedPeerStallsNobody) {
-  // Less than an import waits for a process that does not answer; without the
-  // stop it takes a thousandth of that.
+  // This is less than the time for which an import waits for a process that
+  // does not answer. Without the stop an import takes a thousandth of it.
   constexpr double kLongest = 2;
   Peer peer("busy");
   const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();

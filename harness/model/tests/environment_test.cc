@@ -149,8 +149,8 @@ TEST(Environment, CudaDoesNotSurviveFork) {
 }
 
 ROLE(few_descriptors) {
-  // Under sanitizers: UBSan uses a pipe when it checks the type of an object
-  // for the first time. Here it still gets one.
+  // Under sanitizers, UBSan opens a pipe when it checks the type of an object
+  // for the first time. At this place it can still open a pipe.
   void* first = nullptr;
   EXPECT_EQ(cudaMalloc(&first, 2 << 20), cudaSuccess);
   EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
@@ -201,7 +201,7 @@ ROLE(peer_access) {
   EXPECT_EQ(cudaDeviceDisablePeerAccess(0), cudaErrorPeerAccessNotEnabled);
   EXPECT_EQ(launch("write_one", 1, 1, nullptr, data, 6), CUDA_SUCCESS);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  // The other device is not touched by that.
+  // This does not affect the other device.
   EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(read_back(data, 1)[0], 5);
 }

@@ -75,7 +75,7 @@ TEST_F(GraphMemory, BelongsToTheProgramUntilACallFreesIt) {
   EXPECT_EQ(cudaFreeAsync(memory, stream), cudaErrorInvalidValue);
   cudaGetLastError();
   for (int round = 0; round < 2; ++round) {
-    // Nothing has begun, but the calls have an order.
+    // No work has begun, but the calls have an order.
     Latch latch(stream);
     EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
     EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaErrorInvalidValue);

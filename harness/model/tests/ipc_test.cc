@@ -32,7 +32,7 @@ cudaError_t refused(cudaIpcMemHandle_t handle, unsigned flags = kLazy) {
   return code;
 }
 
-// Exports `count` ints that hold `value + i` and waits until it may go.
+// Exports `count` ints that hold `value + i`, and waits until it may end.
 int* export_filled(Channel& test, int count, int value) {
   int* data = allocate<int>(count);
   EXPECT_EQ(

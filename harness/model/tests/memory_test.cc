@@ -227,7 +227,7 @@ TEST(Memory, HostAndKernelSeePinnedManagedAndRegisteredMemory) {
   EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
 }
 
-// A kernel that touches memory it must not poisons the context for good.
+// A kernel that accesses forbidden memory makes its context unusable.
 void expect_poisoned(Channel& test) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);

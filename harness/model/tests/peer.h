@@ -21,7 +21,7 @@ class Channel {
     static_assert(std::is_trivially_copyable_v<T>);
     write_all(&value, sizeof value);
   }
-  /// Aborts the process if nothing comes within ten seconds.
+  /// Aborts the process if nothing arrives within ten seconds.
   template <typename T>
   T receive() {
     static_assert(std::is_trivially_copyable_v<T>);

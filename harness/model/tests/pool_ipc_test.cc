@@ -119,7 +119,7 @@ ROLE(frees_while_a_copy_waits) {
         cudaSuccess);
     EXPECT_EQ(cudaFreeAsync(data, frees), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(frees), cudaSuccess);
-    // The addresses are not anybody's before the copy is over.
+    // Nobody else gets the addresses before the copy is done.
     int* other = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
     EXPECT_NE(other, data);
     EXPECT_EQ(cudaFree(other), cudaSuccess);
@@ -446,7 +446,7 @@ TEST(PoolIpc, SharedPoolsKeepTheirMemory) {
   EXPECT_EQ(reserved(exported.pool), 2 * kMiB);
 }
 
-// On GPU 1, which is all that it sees or not.
+// Runs on GPU 1. The process sees only this GPU, or both.
 ROLE(imports_on_gpu_one) {
   int gpus = 0;
   EXPECT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);

@@ -125,8 +125,8 @@ TEST(Pool, OneStreamReusesAtOnce) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// What another stream gets while the first has a free pending: the same
-// memory, or new one.
+// What another stream gets while the free of the first stream is pending: the
+// same memory or new memory.
 struct Handover {
   cudaMemPool_t pool = create(on_device(0));
   cudaStream_t first;
@@ -566,7 +566,7 @@ TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-// Random streams, events and sizes: nobody ever sees another's bytes.
+// Random streams, events and sizes: no owner sees the bytes of another one.
 TEST(Pool, NoTwoOwnersAtOnce) {
   constexpr int kStreams = 4;
   constexpr int kRounds = 300;

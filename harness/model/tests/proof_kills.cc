@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group of processes that lend each other memory in every way, while one
-// after the other is killed or stopped at a random moment. The others go on,
-// each step of theirs takes less than kLongest, and nothing is left. It takes
-// minutes, so it is no test of CTest; harness/model/README.md says how to run
-// it. Fabric handles are not in it: only their exporter can answer for them.
+// after the other is killed or stopped at a random moment. The others continue,
+// each of their steps takes less than kLongest, and nothing is left. It takes
+// minutes, so CTest does not run it; harness/model/README.md says how to run
+// it. It does not use fabric handles, because a stopped exporter cannot serve
+// them.
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,18 +58,18 @@ struct Order {
 struct Report {
   double longest = 0;     ///< seconds of the longest step
   char step[24] = "";     ///< which one that was
-  char refused[24] = "";  ///< the loan that could not be opened, if one
-  char failed[24] = "";   ///< what else went wrong, if something did
+  char refused[24] = "";  ///< the loan that could not be opened, if any
+  char failed[24] = "";   ///< what else went wrong, if anything
 };
 
 class Round {
  public:
-  /// Times a step of which only success is right.
+  /// Times a step that must succeed.
   template <typename Call>
   void must(const char* name, Call call) {
     if (!timed(name, call)) std::snprintf(report.failed, 24, "%s", name);
   }
-  /// Times a step that may fail if the exporter has gone.
+  /// Times a step that may fail if the exporter has ended.
   template <typename Call>
   bool may(const char* name, Call call) {
     const bool good = timed(name, call);
@@ -78,7 +79,8 @@ class Round {
     }
     return good;
   }
-  /// Writes this member's slot of somebody's memory and reads it again.
+  /// Writes this member's slot in the memory of another member and reads it
+  /// again.
   void use(const char* name, void* memory, int slot) {
     must(name, [&] {
       char* place = static_cast<char*>(memory) + slot * kSlot;
@@ -205,7 +207,7 @@ ROLE(member) {
   EXPECT_EQ(cudaMemPoolExportPointer(&offer.pooled, pooled), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Round first;
-  use_own(first, event);  // all that it ever keeps
+  use_own(first, event);  // everything that it keeps
   test.send(offer);
   test.send_descriptor(descriptor);
   test.send_descriptor(export_descriptor(create(chunk_on(0, kPosix), kLent)));
@@ -274,7 +276,7 @@ class Kills : public testing::Test {
     member.chunk = member.peer->channel().receive_descriptor();
   }
 
-  // What it lent stays counted until the last descriptor of it is closed.
+  // The memory that it lent stays counted until its last descriptor is closed.
   void end(Member& member) {
     member.peer->kill(SIGKILL);
     EXPECT_EQ(member.peer->wait(), "signal 9");
@@ -283,7 +285,7 @@ class Kills : public testing::Test {
     close(member.chunk);
   }
 
-  // Of another member: nobody may open his own loans.
+  // A loan of another member, because no process may open its own loans.
   void order(Member& member) {
     const auto slot = static_cast<size_t>(&member - members_);
     const size_t other = 1 + random_() % (kMembers - 1);
@@ -295,7 +297,7 @@ class Kills : public testing::Test {
     channel.send_descriptor(lender.chunk);
   }
 
-  // `killed` is the one whose loans may be refused.
+  // The loans of `killed` may be refused.
   void collect(Member& member, const Member* killed, bool timed) {
     const auto report = member.peer->channel().receive<Report>();
     EXPECT_STREQ(report.failed, "");

@@ -23,8 +23,8 @@ struct Condition {
   uint64_t enough;
 };
 
-// Waits for a word of T with a stream, and says whether it held the stream
-// until the word was enough.
+// Waits for a word of T with a stream. Returns whether the wait held the stream
+// until the word had the right value.
 template <typename T>
 void expect_waits(const Condition& condition) {
   T* word = nullptr;
@@ -135,7 +135,8 @@ ROLE(imports_a_word_of_a_pool) {
   EXPECT_EQ(cudaMemPoolDestroy(pool), cudaSuccess);
 }
 
-// Nothing is documented; H200s answer so, in the exporter and in the importer.
+// This is not documented. H200s answer in this way, in the exporter and in the
+// importer.
 TEST(StreamMemory, RefusesMemoryOfAPool) {
   cudaMemPool_t pool =
       create(on_device(0, cudaMemHandleTypePosixFileDescriptor));

@@ -69,7 +69,7 @@ CUresult import_chunk(int file, Handle* handle) {
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-// Imports a chunk and uses it, as far as the model lets.
+// Imports a chunk and uses it, as far as the model allows this.
 CUresult try_chunk(int file) {
   Handle handle = 0;
   const CUresult code = import_chunk(file, &handle);
@@ -236,7 +236,8 @@ TEST(Trust, ADamagedEventHarmsNobody) {
       page.bytes[i] = static_cast<char>(random());
     }
     if (round % 2 == 0) {
-      std::memcpy(page.bytes, "ipclev01", 8);  // it still says what it is
+      std::memcpy(page.bytes, "ipclev01",
+                  8);  // it still describes itself correctly
     }
     Peer peer("uses_a_damaged_event");
     peer.channel().send(handle);
@@ -337,7 +338,7 @@ struct Endpoint {
 
 int new_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
 
-// Somebody who connects to the exporter and says nothing.
+// A client that connects to the exporter and sends nothing.
 int silent_client(const CUmemFabricHandle& shareable) {
   const Endpoint endpoint(shareable);
   const int client = new_socket();
@@ -375,7 +376,7 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   const auto shareable = exporter.channel().receive<CUmemFabricHandle>();
   exporter.kill(SIGKILL);
   EXPECT_EQ(exporter.wait(), "signal 9");
-  // In its place, so that it is known when the import waits.
+  // This socket takes its place, so that the test knows when the import waits.
   const Endpoint endpoint(shareable);
   const int listener = new_socket();
   ASSERT_EQ(bind(listener, endpoint.get(), endpoint.length), 0);
@@ -429,7 +430,8 @@ TEST(Machine, SeesItsOwnMemoryAndHandlesOnly) {
   EXPECT_EQ(look(here + " b"), std::pair(size_t{0}, cudaErrorInvalidValue));
 }
 
-// Locks files without end, each for a moment, as any program of the host may.
+// Locks files without end, each for a moment. Any program of the host may do
+// this.
 ROLE(churns_locks) {
   struct flock all {};
   all.l_type = F_WRLCK;

@@ -107,8 +107,8 @@ inline void fill(int* data, int value, int count = kCount) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/// The model's GPUs are those of the machine: whoever counts free memory takes
-/// one that no other test uses.
+/// All tests share the GPUs of the simulated machine. A test that counts free
+/// memory uses a GPU that no other test uses.
 inline const std::map<std::string, std::string> kOnQuietGpu = {
     {"IPCLAB_PROFILE", "four-gpus"}, {"CUDA_VISIBLE_DEVICES", "3"}};
 

@@ -122,10 +122,10 @@ TEST(VmmIpc, OrdinalsAreThoseOfTheImporter) {
   EXPECT_EQ(hidden.wait(), "exit 0");
 }
 
-// What a chunk keeps: a handle, a mapping or a descriptor, also one that lies
-// in a socket. The free memory says so at each step.
+// What keeps a chunk: a handle, a mapping or a descriptor, also a descriptor in
+// a socket. The free memory shows this at each step.
 ROLE(vmm_any_reference) {
-  // What kernels and small allocations need is not to be counted.
+  // Memory that kernels and small allocations need must not be counted.
   kernel("fill");
   int* small = allocate<int>(1);
   constexpr uint64_t kBytes = 64 << 20;
@@ -277,7 +277,7 @@ ROLE(fabric_importer) {
   release(handle);
   test.send(true);
   EXPECT_TRUE(test.receive<bool>());
-  // The exporter has let go of it, this process has not.
+  // The exporter has released it, but this process has not.
   EXPECT_EQ(import_fabric(shareable, &handle), kInvalid);
   data = map(twice);
   EXPECT_EQ(wrong_elements(data, kCount, 200), 0);

@@ -174,7 +174,7 @@ TEST_F(Vmm, MapsThatAreRefused) {
   EXPECT_EQ(cuMemUnmap(range + kChunk, kChunk), CUDA_SUCCESS);
   EXPECT_EQ(cuMemUnmap(range + kChunk, kChunk), kInvalid);
 
-  // The whole chunk, and no part of the mapping.
+  // Only the whole chunk can be unmapped, not a part of the mapping.
   EXPECT_EQ(cuMemMap(range, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS);
   EXPECT_EQ(cuMemUnmap(range, kChunk), kInvalid);
   EXPECT_EQ(cuMemUnmap(range + kChunk, kChunk), kInvalid);
@@ -520,7 +520,7 @@ ROLE(vmm_peers) {
   if (test.receive<bool>()) {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_SUCCESS);
     EXPECT_EQ(access_at(number(data), 1), kNoAccess);
-    fill(data, 4);  // device 0 writes, nobody has enabled a peer
+    fill(data, 4);  // device 0 writes, although nobody has enabled peer access
     EXPECT_EQ(wrong_elements(data, kCount, 4), 0);
   } else {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_ERROR_INVALID_DEVICE);

@@ -22,13 +22,13 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.remote_connection import RemoteConnection
 
-PHONE = 360  # pixels: the narrowest page that a reader may have
+PHONE = 360  # pixels: the narrowest screen that a page must fit
 NARROW = 600  # pixels: below this the browser lays out as a phone does
 PR_SET_PDEATHSIG = 1
 
 
 class Browser:
-    """A headless Chromium; RuntimeError where none is installed."""
+    """A headless Chromium; RuntimeError if none is installed."""
 
     def __init__(self) -> None:
         programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
@@ -77,8 +77,8 @@ class Browser:
     ) -> Page:
         """Load a file or URL as a reader with such a screen sees it.
 
-        `width` and `height` are CSS pixels; below NARROW it is a phone. `printed`
-        shows what the style says of paper. The page is good until the next `open`.
+        `width` and `height` are CSS pixels; below NARROW it is a phone. `printed` uses
+        the style for paper. The page is good until the next `open`.
         """
         address = where.resolve().as_uri() if isinstance(where, Path) else where
         self._command(
@@ -127,7 +127,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What a reader can read: nothing that is hidden or folded."""
+        """What a reader can read, without hidden or folded parts."""
         return str(self.run("return document.body.innerText"))
 
     @property
@@ -143,8 +143,7 @@ class Page:
     @property
     def too_wide(self) -> list[str]:
         """The innermost elements that reach beyond the screen; empty if none does.
-
-        What lies in a box that scrolls by itself reaches nowhere.
+        Elements in a box that scrolls separately do not count.
         """
         if self.scroll_width <= self.width:
             return []
@@ -156,7 +155,7 @@ class Page:
     def broken_links(self) -> list[str]:
         """Addresses of links, pictures and the like that lead nowhere.
 
-        Files and fragments are looked up; what is on the network is not.
+        Files and fragments are looked up; addresses on the network are not.
         """
         addresses: list[tuple[str, str]] = [tuple(x) for x in self.run(_ADDRESSES)]
         return [said for said, full in addresses if not self._leads(full)]
@@ -220,12 +219,12 @@ def _fragments(path: Path) -> set[str]:
 
 
 def _log(driver: Chrome) -> list[dict[str, Any]]:
-    """What the console said since this was asked last."""
+    """What the console printed since the last call."""
     return list(driver.get_log("browser"))  # type: ignore[no-untyped-call]
 
 
 def _end_with_parent() -> None:
-    """In the driver before it starts: a test that is killed leaves no browser."""
+    """Runs in the driver before it starts, so that a killed test leaves no browser."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

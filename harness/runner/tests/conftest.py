@@ -129,7 +129,7 @@ def violates(**changes):
 """
 
 
-# What a test does of the library's part, as it links no CUDA.
+# The part of the library that a test plays itself, because it links no CUDA.
 UNDER_FAULTS = """\
 import os
 def log(variable, *words):
@@ -147,7 +147,7 @@ def under(*names, fires=True):
     return chosen in names
 """
 
-OF_JSON = ("rows", "profile")  # what faults.json says of a fault, not the library
+OF_JSON = ("rows", "profile")  # fields of faults.json, not of the library
 
 
 @functools.cache
@@ -322,7 +322,7 @@ class Build:
         (self.folder / "CTestTestfile.cmake").write_text("".join(self._tests))
 
     def environment(self) -> dict[str, str]:
-        """Of the command under test."""
+        """The environment of the command under test."""
         return {
             **os.environ,
             "PYTHONPATH": str(SOURCE),
@@ -346,7 +346,7 @@ class Build:
         return subprocess.CompletedProcess(arguments, code, out.read(), "")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command as a person starts it, in a process of its own."""
+        """Runs the command as a person does, in its own process."""
         return subprocess.Popen(
             [sys.executable, "-m", "ipclab", *arguments],
             cwd=self.root,
@@ -365,7 +365,7 @@ class Build:
 
 
 def machine(build: Build, native: dict[str, Any], **model: Any) -> Path:
-    """Let the probe answer `native`, and as the model where that is in front."""
+    """Let the probe answer `native`, or as the model if the model is loaded."""
     folder = build.folder / "model"
     folder.mkdir()
     (folder / "libcudart.so.13").touch()

@@ -1,7 +1,8 @@
-"""What the patterns of chapter 7 promise, often: no test of CI, minutes long.
+"""Tests often what the patterns of chapter 7 promise.
 
-`ci/gpu FOLDER patterns` runs it, on the reference model with IPCLAB_PROFILE. The
-lessons are built with other constants, so that they run long enough.
+It takes minutes, so CI does not run it. `ci/gpu FOLDER patterns` runs it, on the
+reference model with IPCLAB_PROFILE. The lessons are built with other constants, so that
+they run long enough.
 
     IPCLAB_ITEMS        items that go through the ring of lesson 74, each way (100000)
     IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
@@ -50,7 +51,7 @@ MESSAGES = (
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """The GPUs of this machine, or the model if a profile is asked for."""
+    """The GPUs of this machine, or the model if a profile is requested."""
     profile = os.environ.get("IPCLAB_PROFILE")
     if profile is None:
         return dict(os.environ)
@@ -169,14 +170,14 @@ def kill_often(
 def test_items_pass_the_ring_three_ways(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """In order, none lost, none doubled: each item has values of its own, and every
-    consumer checks all of them."""
+    """Items arrive in order, and no item is lost or doubled: each item has its own
+    values, and every consumer checks all of them."""
     changes: Changes = {
         "pipeline.cu": [
             ("constexpr int kItems = 60;", f"constexpr int kItems = {ITEMS};"),
             ("steady_clock::now() + 20s", f"steady_clock::now() + {LIMIT}s"),
         ],
-        # So that the values of so many items fit an int.
+        # So that the values of all items fit into an int.
         "ring.h": [("kCount = 1 << 16;", "kCount = 1 << 12;")],
     }
     end = run(build("74_pipeline", changes, tmp_path), environment)

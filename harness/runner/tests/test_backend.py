@@ -1,4 +1,4 @@
-"""Which CUDA a run meets: a GPU, or the reference model."""
+"""Which CUDA a run uses: that of a GPU, or the reference model."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

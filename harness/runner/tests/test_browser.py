@@ -1,4 +1,4 @@
-"""Pages in a real browser; and that the browser sees what is wrong with one."""
+"""Pages in a real browser; and that the browser sees what is wrong with a page."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_a_page_wider_than_the_phone_is_seen(browser: Browser, tmp_path: Path) -
 
 def test_a_page_that_ignores_phones_is_seen(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, "<p>text", "<!doctype html>"), PHONE)
-    assert page.scroll_width == 980  # what a phone takes for a page of old
+    assert page.scroll_width == 980  # the width of an old page
     assert page.too_wide
 
 
@@ -143,7 +143,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def faults(browser: Browser, path: Path) -> list[str]:
-    """All that is wrong with a page, in whatever way it is looked at."""
+    """Everything that is wrong with a page, on every screen and on paper."""
     found: list[str] = []
     for settings in SETTINGS:
         page = browser.open(path, **settings)
@@ -343,7 +343,7 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
 
 
 def shown(page: Page) -> list[str]:
-    """The rows that a reader sees, and what the page says of their number."""
+    """The rows that a reader sees, and the number of rows that the page states."""
     rows: list[str] = page.run(
         "return [...document.querySelectorAll('tr[data-state]')]"
         ".filter((row) => !row.closest('[hidden]')).map((row) => row.id)"

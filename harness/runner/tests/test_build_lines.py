@@ -1,8 +1,8 @@
 """Each lesson is built by the line of its header, alone, and prints its pages' output.
 
-The nvcc is that of the newest toolkit, if ci/newest has brought it and no driver is
-here, which may be too old for it: the build of all lessons, and test_try_it.py with
-the same lines, use the oldest one.
+The nvcc is that of the newest toolkit, if ci/newest has installed it and there is no
+driver here, because a driver may be too old for it. The build of all lessons, and
+test_try_it.py with the same lines, use the oldest toolkit.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -79,13 +79,13 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
             timeout=60,
         )
     if lesson == "61_namespaces" and ran.returncode == 77:
-        # No model gives the right to make namespaces.
+        # The model cannot give the right to make namespaces.
         assert re.fullmatch(r"SKIP: (unshare|mount) .+\n", ran.stdout)
         return
     assert ran.returncode == 0, ran.stdout + ran.stderr
     expected = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
     if lesson == "00_query_support":
-        # What it finds is the machine's; what it asks is the lesson's.
+        # The answers depend on the machine; the questions belong to the lesson.
         def asked(text: str) -> list[str]:
             return [line[:14] for line in text.splitlines()[1:]]
 

@@ -23,7 +23,7 @@ TOP = Path(__file__).parents[3]
 FILE = TOP / "conformance" / "sentences.json"
 ROWS = deviations.read_requirements(TOP / "conformance" / "requirements.json")
 KINDS = {name: row["kind"] for name, row in ROWS.items()}
-# Of the sentences that can be judged, the part that rows judge or observe.
+# The least share of the judgeable sentences that rows must judge or observe.
 LEAST = {"13.0": 0.95, "13.5": 0.9}
 
 
@@ -34,7 +34,7 @@ def ledger() -> Ledger:
 
 @pytest.fixture(scope="module", params=["IPCLAB_CUDA_INCLUDE", "IPCLAB_NEWEST_INCLUDE"])
 def headers(request: pytest.FixtureRequest) -> Documentation:
-    """The toolkit of the build, and the newest one, which ci/setup --test brings."""
+    """The toolkit of the build, and the newest one, which ci/setup --test installs."""
     return documentation.read(Path(os.environ[request.param]))
 
 

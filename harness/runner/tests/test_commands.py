@@ -1,4 +1,4 @@
-"""The commands besides `run`, and what each says to bad input."""
+"""The commands besides `run`, and the answer of each to bad input."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_report_shows_the_whole_story(build: Build) -> None:
     ):
         assert text in page
     assert page.count("handle, 64 bytes") == 1
-    assert "exporter: sends handle" not in page  # the arrow says it already
+    assert "exporter: sends handle" not in page  # the arrow already shows it
     assert "<wrong>" not in page
     assert not re.search(r'(src|href)="(?!#)', page)  # self-contained
     assert "reference model" not in page
@@ -445,7 +445,7 @@ def test_a_long_run_names_its_slowest_tests(build: Build) -> None:
 
 
 def test_a_run_ends_in_one_screen(build: Build) -> None:
-    """A chapter a line, what fails with its next step, the page, the sentence."""
+    """A line for each chapter, failures with the next step, the page, the sentence."""
     for number in range(25):
         build.conformance("record()", name=f"Suite.Name{number}")
     build.conformance(
@@ -470,7 +470,7 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
         "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. 1 lesson: 1 works."
     )
     page = (outcome.folder / "report.html").read_text()
-    assert lines[-1] in page, "terminal and page say the same"
+    assert lines[-1] in page, "terminal and page have the same sentence"
 
 
 def test_every_row_is_shown_with_v(build: Build) -> None:

@@ -78,7 +78,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdicts(data: dict[str, Any]) -> dict[str, Verdict]:
-    """What each check that applies says of a recorded machine."""
+    """What each check that applies says about a recorded machine."""
     findings = checks.judge(machine.from_json(data))
     return {x.check: x.verdict for x in findings}
 
@@ -97,7 +97,7 @@ def test_nothing_stands_in_the_way_of_the_plain_machine() -> None:
     found = verdicts(PLAIN)
     assert bad(found) == {}
     assert checks.shared(machine.from_json(PLAIN)) == list(TRANSPORTS)
-    # All but the one that needs a second process were asked.
+    # All checks ran except the one that needs a second process.
     assert set(found) == IDS - {"other_process"}
 
 
@@ -278,7 +278,7 @@ def doctor(
     before: tuple[str, ...] = (),
     variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the command prints for machines, run behind other commands."""
+    """What the command prints on machines, when it runs after other commands."""
     done = subprocess.run(
         [
             *before,
@@ -408,7 +408,7 @@ def test_each_gpu_is_asked_alone(build: Build) -> None:
 
 @pytest.fixture
 def other(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A process that waits, started behind the commands of the parameter; its PID."""
+    """The PID of a waiting process, started after the commands of the parameter."""
     starter = subprocess.Popen(
         [*request.param, "sh", "-c", "echo ready; exec cat"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"},

@@ -1,4 +1,4 @@
-"""docs/errata.md against the compiler: what it calls wrong, what it calls right.
+"""Compares docs/errata.md with the compiler: the wrong forms and the right forms.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -47,7 +47,7 @@ def headers() -> str:
 
 
 def errors(line: str) -> str:
-    """What the compiler says of a listing that consists of this line."""
+    """What the compiler says about a listing that consists of this line."""
     compiler = os.environ.get("IPCLAB_CXX", "c++")
     options = ["-std=c++17", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only"]
     compiled = subprocess.run(

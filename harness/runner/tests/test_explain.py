@@ -29,7 +29,7 @@ DEVIATIONS = json.loads((TOP / "conformance/deviations.json").read_text())["devi
 
 
 def proofs(row: str) -> str:
-    """What says which codes a row is about: sentence, its tests, departures."""
+    """The texts that name a row's codes: its sentence, tests and deviations."""
     texts = [ROWS[row]["statement"]]
     texts += [x["evidence"] for x in DEVIATIONS if x["requirement"] == row]
     for lesson in ROWS[row]["lessons"]:
@@ -50,7 +50,7 @@ def in_headers() -> dict[str, int]:
 
 
 def missing(text: str) -> set[str]:
-    """The codes that a text names and the dictionary does not know."""
+    """The codes that a text names and that the dictionary lacks."""
     known = {name for entry in ENTRIES for name in entry.names}
     return set(CODE.findall(text)) - known
 

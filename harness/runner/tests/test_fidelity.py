@@ -118,7 +118,7 @@ def test_a_limit_that_the_driver_lifted_explains_itself(build: Build) -> None:
     [("LMEM-01", 0, "not recorded"), ("LMEM-02", 1, "DISAPPEARED")],
 )
 def test_tests_of_one_side(build: Build, row: str, code: int, what: str) -> None:
-    """A test may leave the suite if its row has others, and only then."""
+    """A test may be removed from the suite only if its row has other tests."""
     on_both(build, "record()", "record()")
 
     def renamed(text: str) -> str:

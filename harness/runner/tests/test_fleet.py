@@ -1,4 +1,4 @@
-"""A fleet: who answered, who did not, who lied, and what tells machines apart."""
+"""A fleet: which nodes answered, did not answer or lied, and how machines differ."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fleet:
 
 @pytest.fixture
 def four(tmp_path: Path) -> Fleet:
-    """Four nodes, the first three of which have answered alike."""
+    """Four nodes; the first three have given the same answer."""
     made = Fleet(tmp_path / "fleet", 4)
     for name in made.names[:3]:
         made.node(name)
@@ -251,7 +251,7 @@ def no_text(lines: list[records.Record]) -> None:
 def test_a_lie_in_the_records_is_refused(
     four: Fleet, alter: Callable[[list[records.Record]], None], why: str
 ) -> None:
-    """The node has sealed what it made up: the digests are right."""
+    """The node has sealed false results, so the digests are right."""
     four.node("n4", alter=alter)
     assert why in four.merged().why["n4"]
     assert four.merged().exit_code == 1
@@ -341,7 +341,7 @@ def test_folded(names: list[str], text: str) -> None:
 
 
 def tool(folder: Path, name: str, program: str) -> None:
-    """A program of this name, first on PATH."""
+    """A program with this name, first on PATH."""
     path = folder / name
     path.write_text(f"#!{sys.executable}\n" + textwrap.dedent(program))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -49,7 +49,7 @@ def half_way(
 
 
 def is_a_prefix(build: Build, state: str, count: int) -> None:
-    """`ipclab verify` says of `out` that it is no more than that."""
+    """`ipclab verify` reports that `out` is an unfinished run."""
     done = build.ipclab("verify", "out")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -172,7 +172,7 @@ def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_ends_the_run(build: Build) -> None:
-    """As a full disk does, where no disk can be mounted: the process's own limit."""
+    """Like a full disk, where no disk can be mounted: the process's own limit."""
     build.conformance("record()", "Suite.A", "LMEM-01")
     build.conformance("record(notes=['x' * 15000])", "Suite.B", "LMEM-02")
     build.conformance("record(notes=['x' * 15000])", "Suite.C", "LIM-01")

@@ -62,7 +62,7 @@ CASES = [(x.name, variant) for x in ALL for variant in variants(x)]
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """The verdict on one variant, and what it took."""
+    """The verdict on one variant, and the time that it took."""
 
     verdict: Verdict
     processes: int  # of the traced run
@@ -106,9 +106,9 @@ class Summary:
 
 
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
-    """Does it look at the device's free memory, which other programs change?
+    """Does it query the device's free memory, which other programs change?
 
-    On the reference model each program has a machine of its own.
+    On the reference model each program has its own machine.
     """
     return BACKEND == "cuda" and "free_memory()" in exercise.source
 
@@ -155,8 +155,8 @@ def judgements(
     asked.add((ALL[0].name, "solution 1"))
     workers = os.cpu_count() or 1
     if BACKEND == "cuda":
-        # The driver starts processes one after the other, and a role waits 10 s
-        # for the other one: more at a time would only wait longer for their turn.
+        # The driver starts processes one after the other, and a role waits 10 s for the
+        # other role. More processes at a time would only wait longer.
         workers = min(workers, 8)
     with contextlib.ExitStack() as stack:
         if BACKEND == "cuda":
@@ -215,7 +215,7 @@ def test_a_change_that_fits_nowhere_is_an_error() -> None:
 
 @needs_build
 def test_an_exporter_that_fails_lets_the_importer_end(tmp_path: Path) -> None:
-    """The exporter's end kills the importer, but not while it ends by itself."""
+    """The exporter's end kills the importer, unless the importer is already ending."""
     assert BUILD is not None
     mark = tmp_path / "ended"
     source = tmp_path / exercises.SOURCE
@@ -308,7 +308,7 @@ def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
 
 @needs_build
 def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
-    assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
+    assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify: no success
     for exercise in ALL[:2]:
         learn(tmp_path, "check", exercise.name)
         solve(tmp_path, exercise)
@@ -549,7 +549,7 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     assert Folder(tmp_path).read()[ALL[0].name].runs == 0
 
 
-# Each is a possible progress.json, and what the report says about it.
+# Each entry is a possible progress.json with the answer of the report.
 HOSTILE = {
     "broken": (b"{", "is no JSON"),
     "bytes": (b"\xff\xfe\x00", "is no JSON"),

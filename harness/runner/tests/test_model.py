@@ -1,4 +1,4 @@
-"""`ipclab model -- PROGRAM …`: programs that nobody here wrote."""
+"""`ipclab model -- PROGRAM …`: programs from elsewhere."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def real(tmp_path: Path) -> Path:
 
 
 def start(build: Build, *words: str) -> subprocess.CompletedProcess[str]:
-    """`ipclab model` in a process of its own, which becomes the program."""
+    """`ipclab model` in a separate process, which becomes the program."""
     command = build.start("model", "--build", "build", *words)
     text, _ = command.communicate(timeout=60)
     return subprocess.CompletedProcess(words, command.returncode, text)
 
 
 def compiled(folder: Path, *options: str) -> str:
-    """PROGRAM, built as somebody may have built it."""
+    """PROGRAM, built with given options, as a user may have built it."""
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     source, program = folder / "answer.cu", folder / "answer"
     source.write_text(PROGRAM)
@@ -165,7 +165,7 @@ def test_an_rpath_is_no_hindrance(real: Path, tmp_path: Path) -> None:
     )
     done = on_model(real, program)
     assert (done.stdout, said(done)) == ("seen 42\n", [])
-    # The same for what a script starts.
+    # The same for a program that a script starts.
     assert on_model(real, "sh", "-c", program).stdout == "seen 42\n"
     # And under a trace.
     whole = (real / "model").resolve().parent

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.skipif(MODEL is None, reason="IPCLAB_MODEL: no reference model"),
 ]
 
-# MPI lets a library stand in for each of its functions. This one ends or stops
-# a rank when it has received something, in the middle of the lesson.
+# With MPI a library may replace each of its functions. This library ends or stops a
+# rank when it has received something, in the middle of the lesson.
 PLANTED = """
 #include <mpi.h>
 #include <signal.h>
@@ -77,7 +77,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def mpirun(tmp_path: Path) -> Start:
-    """Runs mpirun to its end; whatever happens, nothing may be left behind."""
+    """Runs mpirun to its end; it must leave nothing, whatever happens."""
 
     def start(*words: str, **environment: str) -> Ended:
         ended = supervise.run(
@@ -89,7 +89,7 @@ def mpirun(tmp_path: Path) -> Start:
                 "IPCLAB_PROFILE": "fabric",
                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                # Where Open MPI has its files, those for shared memory, too.
+                # Where Open MPI has its files, also those for shared memory.
                 "TMPDIR": str(tmp_path),
                 "OMPI_MCA_btl_vader_backing_directory": str(tmp_path),
                 **environment,
@@ -123,7 +123,7 @@ def test_two_ranks_share_memory(mpirun: Start, program: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
 def test_ranks_that_see_nothing_of_each_other(mpirun: Start, program: str) -> None:
-    """A /proc and process ids of its own for each, and no memory shared by MPI."""
+    """Each rank has its own /proc and process ids, and MPI shares no memory."""
     node = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     ended = mpirun("-n", "2", "--mca", "btl", "self,tcp", *node, program)
     assert told_the_story(ended), ended.output
@@ -214,5 +214,5 @@ def test_a_rank_that_never_starts(mpirun: Start, program: str) -> None:
 
 
 def plant(library: str, number: int) -> list[str]:
-    """The options of mpirun with which a rank gets this signal in the middle."""
+    """The options of mpirun with which a rank gets this signal during the lesson."""
     return ["-x", f"LD_PRELOAD={library}", "-x", f"IPCLAB_PLANTED={int(number)}"]

@@ -1,4 +1,4 @@
-"""`ipclab mutants`: what becomes of a fault, and of a command that is stopped."""
+"""`ipclab mutants`: the result of a fault, and a command that is stopped."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def document(build: Build, name: str = "kills/mutants.json") -> dict[str, Any]:
 
 
 def results(build: Build, name: str = "kills/mutants.json") -> dict[str, str]:
-    """Fault: what became of it."""
+    """Each fault with its result."""
     return {x["name"]: x["result"] for x in document(build, name)["faults"]}
 
 
 def cells(build: Build, fault: str, name: str = "kills/mutants.json") -> dict[str, str]:
-    """Row: what it says of a fault."""
+    """Each row with its result for a fault."""
     [found] = (x for x in document(build, name)["faults"] if x["name"] == fault)
     return {x["row"]: x["result"] for x in found["cells"]}
 
@@ -122,7 +122,7 @@ def test_rows_that_speak_of_the_function_are_asked_first(model: Build) -> None:
 
 
 def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
-    """The third function need not run the tests that did not help for two others."""
+    """Tests that did not help for two functions do not run for the third."""
     functions = [f"cuda{x}" for x in ("Free", "Malloc", "Memset")]
     model.faults(*({"name": f"{x}.late", "function": x} for x in functions))
     reach = f"reaches(*{functions!r})\n"
@@ -131,7 +131,7 @@ def test_what_noticed_others_of_its_kind_is_asked_first(model: Build) -> None:
     noticing = ["cudaFree.late", "cudaMalloc.late", "cudaMemset.late"]
     model.conformance(
         f"time.sleep(1)\n{reach}violates() if under(*{noticing!r}) else record()",
-        "Suite.Z",  # the longest, so it is asked last at first
+        "Suite.Z",  # the longest, so without an earlier matrix it runs last
     )
     model.ipclab("mutants", "--build", "build", "-j", "1", "--results", "kills")
     assert set(results(model).values()) == {"killed"}
@@ -308,7 +308,7 @@ def test_a_fault_does_not_hide_behind_a_deviation(build: Build) -> None:
 
 
 def test_equivalents_are_tried_all_the_same(model: Build) -> None:
-    why = "no sentence speaks of it"
+    why = "no sentence is about it"
     model.faults(
         {"name": "cudaFree.late"},
         {"name": "cudaFree.noop"},
@@ -643,7 +643,7 @@ def test_a_half_written_line_is_done_again(model: Build) -> None:
 def test_another_machine_is_not_gone_on_with(build: Build) -> None:
     slow(build, 2)
     assert mutants(build, "--backend", "cuda").returncode == 0
-    assert mutants(build, "--resume", "kills").returncode == 0  # on the GPU, as then
+    assert mutants(build, "--resume", "kills").returncode == 0  # on the GPU, as before
     build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
     done = mutants(build, "--resume", "kills")
     assert done.returncode == 2
@@ -880,7 +880,7 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
 def test_the_picture_does_not_blame_tests_that_let_a_legal_answer_pass(
     whole: str, cell: str
 ) -> None:
-    """For a fault that nobody flagged, and rightly so, a row did no wrong."""
+    """If a legal answer was not flagged, its rows are right."""
     found = [{"row": "LMEM-01", "result": "survived"}]
     document = {
         "faults": [{"kind": "named", "name": "f", "result": whole, "cells": found}],

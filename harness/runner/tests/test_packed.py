@@ -44,7 +44,7 @@ def suite(build: Build) -> Path:
 
 
 def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> None:
-    """No path of the build is left; the folders are put in when it is used."""
+    """It contains no path of the build; the folders are inserted when it is used."""
     here = build.folder / "exercises"
     here.mkdir()
     commands = {
@@ -85,7 +85,7 @@ def test_a_build_without_exercises(build: Build, tmp_path: Path) -> None:
 
 
 def pack(build: Path, suite: Path) -> subprocess.CompletedProcess[str]:
-    """What ci/package does for the list."""
+    """Makes the list as ci/package does."""
     return subprocess.run(
         [sys.executable, "-m", "ipclab.packed", str(build), str(suite)],
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},

@@ -1,4 +1,4 @@
-"""Lesson 71 against real PyTorch, where a Python with it sees a GPU.
+"""Lesson 71 with real PyTorch, if there is a Python with PyTorch that sees a GPU.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -1,4 +1,4 @@
-"""ci/release in a small repository of its own, with stubs for site and wheel."""
+"""ci/release in a small repository, with stubs for site and wheel."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

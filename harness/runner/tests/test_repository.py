@@ -1,4 +1,4 @@
-"""The rules of the house: names, sizes, pairs, rows.
+"""The rules of the repository: names, sizes, pairs, rows.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -100,7 +100,7 @@ def test_every_launch_is_checked(file: Path) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
-    """A statement that begins with a CUDA call throws its answer away."""
+    """A statement that begins with a CUDA call ignores its result."""
     allowed = {"cudaGetLastError"}  # clears an error on purpose
     text = re.sub(r"//.*", "", source(lesson).read_text())
     for statement in re.split(r"[;{}]", text):
@@ -110,7 +110,7 @@ def test_every_cuda_call_of_a_lesson_is_looked_at(lesson: str) -> None:
 
 @pytest.mark.skipif("IPCLAB_CUDA_INCLUDE" not in os.environ, reason="no build")
 def test_the_driver_gives_the_form_of_a_function_that_the_header_declares() -> None:
-    """A look-up by name gives the newest form, which may have other parameters."""
+    """A look-up by name returns the newest form, which may have other parameters."""
     folder = Path(os.environ["IPCLAB_CUDA_INCLUDE"])
     header = (folder / "cuda.h").read_text()
     forms: dict[str, tuple[int, int]] = {}  # the newest: version, parameters
@@ -178,7 +178,7 @@ def test_every_test_judges_a_row() -> None:
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
 
 
-# What a role's process has seen or done outlives such a role.
+# Calls whose effects stay in the process after the role.
 FRESH = re.compile(
     r"\b(alone|free_memory|leaves_nothing|cudaDeviceReset|setrlimit|setenv|unshare)\b"
 )

@@ -58,7 +58,7 @@ def test_more_jobs_than_gpus_share_and_say_so(build: Build) -> None:
 
 
 def test_tests_really_run_side_by_side(build: Build, tmp_path: Path) -> None:
-    # Each waits for the other: alone, neither could end.
+    # Each test waits for the other, so neither could end alone.
     for mine, other in (("a", "b"), ("b", "a")):
         build.conformance(
             f"""

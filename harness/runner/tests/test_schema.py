@@ -1,4 +1,4 @@
-"""The two schemas, and that our reading of them is that of jsonschema."""
+"""The schemas, and that our checker gives the same answers as jsonschema."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FULL: dict[str, Any] = {
 
 
 def both(value: Any, of: schema.Schema = schema.RECORD) -> str | None:
-    """Our answer, after jsonschema has given the same."""
+    """Our answer, after a check that jsonschema gives the same."""
     ours = schema.error(value, of)
     theirs = jsonschema.Draft202012Validator(of).is_valid(value)
     assert (ours is None) == theirs, ours

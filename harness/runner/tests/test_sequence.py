@@ -27,7 +27,7 @@ def told(steps: list[Step]) -> list[str]:
 
 
 def mixed(seed: int, count: int = 20) -> list[tuple[str, str]]:
-    """Rounds of two processes, each in its own order, put together by chance."""
+    """Rounds of two processes, each in its own order, mixed at random."""
     lanes = {who: [(who, text) for text in texts] * count for who, texts in LOOPS}
     order = [who for who, lane in lanes.items() for _ in lane]
     random.Random(seed).shuffle(order)

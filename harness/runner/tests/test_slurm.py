@@ -1,4 +1,4 @@
-"""`ipclab fleet --slurm` under a Slurm of its own: five nodes on this host.
+"""`ipclab fleet --slurm` with its own Slurm: five nodes on this host.
 
 Needs Debian's slurm-wlm, and root, because slurmd has to run as root; skipped without.
 """
@@ -47,7 +47,7 @@ SlurmdLogFile={folder}/slurmd-%n.log
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
-# What a node does is decided by its name.
+# The name of a node decides what it does.
 PROGRAM = """\
 node = os.environ["SLURMD_NODENAME"]
 if node == "n4":  # it dies in the middle: both processes above this one do

@@ -21,7 +21,7 @@ from ipclab.ctest import Case
 def test_a_program_that_no_signal_ends_is_told_and_left(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends no signal, so the process lives on as if a driver hung."""
+    """Sends no signal, so that the process stays, as if a driver hung."""
     sent: list[int] = []
     monkeypatch.setattr(
         supervise, "_signal_group", lambda pid, number: sent.append(pid)
@@ -50,7 +50,7 @@ def test_a_sample_that_no_signal_ends_is_broken_not_hung(build: Build) -> None:
 
 
 def test_nothing_of_a_program_outlives_it() -> None:
-    """Not even a grandchild in a session of its own that ignores SIGTERM."""
+    """Also a grandchild in its own session that ignores SIGTERM does not survive."""
     program = (
         "import os, signal, time\n"
         "if os.fork() == 0:\n"
@@ -72,7 +72,7 @@ def test_nothing_of_a_program_outlives_it() -> None:
 def test_a_process_that_ends_while_it_is_looked_at_is_reaped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A zombie has no environment: it does not show whose it was."""
+    """A zombie has no environment, so nothing shows which program it belonged to."""
     belongs = supervise._belongs
 
     def ends_first(process: psutil.Process, leader: int, mark: str) -> bool:
@@ -89,7 +89,7 @@ def test_a_process_that_ends_while_it_is_looked_at_is_reaped(
 
 
 def test_what_another_thread_started_is_left_to_it() -> None:
-    """A reaped child would look to its own thread as if it had returned 0."""
+    """If another thread reaped the child, its own thread would see exit code 0."""
     other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     assert supervise.run(["true"], timeout=20).code == 0
@@ -100,7 +100,7 @@ def test_the_end_of_a_program_is_told_at_once_and_before_it_is_reaped() -> None:
     pid = os.spawnv(os.P_NOWAIT, "/bin/sh", ["sh", "-c", "exit 3"])
     end = supervise._End(pid)
     assert end.wait(20)
-    assert Path(f"/proc/{pid}").exists()  # a zombie keeps its number
+    assert Path(f"/proc/{pid}").exists()  # a zombie keeps its process id
     assert os.waitpid(pid, 0)[1] == 3 << 8
     end.close()
 

@@ -1,5 +1,5 @@
-"""Tests that share processes: which start of their program runs them, and what its
-end says about each."""
+"""Tests that share processes: which start of their program runs them, and the verdict
+on each when that program ends."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from conftest import FAILURE, LINE, PRELUDE, Build
 
 NAMES = ("Suite.A", "Suite.B", "Suite.C")
 
-# As GoogleTest would run the tests of its filter.
+# Runs the tests of its filter, like GoogleTest.
 PROGRAM = """
 names = sys.argv[-1].removeprefix("--gtest_filter=").split(":")
 with open({starts!r}, "a") as stream:
@@ -25,7 +25,7 @@ sys.exit(failed)
 
 
 def three(build: Build, body: str = "pass", own: tuple[str, ...] = ()) -> None:
-    """Three tests of one program, which share processes but for those in `own`."""
+    """Three tests of one program; all except those in `own` share processes."""
     path = build.folder / "program.py"
     path.write_text(
         PRELUDE.format(line=json.dumps(LINE), failure=json.dumps(FAILURE))
@@ -42,7 +42,7 @@ def three(build: Build, body: str = "pass", own: tuple[str, ...] = ()) -> None:
 
 
 def starts(build: Build) -> list[str]:
-    """What each start of the program was asked for."""
+    """The tests for which the program was started, for each start."""
     return sorted((build.root / "starts").read_text().splitlines())
 
 
@@ -107,7 +107,7 @@ def test_a_program_that_ends_early_breaks_the_test_it_was_in(build: Build) -> No
     assert verdicts == dict(zip(NAMES, ("conforms", "broken", "conforms"), strict=True))
     reason = next(x["reason"] for x in outcome.records if x["test"] == "Suite.B")
     assert "killed by SIGKILL" in reason
-    # C was never begun and gets a start of its own; B is not asked until it conforms.
+    # C was never begun and gets its own start; B is not repeated until it conforms.
     assert starts(build) == ["Suite.A Suite.B Suite.C", "Suite.C"]
 
 

@@ -29,7 +29,7 @@ def changes(lesson: str) -> list[dict[str, Any]]:
 def changed(lesson: str, change: dict[str, Any]) -> str:
     """The lesson's source after the change."""
     text = source(lesson).read_text()
-    assert text.count(change["replace"]) == 1, "what to replace must stand there once"
+    assert text.count(change["replace"]) == 1, "the text to replace must occur once"
     return text.replace(change["replace"], change["by"])
 
 
@@ -37,11 +37,12 @@ def build(lesson: str, text: str, folder: Path) -> Path:
     """Builds a changed lesson as its header says; the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     file = folder / source(lesson).relative_to(TOP)
-    shutil.copytree(source(lesson).parent, file.parent)  # a header of its own, too
+    shutil.copytree(source(lesson).parent, file.parent)  # also the lesson's own headers
     file.write_text(text)
     program = folder / "a.out"
     built = subprocess.run(
-        # The line's machine code is test_build_lines.py's; PTX is built faster.
+        # test_build_lines.py tests the line's machine code; here PTX is enough and
+        # faster.
         [*shlex.split(build_line(lesson)), "-arch=compute_75", "-o", str(program)],
         cwd=folder,
         capture_output=True,
@@ -69,7 +70,7 @@ def run(lesson: str, program: Path) -> tuple[int, str]:
 
 
 def kept(change: dict[str, Any], code: int, printed: str) -> bool:
-    """Did what was promised happen?"""
+    """Did what the page says happen?"""
     return code == change["exit"] and bool(re.search(change["prints"], printed))
 
 
@@ -95,5 +96,5 @@ def test_a_lesson_proposes_two_or_three_changes(lesson: str) -> None:
     unchanged = (TOP / "samples" / lesson / f"{topic(lesson)}.out").read_text()
     for change in found:
         assert set(change) == FIELDS
-        # Otherwise the promise would be true without the change.
+        # Otherwise what the page says would be true without the change.
         assert not kept(change, 0, unchanged), change["change"]

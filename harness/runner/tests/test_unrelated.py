@@ -40,7 +40,7 @@ def program(lesson: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """The machine's GPU, or the model if it has none that can share."""
+    """The machine's GPU, or the model if no GPU can share."""
     alone = subprocess.run([program(SERVER)], capture_output=True, timeout=60)
     if alone.returncode != 77:
         return dict(os.environ)
@@ -157,7 +157,7 @@ def test_nobody_else_may_connect(path: Path, environment: dict[str, str]) -> Non
 
 @dataclass
 class Visits:
-    """What became of the clients."""
+    """The results of the clients."""
 
     left: int = 0
     killed: int = 0
@@ -168,7 +168,7 @@ class Visits:
     ) -> None:
         """One client after another, every second one killed at a random moment."""
         chance = random.Random(seed)
-        life = 1.0  # how long the last one took
+        life = 1.0  # how long the last client took
         while time.monotonic() < until:
             began = time.monotonic()
             client = start(SERVER, "importer", path, environment)
@@ -203,7 +203,7 @@ def visit(path: Path, environment: dict[str, str], seconds: float, seed: int) ->
 
 
 def free_memory_of(environment: dict[str, str]) -> int:
-    """Free bytes of device 0, asked by a process that ends."""
+    """Free bytes of device 0, queried by a process that then ends."""
     asked = subprocess.run(
         [sys.executable, __file__],
         env=environment,

@@ -1,4 +1,4 @@
-"""Each verdict of the README's table, from a program that gets it."""
+"""For each verdict of the README's table, a program that gets it."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
     """An entry excuses what was measured; a new one may still lack a recorded run."""
     top = Path(__file__).resolve().parents[3]
     entries = deviations.read_deviations(top / "conformance/deviations.json")
-    # A test may have moved to another suite since; its row and name stay.
+    # A test may since have moved to another suite, but its row and name stay.
     by_test = {
         (entry["requirement"], entry["test"].partition(".")[2]): entry
         for entry in entries
@@ -430,7 +430,7 @@ def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
                 assert deviations.unknown_failure(entry, record) is None
                 known += 1
             elif record["verdict"] == "deviates":
-                # The test is judged with another row now, or was split since.
+                # The test belongs to another row now, or was split.
                 split = [entry for (of, _), entry in by_test.items() if of == row]
                 assert row in rows
                 assert name in {test for _, test in by_test} or any(

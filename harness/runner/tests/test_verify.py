@@ -1,4 +1,4 @@
-"""`ipclab qualify` and `ipclab verify`: what a submitted run must fulfil."""
+"""`ipclab qualify` and `ipclab verify`: the conditions for a submitted run."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def qualify(build: Build, *arguments: str) -> tuple[int, str]:
 
 
 def verify(build: Build, *arguments: str) -> tuple[int, list[str]]:
-    """`ipclab verify out`: its exit code, and what it complains of."""
+    """`ipclab verify out`: its exit code and its complaints."""
     done = build.ipclab("verify", "out", *arguments)
     lines = done.stdout.splitlines()
     wrong = [line.removeprefix("not verified: ") for line in lines]
@@ -264,7 +264,7 @@ def record(name: str, number: int, **changes: Any) -> Edit:
 
 
 def disappeared(run: Document, records: list[Document]) -> None:
-    """Without a trace, but for its row."""
+    """Nothing shows that it was there, except its row."""
     records[:] = [x for x in records if x["ctest"] != B]
     del run["manifest"]["tests"][B]
     run["counts"] = {"conforms": 2}
@@ -310,7 +310,7 @@ def mutated(run: Document, records: list[Document]) -> None:
         (
             record(A, 1, verdict="lifted"),
             [
-                f"{A}, attempt 1: says 'lifted', but from 'conforms' follows "
+                f"{A}, attempt 1: says 'lifted', but its outcome 'conforms' means "
                 "'conforms'",
                 f"{A}: flaky (1 of 3): 2 x conforms, 1 x lifted",
                 "run.json: counts {'conforms': 3}, the records give "
@@ -359,7 +359,7 @@ def mutated(run: Document, records: list[Document]) -> None:
 def test_each_rule_is_held_behind_the_digests(
     handed_in: Build, change: Edit, says: list[str]
 ) -> None:
-    """Digests computed again hide nothing that contradicts itself."""
+    """Even with new digests, contradictions are found."""
     rewrite(handed_in.root / "out", change, seal=True)
     code, wrong = verify(handed_in)
     assert code == 1
@@ -590,7 +590,7 @@ def test_the_models_libraries_are_programs(build: Build) -> None:
 def test_a_bomb_is_refused_before_it_fills_the_memory(
     handed_in: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused because of its unpacked size, whatever its size on disk."""
+    """It is refused because of its unpacked size; its size on disk does not matter."""
     monkeypatch.setattr(results, "LARGEST", 10 * 2**20)
     folder = handed_in.root / "out"
     (folder / "records.jsonl").unlink()

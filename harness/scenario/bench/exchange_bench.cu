@@ -1,6 +1,6 @@
-// What the harness costs: the same exchange of two roles, bare (fork, exec, a
-// socket pair, wait) and as a scenario, in turn, many times. Prints the
-// medians and their ratio; judges nothing.
+// Measures what the harness costs. The same exchange of two roles runs bare
+// (fork, exec, a socket pair, wait) and as a scenario, in turn, many times.
+// Prints the medians and their ratio; judges nothing.
 //
 //   exchange_bench [rounds]     without CUDA, then, if there is a GPU, with it
 //

@@ -1,6 +1,7 @@
-// What pools save: allocating and freeing from a pool against cudaMalloc and
-// cudaFree, and importing a pointer against opening a legacy handle, in turn
-// within one run. Prints medians and their ratio; judges nothing.
+// Measures what pools save: allocating and freeing from a pool, compared with
+// cudaMalloc and cudaFree; and importing a pointer, compared with opening a
+// legacy handle. The two take turns within one run. Prints medians and their
+// ratio; judges nothing.
 //
 //   pool_bench [rounds]
 //

@@ -265,7 +265,7 @@ TEST(Planted, OneOrderFails) {
   scenario.role("importer", [](Role& me) {
     bool freed = false;
     me.in_order({{"close", [&] {
-                    // In the second order the exporter has freed by now.
+                    // In the second order the exporter has already freed.
                     freed = me.order().front() == "free";
                   }}});
     EXPECT_FALSE(freed);

@@ -1,4 +1,4 @@
-// What a scenario can do: steps, values, descriptors, many roles, orders,
+// Tests what a scenario can do: steps, values, descriptors, many roles, orders,
 // roles that die on purpose. No GPU is needed.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -144,7 +144,7 @@ TEST(Descriptors, TheHarnessKeepsNoCopy) {
     me.send_descriptor("end", writes.get());
     writes.close();
     me.wait("closed");
-    // The pipe ends only when its last writer has gone.
+    // A reader sees the end of the pipe only when the last writer has gone.
     char byte;
     EXPECT_EQ(read(reads.get(), &byte, 1), 0);
   });
@@ -209,7 +209,8 @@ TEST(Roles, OutputIsKept) {
             std::string::npos);
 }
 
-// Also if the role continues in a child, and however the child ends.
+// This is also true if the role continues in a child, and however the child
+// ends.
 TEST(Namespaces, ARoleGoesOnAsAProcessOfItsOwn) {
   needs(namespaces);
   Scenario scenario;
@@ -236,7 +237,8 @@ TEST(Namespaces, WithoutTheRightTheReasonIsTold) {
   scenario.role("nobody", [](Role&) {
     if (geteuid() == 0) {
       ASSERT_EQ(setuid(65534), 0);
-      prctl(PR_SET_DUMPABLE, 1);  // or the harness does not see what it holds
+      prctl(PR_SET_DUMPABLE,
+            1);  // otherwise the harness does not see what it holds
     }
     EXPECT_EQ(missing(namespaces).value_or("nothing"),
               "namespaces: unshare: Operation not permitted (needs "
@@ -246,7 +248,8 @@ TEST(Namespaces, WithoutTheRightTheReasonIsTold) {
 }
 
 TEST(Orders, EveryOrderIsRun) {
-  // Each run appends its order; the file is the referee's, the roles write.
+  // Each run appends its order to a file. The referee owns the file, and the
+  // roles write to it.
   const Descriptor file(memfd_create("orders", 0));
   Scenario scenario;
   scenario.every_order({"close", "free", "read"});

@@ -1,4 +1,4 @@
-"""Checks what the harness says of each planted fault.
+"""Checks what the harness says about each planted fault.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -18,7 +18,7 @@ PROGRAM = os.environ["IPCLAB_PLANTED"]
 
 
 class Run:
-    """One planted TEST, run to its end."""
+    """Runs one planted TEST to its end."""
 
     def __init__(self, folder: Path, name: str, **environment: str) -> None:
         record = folder / "record.jsonl"
@@ -87,7 +87,7 @@ def test_failed_call(run: Any) -> None:
     assert (seen.code, seen.outcome) == (1, "violates")
     assert seen.record["call"] == "cudaMalloc(&p, 1)"
     assert seen.record["seen"] == "cudaErrorInvalidValue"
-    assert len(seen.record["failures"]) == 1, "an end that follows is not told twice"
+    assert len(seen.record["failures"]) == 1, "a later end is not reported twice"
 
 
 @pytest.mark.parametrize("name", ["NoMemory", "Exception"])
@@ -243,7 +243,7 @@ def test_referee_killed(tmp_path: Path) -> None:
         assert len(roles) == 3
         referee.send_signal(signal.SIGKILL)
         referee.wait(timeout=5)
-        # Some container's init does not reap: a zombie has ended, too.
+        # In some containers init does not reap, but a zombie has ended, too.
         until = time.monotonic() + 1
         while alive := [role for role in roles if runs(role)]:
             assert time.monotonic() < until, alive

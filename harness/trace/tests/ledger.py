@@ -1,7 +1,8 @@
-"""What a process still has when it ends, counted from the calls of its trace.
+"""What a process still has at its end, counted from the calls of its trace.
 
-The rules of ipclab.trace are about what passes between processes. This counts all
-that a process has made, opened, mapped or imported, whether it was shared or not.
+The rules of ipclab.trace are about what processes share. This counts
+everything that a process has made, opened, mapped or imported, whether it was shared or
+not.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -12,9 +13,9 @@ from collections import Counter
 from ipclab.trace.files import Call, Event, Process, Trace
 from ipclab.trace.story import FAULTS
 
-# A call that makes something: the kind of thing, and the argument that names it. An
-# opened handle and a handle of memory can be made several times under one value: each
-# needs its own end.
+# A call that makes something: the kind of thing, and the argument that names it.
+# Several opens, or several handles of memory, can have the same value: each needs its
+# own end.
 MAKES = {
     "cuMemAlloc": ("device memory", "dptr"),
     "cuMemAllocPitch": ("device memory", "dptr"),
@@ -54,8 +55,8 @@ KINDS = {kind for kind, _ in MAKES.values()} | {"descriptor"}
 def left(trace: Trace) -> dict[Process, Counter[str]]:
     """How many objects of each kind each process has at its end; also empty Counters.
 
-    Only processes that have called CUDA. A descriptor is one that an export has made
-    or that came by a message, and that is still open when the process exits.
+    Only processes that have called CUDA. A descriptor counts if an export has made it
+    or a message has brought it, and if it is still open when the process exits.
     """
     had: dict[Process, Counter[tuple[str, int]]] = {
         process: Counter() for process in trace.processes if process.recorder

@@ -1,4 +1,4 @@
-"""Two processes of PyTorch, a GPU each, that add up an array with NCCL.
+"""Two processes of PyTorch, each with a GPU, that add up an array with NCCL.
 
 nccl_ranks.py FOLDER: the ranks meet at a file in this empty folder. Each prints
 the first number of its sum, 3.0. Exit code 1 if a rank fails.

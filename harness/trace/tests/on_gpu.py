@@ -2,10 +2,10 @@
 
     on_gpu.py FOLDER [--only STEP …] [--others PROGRAM …]
 
-Every trace and figures.json lie in FOLDER. Goes on after a failure; exit code 1 if
-a step failed. It also runs on the reference model, for those who write it.
---others: programs that other people wrote, such as NVIDIA's samples. What is found
-in them is printed and does not count as a failure.
+Every trace and figures.json lie in FOLDER. Continues after a failure; exit code 1 if a
+step failed. It also runs on the reference model, for development. --others: programs
+that other people wrote, such as NVIDIA's samples. What is found in them is printed and
+does not count as a failure.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -64,7 +64,7 @@ def programs(folder: Path) -> dict[str, Any]:
 
 
 def lessons(folder: Path) -> dict[str, Any]:
-    """Each lesson: nothing found but what it shows on purpose, all imports matched."""
+    """Each lesson: nothing is found except on purpose, and all imports are matched."""
     names = sorted(x.name for x in (ROOT / "samples").glob("[0-9]*_*"))
 
     def one(name: str) -> Traced:
@@ -94,7 +94,7 @@ def lessons(folder: Path) -> dict[str, Any]:
 
 
 def cost(folder: Path) -> dict[str, Any]:
-    """Launches and the exchange of lesson 11, with and without a trace, by turns."""
+    """Launches and the exchange of lesson 11, with and without a trace in turn."""
     launches, rounds = (100_000, 2000) if ON_GPU else (2000, 200)
     seen: dict[str, list[float]] = {}
     for turn in range(3):
@@ -132,7 +132,7 @@ def _recorded(folder: Path, command: list[str]) -> str:
 
 
 def size(folder: Path) -> dict[str, Any]:
-    """A million calls: how large, and how long reading and drawing takes."""
+    """A million calls: the size of the trace, and the time to read and draw it."""
     count = 1_000_000 if ON_GPU else 20_000
     began = time.monotonic()
     traced = trace(folder / "million", [COST, "launches", str(count)], seconds=170)
@@ -176,7 +176,7 @@ def static_runtime(folder: Path) -> dict[str, Any]:
 
 
 def pytorch(folder: Path) -> dict[str, Any]:
-    """Two processes of PyTorch that share a tensor; where PyTorch is there."""
+    """Two processes of PyTorch that share a tensor, if PyTorch is installed."""
     if not ON_GPU or importlib.util.find_spec("torch") is None:
         return {"skipped": "needs a GPU and PyTorch", "failed": []}
     program = [sys.executable, str(HERE / "share_tensor.py")]
@@ -217,7 +217,7 @@ def nccl(folder: Path) -> dict[str, Any]:
 
 
 def others(folder: Path) -> dict[str, Any]:
-    """Programs of others: what they share, and what is found in them."""
+    """Programs from elsewhere: what they share, and what is found in them."""
     told: dict[str, Any] = {"failed": []}
     for program in OTHERS:
         traced = trace(folder / program.name, [program])

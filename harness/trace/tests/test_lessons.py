@@ -1,4 +1,4 @@
-"""Each lesson releases all that it has made, and breaks rules only on purpose."""
+"""Each lesson releases what it has made, and breaks rules only on purpose."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUPPRESSED = ROOT / "harness" / "trace" / "lessons.supp"
 SKIPPED = 77
 # Lessons in which a process is killed, or faults by a forbidden write, on purpose.
 MEANT_TO_BE_LOST = {
-    "21_suballocation_leak",  # only where a driver maps nothing but the loan
+    "21_suballocation_leak",  # only if a driver maps nothing except the loan
     "31_vmm_access",
     "62_importer_dies",
     "63_exporter_dies",
@@ -74,9 +74,11 @@ def test_nothing_is_left_at_the_end(lesson: str, tmp_path: Path) -> None:
     assert traced.document["unmatched_imports"] == 0
 
 
-@pytest.mark.skipif(ON_GPU, reason="only the model's runtime answers by itself")
+@pytest.mark.skipif(
+    ON_GPU, reason="only the model's runtime answers without a call of the driver"
+)
 def test_a_fault_is_in_the_trace_however_it_shows(tmp_path: Path) -> None:
-    """Here the check of the launch tells it, and no call of the driver follows."""
+    """Here the check of the launch reports it, and no call of the driver follows."""
     late = (
         f'export LD_PRELOAD="$LD_PRELOAD:{BUILD}/faults/libipclab_faults.so" '
         'IPCLAB_FAULT=ok-launch-returns-late; exec "$0"'

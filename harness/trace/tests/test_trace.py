@@ -121,7 +121,7 @@ def test_a_full_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_million_calls_stay_small(tmp_path: Path) -> None:
-    """Under 100 bytes a call: a tenth of a million is enough to see it."""
+    """Less than 100 bytes for each call; 100,000 calls are enough to see this."""
     count = 100_000 if ON_GPU else 10_000
     traced = trace(tmp_path / "trace", [COST, "launches", str(count)])
     assert traced.code == 0, traced.output
@@ -161,7 +161,7 @@ def test_a_call_refused_after_fork_is_found(tmp_path: Path) -> None:
     found = replay(files.read(tmp_path)).findings
     assert [x.rule for x in found] == ["cuda-after-fork"]
     assert "cudaMalloc" in found[0].text
-    del files_of[1][2]  # a parent without CUDA: the child may begin with it
+    del files_of[1][2]  # the parent has not used CUDA, so the child may begin with it
     text = "".join(json.dumps(line) + "\n" for line in files_of[1])
     (tmp_path / "1-1.trace").write_text(text)
     assert replay(files.read(tmp_path)).findings == []

@@ -31,7 +31,7 @@ ON_GPU = Path("/dev/nvidiactl").exists() and not os.environ.get("IPCLAB_PROFILE"
 
 @dataclass(frozen=True)
 class Traced:
-    """What came out of one `ipclab trace`."""
+    """The results of one `ipclab trace`."""
 
     code: int
     output: str  # what the program and ipclab printed
@@ -68,7 +68,7 @@ def trace(
 
 
 def killed(folder: Path, number: int) -> tuple[int, str]:
-    """Kill two traced processes at a random moment: entries kept, and what is wrong.
+    """Kill two traced processes at a random moment; return the kept entries and errors.
 
     The first process counts its launches in a file. Each launch that has returned
     must be in the trace, and no other one but the last.
@@ -100,7 +100,7 @@ def killed(folder: Path, number: int) -> tuple[int, str]:
         replay(read)
     except (UsageError, ValueError, KeyError) as error:
         return 0, f"{type(error).__name__} {error}"
-    # A line that was being written is lost, at most one of each thread.
+    # An unfinished line is lost, at most one for each thread.
     if any(x.torn > 1 for x in read.processes):
         return len(read.entries), "more than one torn line"
     first = next(x for x in read.processes if x.number == process.pid)

@@ -14,9 +14,9 @@
 #include "../../common/roles.h"
 #include "../../common/vmm.h"
 
-/// The two functions of an exercise with two roles. An exercise that
-/// has no main() of its own gets the one of two_roles.cc, which starts
-/// both and exits with 0 if both return EXIT_SUCCESS.
+/// The two functions of an exercise with two roles. An exercise without
+/// a main() gets that of two_roles.cc. It starts both roles and exits
+/// with 0 if both return EXIT_SUCCESS.
 int exporter(Channel& channel);
 int importer(Channel channel);
 
@@ -79,11 +79,11 @@ void add_values(void* to, const void* values, int count,
                 cudaStream_t stream = nullptr);
 
 /// Keeps the stream busy for so many milliseconds of the GPU's clock:
-/// stands for long work. Does not wait.
+/// imitates long work. Does not wait.
 void keep_busy(cudaStream_t stream, int milliseconds);
 
-/// Does the stream still wait after 1 s? By then all that nothing
-/// holds has been done.
+/// Does the stream still wait after 1 s? By then a stream that nothing
+/// holds has done its work.
 inline bool is_held(cudaStream_t stream) {
   cudaError_t code = cudaStreamQuery(stream);
   for (int look = 0; look < 100 && code == cudaErrorNotReady; ++look) {

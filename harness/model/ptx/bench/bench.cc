@@ -60,7 +60,8 @@ int main() try {
   const auto kernel = [&](const char* name) { return module->kernel(name); };
 
   // Instructions of one thread, counted in the PTX of nvcc 13.0 along the path
-  // taken; the reduction's is the mean over the threads of a block.
+  // that it takes. For the reduction it is the mean over the threads of a
+  // block.
   constexpr double kFill = 19, kAdd = 22, kReduce = 79, kByteLoop = 6;
 
   double model = best_of([&] {

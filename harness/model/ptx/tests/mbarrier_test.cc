@@ -77,8 +77,8 @@ TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
 }
 
 TEST(Mbarrier, ParityTellsPhasesApart) {
-  // Nothing has arrived: phase 0 is not over, and the one before it counts as
-  // over. After an arrival it is the other way round.
+  // Nothing has arrived: phase 0 is not over, and the phase before it counts as
+  // over. After an arrival phase 0 is over.
   const std::string look =
       "mbarrier.test_wait.parity.shared::cta.b64 p, [bar], 0;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 q, [bar], 1;\n"

@@ -9,8 +9,8 @@ inline bool runs_x86_64_v3() {
 #if !defined __x86_64__
   return false;
 #elif defined __clang__
-  // Older Clang does not know the name of the level. Processors with these
-  // three have the rest of it too.
+  // Older versions of Clang do not know the name of this level. Processors with
+  // these three features also have its other features.
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
          __builtin_cpu_supports("fma");
 #else

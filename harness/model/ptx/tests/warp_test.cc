@@ -108,7 +108,7 @@ TEST(Warp, VotesAndBallots) {
 }
 
 TEST(Warp, MembersVoteInBranches) {
-  // Odd and even lanes vote apart, each with their own mask.
+  // Odd and even lanes vote separately, each group with its own mask.
   const auto d =
       run("and.b32 d, a, 1; setp.eq.u32 p, d, 1; setp.lt.u32 q, a, 8;\n"
           "@p bra odd; vote.sync.ballot.b32 d, q, 0x55555555; bra end;\n"
@@ -127,7 +127,7 @@ TEST(Warp, LateLanesAreWaitedFor) {
 }
 
 TEST(Warp, BarrierAtDifferentPlaces) {
-  // Lane 0 publishes before its barrier, the others read after theirs.
+  // Lane 0 writes before its barrier, and the others read after theirs.
   const auto d =
       run(".shared .b32 s; setp.ne.u32 p, a, 0; @p bra others;\n"
           "st.shared.u32 [s], 77; bar.warp.sync -1; bra end;\n"

@@ -29,8 +29,8 @@ def choose(
     """The backend of a run: a GPU if there is one, or else the reference model.
 
     `wanted` is one of CHOICES; a `profile` (which machine the model plays) asks
-    for the model. Raises UsageError if the model was asked for and is not
-    built, and HarnessError if the programs do not load the model.
+    for the model. Raises UsageError if the model was requested and is not built, and
+    HarnessError if the programs do not load the model.
     """
     asked_for_model = wanted == "model" or profile is not None
     if not asked_for_model:
@@ -46,7 +46,7 @@ def choose(
     environment = model.environment(folder, profile)
     document = probe.ask(cases, environment)
     _require_model(folder, document)
-    # A profile may have no GPU at all; it is still the model.
+    # A profile may have no GPU; the backend is still the model.
     return Backend({**document, "backend": "model"}, environment)
 
 

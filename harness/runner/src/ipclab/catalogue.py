@@ -25,7 +25,7 @@ from ipclab import deviations, documentation, schema
 from ipclab.documentation import Documentation, Sentence
 from ipclab.errors import HarnessError
 
-ALIKE = 0.6  # of two sentences: one is the other, changed
+ALIKE = 0.6  # from here on, one sentence is a changed form of the other
 
 # What covers a sentence, in the order in which it is printed.
 JUDGED, OBSERVED, OPEN = "judged", "observed", "open"
@@ -47,7 +47,7 @@ class Entry:
     topic: str
     says: str
     digest: str
-    since: str | None  # the first toolkit that has it; None: the first one read
+    since: str | None  # the first toolkit that has it; None: the first of all
     until: str | None  # the last one
     rows: tuple[str, ...]
     why_not: str | None
@@ -78,8 +78,8 @@ class Ledger:
 class Finding:
     """How a toolkit's documentation differs from an entry.
 
-    `what` is changed, moved, gone, new, or found (though the entry's since or
-    until says that this toolkit does not have it).
+    `what` is changed, moved, gone, new, or found (the toolkit has the sentence although
+    the entry's `since` or `until` says that it does not).
     """
 
     what: str
@@ -157,10 +157,9 @@ def cited(ledger: Ledger) -> dict[str, list[Entry]]:
 def compare(
     ledger: Ledger, now: Documentation, before: Documentation | None = None
 ) -> list[Finding]:
-    """How the documentation `now` differs from the entries.
-
-    `before` is the documentation of an older toolkit; with it an old sentence
-    is shown as a whole.
+    """How the documentation `now` differs from the entries. `before` is the
+    documentation of an older toolkit. If it is given, an old sentence is shown as a
+    whole.
     """
     topics = [*ledger.entries]
     topics += [x for x in now.topics if x not in ledger.entries]

@@ -1,4 +1,4 @@
-"""One check for each reason why sharing can fail that a machine shows.
+"""One check for each reason on a machine why sharing can fail.
 
 A check judges facts that `machine.gather` found on this or another machine. It does
 not look at the machine itself. `pains.json` says which complaint each check answers.
@@ -58,7 +58,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Check:
-    """A name, and the function that judges; it returns None if it does not apply."""
+    """A name, and the function that judges.
+
+    It returns None if the check does not apply.
+    """
 
     id: str
     title: str
@@ -99,7 +102,7 @@ def fine(found: str) -> Verdict:
 
 
 def unknown(found: str, next: str) -> Verdict:
-    """The answer could not be found here."""
+    """The check could not find the answer here."""
     return Verdict("unknown", found, (), "", next)
 
 
@@ -325,7 +328,7 @@ def _mig(m: Machine) -> Verdict | None:
 
 def _compute_mode(m: Machine) -> Verdict | None:
     modes = {str(gpu.get("compute_mode", "?")) for gpu in m.probe["gpus"]}
-    if m.smi is not None:  # also of GPUs on which CUDA gets no context
+    if m.smi is not None:  # also for GPUs on which CUDA gets no context
         modes |= {x.get("compute_mode", "?") for x in m.smi.gpus}
     modes = {mode.lower().replace("_", " ") for mode in modes} - {"?", "unknown"}
     if not modes:

@@ -256,7 +256,10 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it; non-zero only for a failure that the run does not know."""
+    """Let pytest run it.
+
+    Returns non-zero only for a failure that the run itself has not noticed.
+    """
     assert run.results is not None
     os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -273,7 +276,7 @@ def _pytest(run: Run, out: Console) -> int:
     ]
     try:
         code = pytest.main(arguments, plugins=[Plugin(run, terminal.Live(out))])
-    except OSError as error:  # junit.xml, on a full disk
+    except OSError as error:  # writing junit.xml failed: the disk is full
         run.error = run.error or f"{run.results.folder}: {error.strerror}"
         run.close("broken")
         return 3
@@ -483,7 +486,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID",
         type=_positive,
         default=None,
-        help="compare with this process, with which you want to share memory",
+        help="compare with this process, with which you are going to share memory",
     )
     look.add_argument(
         "--json",
@@ -621,7 +624,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="K/N",
         type=_shard,
         default=None,
-        help="only the Kth of N equal parts",
+        help="run only part K of N equal parts",
     )
     kill.add_argument(
         "--lessons",

@@ -32,7 +32,7 @@ REGRESSED, DISAPPEARED, FIXED, CHANGED, ANSWERS, NEW, EXPLAINED, SLOWER = (
     "explained",
     "timing",
 )
-# Of a driver and the model.
+# For a driver and the model.
 UNEXPLAINED, NOT_HERE, RECENT = (
     "unexplained",
     "one side only",
@@ -40,7 +40,7 @@ UNEXPLAINED, NOT_HERE, RECENT = (
 )
 MEANING = {  # in the order in which they are shown
     REGRESSED: "passed, fails now",
-    DISAPPEARED: "was there, is missing now",
+    DISAPPEARED: "was there and is missing now",
     FIXED: "failed, passes now",
     CHANGED: "another verdict, but it fails or passes as before",
     ANSWERS: "same verdict, but another answer, and the documentation allows both",
@@ -49,7 +49,7 @@ MEANING = {  # in the order in which they are shown
     SLOWER: "same verdict, another duration",
     UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
-    RECENT: "not in the driver's run, or with another sentence",
+    RECENT: "not in the driver's run, or its sentence has changed",
 }
 WORSE = (REGRESSED, DISAPPEARED, UNEXPLAINED)
 COLOURS = {
@@ -65,12 +65,12 @@ COLOURS = {
     NOT_HERE: "dim",
     RECENT: "cyan",
 }
-# Durations below this, in milliseconds, and ratios below that are noise.
+# Durations (in milliseconds) and ratios below these are noise.
 LONG, RATIO = 500.0, 2.0
 # These differ between any two processes and mean nothing to CUDA.
 UNIMPORTANT = ("id", "namespaces")
-# These differ between any two runs: numbers that are noted, and the name of a
-# file that a driver leaves.
+# These differ between any two runs: numbers in notes, and the name of a file that a
+# driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
 MOST_SLOWER = 5  # that the terminal lists one by one
@@ -109,7 +109,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for in addition to the terminal."""
+    """What a person requested in addition to the terminal."""
 
     json: Path | None = None
     html: Path | None = None
@@ -170,7 +170,7 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
 
 
 def headline(found: Difference) -> str:
-    """How the second run stands to the first one, in one sentence."""
+    """One sentence that compares the second run with the first."""
     counts = _counts(found)
     told = ", ".join(f"{number} {what}" for what, number in counts.items())
     worse = ", ".join(f"{counts[x]} {x}" for x in WORSE if x in counts)
@@ -195,9 +195,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def difference(old: Read, new: Read, judge: Judge | None = None) -> Difference:
-    """How the rows and the machines of two runs differ.
-
-    `judge` says what has changed for one test, or None if it is the same.
+    """How the rows and the machines of two runs differ. `judge` returns what has
+    changed for one test, or None if nothing has.
     """
     judge = judge or _change
     before = {row.ctest: row for row in old[1]}
@@ -238,7 +237,7 @@ def _change(name: str, before: Row | None, after: Row | None) -> Change | None:
 
 
 def by_verdict(name: str, before: Row | None, after: Row | None) -> Change | None:
-    """A judge for `difference` that asks for verdicts alone: no answers, no times."""
+    """A judge for `difference` that compares only verdicts, not answers or times."""
     same = before is not None and after is not None and before.shown == after.shown
     return None if same else _change(name, before, after)
 
@@ -288,7 +287,7 @@ def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
 def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
     """Why a later run has no record of this test, and the word for it.
 
-    A test may leave the suite if its row has other tests or has left, too.
+    A test may be removed from the suite if its row has other tests or was removed, too.
     """
     name = row.record["requirement"]
     tests: dict[str, str | None] = run["manifest"]["tests"]
@@ -346,7 +345,7 @@ def _both(there: Row, here: Row) -> str:
 
 
 def _answered(*sides: tuple[str, Row]) -> str:
-    """What one side always noted and the other never did; "" if nothing."""
+    """What one side always noted and the other side never noted; "" if nothing."""
     attempts = [[_answers(x) for x in row.attempts] for _, row in sides]
     told = []
     for (who, _), own, others in zip(sides, attempts, attempts[::-1], strict=True):
@@ -372,7 +371,7 @@ def _answers(record: records.Record) -> dict[str, str]:
 
 
 def _duration(row: Row) -> float:
-    """Milliseconds of the fastest attempt, which was disturbed least."""
+    """Milliseconds of the fastest attempt, because other load disturbed it least."""
     return min(float(attempt["duration_ms"]) for attempt in row.attempts)
 
 

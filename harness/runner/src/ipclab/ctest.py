@@ -34,9 +34,9 @@ class Case:
     suite: str
     lesson: str | None
     gpus: int
-    alone: bool  # no other test may run meanwhile
+    alone: bool  # no other test may run at the same time
     requirement: str | None
-    shared: bool = False  # its processes may be those of other such tests
+    shared: bool = False  # may share processes with other such tests
 
     @property
     def test(self) -> str:
@@ -89,9 +89,9 @@ def read(build: Path) -> list[Case]:
 def together(cases: Sequence[Case]) -> tuple[str, ...]:
     """The command that runs these tests of one program in one start of it.
 
-    Their commands differ in nothing but GoogleTest's filter, which takes many
-    names: the referee is one process then, and gives the processes of roles that
-    have reached their end to later tests.
+    Their commands differ only in GoogleTest's filter, which takes many names. The
+    referee is then one process. When a role has reached its end, the referee uses its
+    process for a role of a later test.
     """
     names = ":".join(case.test for case in cases)
     return tuple(

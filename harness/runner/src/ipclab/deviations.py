@@ -58,7 +58,7 @@ def does_not_hold(row: Entry, driver: str | None) -> str | None:
     """Why a row does not apply to a driver of this version of CUDA, such as 13.0.
 
     A row that is new in a toolkit has `since`; a row that a toolkit removed has
-    `until`. To a driver that does not report its version all rows apply.
+    `until`. If a driver does not report its version, all rows apply.
     """
     if driver is None:
         return None
@@ -118,7 +118,7 @@ def unknown_failure(entry: Entry, line: dict[str, Any]) -> failures.Signature | 
 
 @dataclass(frozen=True)
 class Deviations:
-    """The entries as they apply today, on this machine."""
+    """The entries that apply today on this machine."""
 
     entries: list[Entry]
     backend: str
@@ -185,7 +185,7 @@ class Deviations:
 
 
 def expired(entry: Entry, day: str) -> bool:
-    """Whether an entry no longer held on that day, such as 2027-06-30."""
+    """Whether an entry was expired on that day, such as 2027-06-30."""
     return bool(entry["expires"] < day)
 
 

@@ -1,10 +1,10 @@
 """The documented sentences of CUDA's headers, found by function and words.
 
 A *topic* is what a comment of a header documents: a function, or a type with its
-enumerators and fields. Its sentences are those of the comment, without markup and
-with single blanks, so a sentence stays the same if a line moves or breaks elsewhere.
-A list of parameters gives one sentence for each parameter; a list of results gives
-one sentence.
+enumerators and fields. Its sentences are those of the comment, without markup and with
+single blanks. So a sentence stays the same if a line moves or is broken at another
+place. Each parameter of a list counts as one sentence; a list of results counts as one
+sentence.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -34,8 +34,8 @@ _TYPES = ("enum", "struct", "union", "typedef")
 _CONSTANT = re.compile(r"#define\s+(\w+)")
 _GROUP = re.compile(r"\\defgroup\s+(\w+).*")
 _ALIAS = re.compile(r"typedef\s+[^;{}]*?\b(\w+)\s*;")
-# The text after these commands is no sentence of this function: references, and
-# remarks that many functions share.
+# The text after these commands is not a sentence of this function: it is a reference,
+# or a remark that many functions share.
 _DROPPED = re.compile(
     r"^\\(sa|see|defgroup|addtogroup|ingroup|note_\w+|notefnerr|cond|endcond|name|par"
     r"|warning_\w+|if|endif|file|page|section|author|version|date|showlinks|hideinitializer)\b"
@@ -53,7 +53,7 @@ class Sentence:
 
     @property
     def digest(self) -> str:
-        """Eight digits that change with any word of the sentence."""
+        """Eight digits that change if any word of the sentence changes."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property

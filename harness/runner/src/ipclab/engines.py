@@ -26,7 +26,7 @@ from typing import Any
 from ipclab import fleet
 from ipclab.errors import HarnessError, UsageError
 
-ASK_SECONDS = 60  # for a question to the engine
+ASK_SECONDS = 60  # for a query to the engine
 GRACE_SECONDS = 60  # after its own limit the engine has this time to end
 SLURM_USABLE = ("idle", "mixed", "allocated", "completing", "planned")
 BEGIN, END = "-----BEGIN IPCLAB NODE-----", "-----END IPCLAB NODE-----"
@@ -39,7 +39,7 @@ class Request:
     engine: str  # a key of ENGINES
     folder: Path
     build: Path
-    nodes: str | None  # as the engine names them; None: all of them
+    nodes: str | None  # names of the engine; None: all nodes
     limit: int  # seconds
     engine_options: tuple[str, ...] = ()  # such as --partition=gpu
     image: str | None = None  # Kubernetes: a container with the wheel
@@ -53,7 +53,7 @@ def run(request: Request, say: Say) -> None:
     """Start, wait, and leave FOLDER ready for `fleet.finish`.
 
     Raises UsageError if there is no such engine or it has no node, and HarnessError
-    if it refuses. A node that fails is no error here: its results show it.
+    if it refuses. A node that fails is not an error here; its results show the failure.
     """
     expected, start = ENGINES[request.engine]
     nodes = expected(request)
@@ -86,7 +86,7 @@ def slurm_nodes(request: Request) -> dict[str, str | None]:
 
 
 def start_slurm(request: Request, nodes: list[str], say: Say) -> bool:
-    """One srun step, one task on each node; a node that dies does not end others."""
+    """One srun step with one task on each node; a dead node does not end the others."""
     command = [
         "srun",
         "--job-name=ipclab",
@@ -148,7 +148,7 @@ def kubernetes_nodes(request: Request) -> dict[str, str | None]:
 
 
 def job(request: Request, nodes: list[str], identity: str) -> dict[str, Any]:
-    """The Indexed Job: one pod on each of these nodes, no two on one.
+    """The Indexed Job: one pod on each of these nodes, and never two on one node.
 
     Raises UsageError without an image.
     """

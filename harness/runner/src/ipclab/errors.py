@@ -7,4 +7,4 @@ class UsageError(Exception):
 
 
 class HarnessError(Exception):
-    """The harness itself cannot go on; exit code 3."""
+    """The harness itself cannot continue; exit code 3."""

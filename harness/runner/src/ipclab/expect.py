@@ -1,7 +1,7 @@
-"""What a machine must be able to do (`--expect FILE`), so that no skip hides a fault.
+"""What a machine must be able to do (`--expect FILE`): no skip may hide a fault.
 
-If a test says 'not applicable' because a capability is denied, it does not say
-whether the denial is right. The file says what this machine can do, and for which
+If a test says 'not applicable' because the probe denies a capability, the test does not
+say whether the denial is right. The file says what this machine can do, and for which
 capabilities attribute and attempt are known to disagree, each with its reason.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -41,7 +41,7 @@ SCHEMA: schema.Schema = {
 
 
 def of_probe(probe: Probe) -> Expected:
-    """What a machine can do, as its probe says now; a person has to read it.
+    """What a machine can do, as its probe reports now. A person has to read it.
 
     UsageError if it has no GPU: then nothing can be expected.
     """
@@ -131,6 +131,6 @@ def _disagrees(capability: dict[str, Any]) -> bool:
     if not value.lstrip("-").isdigit() or attempt.startswith("none"):
         return False
     promised = int(value) > 0
-    # Denied by the attribute alone: the reason then names no attempt.
+    # If the attribute alone denies it, the reason names no attempt.
     worked = capability["available"] if promised else capability["reason"] == attribute
     return bool(promised != worked)

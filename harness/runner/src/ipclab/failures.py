@@ -13,13 +13,13 @@ _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")
 _FAILED = re.compile(r"Failed\n(.+)")
-# What EXPECT_TRUE(gives(...)) of harness/scenario says besides code and expectation.
+# What EXPECT_TRUE(gives(...)) of harness/scenario prints besides code and expectation.
 _GIVES = re.compile(
     r"(: )?Value of: ::ipclab::gives\(.*?"
     r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
     re.DOTALL,
 )
-SAME = "the same value"  # what a `!=` saw: the value is different each time
+SAME = "the same value"  # what a `!=` saw: the value differs each time
 FAILED = "failed"  # for a check that shows only that it failed
 
 
@@ -27,7 +27,7 @@ FAILED = "failed"  # for a check that shows only that it failed
 class Signature:
     """One failure, so that it can be recognised in another run."""
 
-    check: str  # the call that was refused or not refused, or the expression
+    check: str  # the call that was wrongly refused or not refused, or the expression
     seen: str  # code or values
     step: str | None  # the role's step: often the input of a table
 

@@ -89,15 +89,15 @@ _DECIDED: schema.Schema = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One way in which a driver can be wrong, or (ok-…) be different but right."""
+    """One way in which a driver can be wrong, or (ok-…) different but right."""
 
     name: str
     kind: str  # NAMED, OPERATOR, or HOOK: inside the model
-    function: str  # canonical: the runtime's name where both APIs have the call
+    function: str  # canonical: the runtime's name if both APIs have the call
     operator: str | None
     what: str
     gpus: int = 1  # how many the machine must have
-    rows: tuple[str, ...] = ()  # each must notice it; an operator has none
+    rows: tuple[str, ...] = ()  # all must notice it; an operator has none
     profile: str | None = None  # which machine the model imitates for it
 
     @property

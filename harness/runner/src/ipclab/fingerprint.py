@@ -65,7 +65,7 @@ def of_machine(probe: dict[str, Any], held_open: bool = False) -> dict[str, Any]
 
 
 def identity(facts: dict[str, Any]) -> str:
-    """A short digest of all facts but the `id` itself."""
+    """A short digest of all facts except the `id` itself."""
     rest = {name: value for name, value in facts.items() if name != "id"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -105,7 +105,7 @@ def dev_shm_bytes() -> int | None:
 
 
 def namespaces(process: Path = Path("/proc/self")) -> dict[str, str]:
-    """The namespaces of a process that this one may read."""
+    """The namespaces of a process, as far as this process may read them."""
     found: dict[str, str] = {}
     try:
         for link in sorted((process / "ns").iterdir()):

@@ -4,7 +4,7 @@ An engine that the site already has (engines.py) starts `ipclab node` on each
 node. This command runs the suite and writes a results folder, which gets its final
 name when it is complete:
 
-    FOLDER/fleet.json        what was asked for, which nodes, which suite
+    FOLDER/fleet.json what was requested, which nodes, which suite
     FOLDER/nodes/NAME/       run.json, records.jsonl, … and node.json
     FOLDER/nodes/NAME.part/  not ended, or cut off
     FOLDER/merged.json       what all nodes say (also merged.html)
@@ -72,7 +72,7 @@ MEANING = {  # the states of a node, in the order in which they are shown
 }
 COLOURS = {JUDGED: "green", LATE: "yellow", MISSING: "yellow"}
 FEW = 16  # nodes that one process reads
-CLOCK_SECONDS = 120  # by which a node's clock may be wrong
+CLOCK_SECONDS = 120  # the error that a node's clock may have
 KEPT = (  # of a record
     "ctest",
     "suite",
@@ -100,7 +100,7 @@ class Node:
 
     @functools.cached_property
     def facts(self) -> dict[str, str]:
-        """What its machine is; asked once for each group that differs."""
+        """A description of its machine; needed once for each group that differs."""
         return facts_of(self.run["fingerprint"]) if self.run else {}
 
     @property
@@ -125,7 +125,7 @@ class Group:
     """Nodes with equal answers."""
 
     nodes: list[str]
-    machine: str  # of the first of them
+    machine: str  # that of the first node
     counts: dict[str, int]  # tests by verdict
     failing: list[str]  # tests that fail the run there
     differences: list[Difference]  # from the largest group
@@ -156,8 +156,8 @@ def node_name() -> str:
 def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
     """Run the suite here into FOLDER/nodes/NAME; 0 if there are results.
 
-    Replaces unfinished results of an earlier try. The exit code does not show the
-    verdicts; the results do: if a driver fails a row, the node has not failed.
+    Replaces unfinished results of an earlier attempt. The verdicts are in the results
+    and not in the exit code: if a driver fails a row, the node has not failed.
     """
     fleet = read_fleet(folder)
     name = node_name()
@@ -303,7 +303,7 @@ def _node(folder: Path, fleet: Document, name: str) -> Node:
     if why := _contradiction(document, rows):
         return Node(name, REFUSED, why)
     kept = {x: document[x] for x in ("digest", "machine", "fingerprint")}
-    kept["requirements"] = {}  # the fleet's catalogue: its digest was compared
+    kept["requirements"] = {}  # the catalogue of the fleet; its digest was compared
     return Node(name, JUDGED, run=kept, rows=tuple(rows))
 
 
@@ -324,9 +324,9 @@ def _read(
 
 
 def _slim(line: bytes) -> records.Record:
-    """The fields of a record that KEPT names: those of a thousand nodes stay in memory.
-
-    Its digest was compared, so the schema does not have to be checked.
+    """The fields of a record that KEPT names. Only these stay in memory, because there
+    may be a thousand nodes. The digest of the record was compared, so its schema need
+    not be checked.
     """
     record: records.Record = json.loads(line)
     return {field: record[field] for field in KEPT}
@@ -372,7 +372,7 @@ def _lie(
 
 
 def _contradiction(document: Document, rows: Sequence[Row]) -> str | None:
-    """Why the records do not fit run.json, though both are sealed; None if they do."""
+    """Why the records contradict run.json, although both are sealed; or None."""
     tests = document["manifest"]["tests"]
     for row in rows:
         if row.ctest not in tests:
@@ -414,8 +414,8 @@ def merge(
 ) -> Merged:
     """One document for all nodes.
 
-    Without a baseline the exit code is 1 if a row fails on any node, or if a node
-    did not answer. A baseline is a results folder of `ipclab run`: with it, only a
+    Without a baseline the exit code is 1 if a row fails on any node, or if a node did
+    not answer. A baseline is a results folder of `ipclab run`. With a baseline, only a
     test that passed there can fail the fleet.
     """
     before = compare.read(baseline) if baseline is not None else None
@@ -514,7 +514,7 @@ def facts_of(machine: Document) -> dict[str, str]:
 
 
 def show(out: Console, merged: Merged) -> None:
-    """The merged answer as a table: a line for each group, then the silent nodes."""
+    """The merged answer as a table: first the groups, then nodes without an answer."""
     total = sum(len(x) for x in merged.nodes.values())
     told = ", ".join(f"{len(x)} {state}" for state, x in merged.nodes.items())
     out.print(Text(f"{total} nodes: {told}"), soft_wrap=True)

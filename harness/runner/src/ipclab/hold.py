@@ -1,8 +1,8 @@
 """Hold the GPUs open during a run.
 
-CUDA starts faster if another process already has the GPU open: on one H200 in 174 ms
-instead of 290 ms, with a context. The runner's own process never uses CUDA, so the
-probe holds the GPUs for it: `probe --hold` only calls cuInit.
+CUDA starts faster if another process already has the GPU open: on one H200, a start
+with a context takes 174 ms instead of 290 ms. The runner's own process never uses CUDA,
+so the probe holds the GPUs for it: `probe --hold` only calls cuInit.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -28,7 +28,7 @@ class Holder:
     """
 
     def __init__(self, probe: Case, environment: Mapping[str, str]) -> None:
-        """Start it; if that fails, nothing is held, and the run works without it.
+        """Start it. If this fails, nothing is held, and the run works without it.
 
         `probe` is CTest's test of that name; `environment` is added to our own.
         """
@@ -83,7 +83,7 @@ class Holder:
             process.wait(GOODBYE)
 
     def _start(self, how: str) -> subprocess.Popen[bytes]:
-        # In its own session: Ctrl-C ends the run first, then this.
+        # In its own session, because Ctrl-C must end the run first.
         return subprocess.Popen(
             [*self._probe.command, how],
             cwd=self._probe.folder,

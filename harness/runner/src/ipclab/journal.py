@@ -90,7 +90,7 @@ class Journal:
 
     @classmethod
     def begin(cls, path: Path, head: dict[str, Any]) -> Journal:
-        """A new file; UsageError if there is one."""
+        """A new file; UsageError if the file exists."""
         if path.exists():
             raise UsageError(
                 f"{path}: holds a matrix already; --resume {path.parent} continues "
@@ -105,7 +105,7 @@ class Journal:
     def resume(cls, path: Path) -> Journal:
         """Read the existing file; an incomplete last line is dropped.
 
-        UsageError if it is no such file.
+        UsageError if it is not such a file.
         """
         journal = cls(path)
         try:

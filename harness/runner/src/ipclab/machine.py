@@ -1,7 +1,7 @@
-"""The facts that `ipclab doctor` judges: collected once; they can be kept as JSON.
+"""The facts that `ipclab doctor` judges, collected once; they can be kept as JSON.
 
-This module decides nothing and never fails: a fact that cannot be read is None, empty
-or says so. The facts of another machine are judged in the same way.
+This module decides nothing and never fails: a fact that cannot be read is None or
+empty, or its text says so. The facts of another machine are judged in the same way.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -22,7 +22,7 @@ from ipclab import fingerprint, probe
 from ipclab.errors import UsageError
 from ipclab.probe import Probe
 
-VARIABLES = (  # in addition to the fingerprint's: variables of allocators
+VARIABLES = (  # variables of allocators, in addition to those of the fingerprint
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "TF_GPU_ALLOCATOR",
@@ -52,7 +52,7 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Cgroup:
-    """The lowest limits of this cgroup and those above it; None is no limit."""
+    """The lowest limits of this cgroup and of those above it; None means no limit."""
 
     pids_max: int | None
     pids_current: int | None
@@ -64,7 +64,7 @@ class Driver:
     """NVIDIA's kernel module, and which parts of it this process can use."""
 
     loaded: bool
-    gpus: int  # GPUs of the kernel module
+    gpus: int  # GPUs that the kernel module knows
     nodes: dict[str, str]  # device node: "open", "no permission" or "missing"
     imex: bool  # the module registered IMEX channels
     channels: dict[str, bool]  # channel node: may this user open it?
@@ -82,7 +82,7 @@ class Smi:
 
 @dataclass(frozen=True)
 class Other:
-    """Another process, with which this one wants to share memory."""
+    """Another process, with which this process is going to share memory."""
 
     pid: int
     uid: int
@@ -97,7 +97,7 @@ class Machine:
 
     probe: Probe
     fingerprint: dict[str, Any]
-    each_gpu: list[list[str]]  # for each GPU what it can share
+    each_gpu: list[list[str]]  # what each GPU can share
     process: Process
     shared_memory: SharedMemory
     cgroup: Cgroup
@@ -175,15 +175,15 @@ def may_take_descriptors(pid: int) -> str:
     os.close(pidfd)
     if copy >= 0:
         os.close(copy)
-    # EBADF comes after the permission check has succeeded.
+    # The kernel returns EBADF only after the permission check has succeeded.
     if copy >= 0 or error_number == errno.EBADF:
         return "allowed"
     return errno.errorcode.get(error_number, "?")
 
 
 def _pidfd_getfd_between_strangers() -> str:
-    # A parent may read its child when siblings may not. A child has no such right
-    # over its parent, so it is like an unrelated process.
+    # A parent may trace its child when siblings may not trace each other. A child has
+    # no such right over its parent, so it is like an unrelated process.
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -257,7 +257,7 @@ def _numbers(folder: Path, first: str, second: str) -> tuple[int | None, int | N
 
 
 def _number(path: Path) -> int | None:
-    """A limit; None for "max", for nothing, and for the 2**63 of version 1."""
+    """A limit; None for "max", for an empty text, and for the 2**63 of version 1."""
     text = _read(path).strip()
     return int(text) if text.isdigit() and int(text) < 2**62 else None
 

@@ -1,4 +1,4 @@
-"""What a run used and what it made, as digests: `manifest` in run.json.
+"""Digests of what a run used and of what it made: `manifest` in run.json.
 
 `ipclab verify` compares a results folder with it. All digests are SHA-256.
 """
@@ -22,7 +22,7 @@ _known: dict[tuple[str, int, int, int, int], str] = {}
 def of_file(path: Path) -> str | None:
     """The digest of a file; None if it cannot be read.
 
-    A file is read once, and again only if the system says that it was changed.
+    A file is read once. It is read again only if the system says that it has changed.
     """
     try:
         with path.open("rb") as stream:
@@ -40,8 +40,8 @@ def of_programs(
 ) -> dict[str, str | None]:
     """The digest of each program that the tests start, and of the model's libraries.
 
-    A program is a word of a test's command that is a file in the build or the
-    source folder. The fingerprint names interpreters and libraries of the system.
+    Every word of a test's command that is a file in the build or source folder counts
+    as a program. Interpreters and libraries of the system are in the fingerprint.
     """
     roots = [build.resolve(), ctest.source_folder(build).resolve()]
     found: dict[str, Path] = {}
@@ -56,8 +56,8 @@ def of_programs(
 def of_sources(source: Path) -> dict[str, str | None]:
     """The digest of each file from which the programs are built; none in a wheel.
 
-    nvcc writes the number of its process into some programs, so that two builds of
-    the same sources differ.
+    nvcc writes its process id into some programs, so two builds of the same sources
+    differ.
     """
     return {
         str(path.relative_to(source)): of_file(path)

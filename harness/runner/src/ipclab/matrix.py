@@ -87,7 +87,7 @@ def counts(document: Document) -> dict[str, int]:
 
 
 def left(document: Document) -> int:
-    """How many faults are still to be run, without those that cannot run here."""
+    """How many faults still have to run, without those that cannot run here."""
     return sum(x["result"] == NOT_RUN and not x["note"] for x in document["faults"])
 
 
@@ -199,8 +199,8 @@ class Grid:
 def blocks(document: Document) -> list[Block]:
     """The named faults by chapter, so that each picture is narrow and almost full.
 
-    A fault of two chapters is in both, each time with that chapter's rows. Faults
-    are sorted by their first row, so gaps in the diagonal are easy to see.
+    A fault of two chapters is in both, each time with that chapter's rows. Faults are
+    sorted by their first row, so that gaps in the diagonal are easy to see.
     """
     some = [x for x in document["faults"] if x["kind"] != OPERATOR]
     named = {cell["row"] for fault in some for cell in fault["cells"]}
@@ -228,7 +228,7 @@ def _block(title: str, rows: list[dict[str, Any]], some: list[dict[str, Any]]) -
 
 
 def _told(fault: dict[str, Any], result: str) -> str:
-    """The result of a cell: that nobody notices another legal answer is right."""
+    """The result of a cell. If nobody notices another legal answer, this is right."""
     legal = fault["result"] == PASSED and result == SURVIVED
     return PASSED if legal else result
 
@@ -236,9 +236,9 @@ def _told(fault: dict[str, Any], result: str) -> str:
 # --- the picture --------------------------------------------------------------
 
 CELL, LINE, TOP = 14, 15, 66  # pixels
-CHARACTER = 6.7  # width of one in the font of the labels
+CHARACTER = 6.7  # width of one character in the font of the labels
 
-# Shapes in the middle of a cell: each result has its own shape, not only a colour.
+# Shapes in the middle of a cell: each result has its own shape, besides its colour.
 _CIRCLE = "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"
 _SQUARE = "M-5 -5h10v10h-10z"
 _CROSS = "M-3 -3l6 6M3 -3l-6 6"
@@ -264,7 +264,7 @@ SHAPES = {
 def _svg(block: Block) -> str:
     left = 14 + CHARACTER * max(len(fault["name"]) for fault, _ in block.lines)
     x = {row["id"]: left + CELL * i + CELL / 2 for i, row in enumerate(block.rows)}
-    width = left + CELL * len(block.rows) + 34  # the last label leans over
+    width = left + CELL * len(block.rows) + 34  # room for the last label
     height = TOP + LINE * len(block.lines) + 4
     parts = [
         f'<svg class="matrix" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '

@@ -35,8 +35,8 @@ def folder(build: Path) -> Path:
 def environment(folder: Path, profile: str | None) -> dict[str, str]:
     """The variables with which a program and its children use the model.
 
-    They share a new simulated machine, unless this process is already on one. The
-    machine is made of the memory of its processes and ends with them.
+    They share a new simulated machine, unless this process already has one. The machine
+    exists only in the memory of its processes and ends with them.
     """
     variables = {
         "LD_LIBRARY_PATH": _in_front("LD_LIBRARY_PATH", folder),
@@ -51,8 +51,8 @@ def environment(folder: Path, profile: str | None) -> dict[str, str]:
 def for_program(libraries: Path, program: str, profile: str | None) -> dict[str, str]:
     """The variables with which a program that others built uses the model.
 
-    Beside `environment()`: NVML, NVRTC, and the model's runtime where the program
-    would find another one (an RPATH), or finds CUDA only later (a script).
+    In addition to `environment()`: NVML and NVRTC; and the model's runtime, if the
+    program would find another runtime (an RPATH) or loads CUDA only later (a script).
     """
     variables = environment(libraries, profile)
     if (libraries / "nvml").is_dir():
@@ -110,8 +110,8 @@ def _in_front(variable: str, path: Path) -> str:
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
     """Does the program itself load the model?
 
-    It does not if an RPATH leads to another library, or if a library that is
-    loaded later brings CUDA, as in a script.
+    It does not if an RPATH leads to another library, or if a library that is loaded
+    later needs CUDA, as in a script.
     """
     try:
         listed = subprocess.run(

@@ -44,9 +44,10 @@ from ipclab.terminal import Counted
 from ipclab.trials import Baseline, Trial
 
 CONFORMANCE, LESSONS = "conformance", "sample"
-# A lesson runs with the faults that faults.json lists for it, or with all it reaches.
+# A lesson runs with the faults that faults.json lists for it, or with all faults of the
+# functions that it calls.
 CENTRAL, EVERY = "central", "all"
-# If none of its own faults has killed a row, it runs with so many more operators.
+# If no fault has made a row fail, the row runs with up to this many further operators.
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
@@ -55,7 +56,7 @@ UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives u
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for."""
+    """What a person requested."""
 
     build: Path
     backend: str = "model"
@@ -65,8 +66,8 @@ class Request:
     names: tuple[str, ...] = ()  # empty: all
     functions: tuple[str, ...] = ()  # only faults of these
     kind: str | None = None  # only NAMED or OPERATOR
-    shard: tuple[int, int] | None = None  # only the Kth of N parts
-    lessons: str | None = None  # ask the samples, not the suite: CENTRAL or EVERY
+    shard: tuple[int, int] | None = None  # only part K of N parts
+    lessons: str | None = None  # run the samples instead of the suite: CENTRAL or EVERY
     seconds: float | None = None  # stop after so long
     baseline: Path | None = None  # a run without the library, to compare with
     like: Path | None = (
@@ -163,7 +164,7 @@ def choose(
 
 
 class Campaign:
-    """The work of one command: what is done, what is left."""
+    """The work of one command: what is done and what remains."""
 
     def __init__(self, out: Console, request: Request) -> None:
         self._out = out
@@ -270,7 +271,7 @@ class Campaign:
         return self._runs[profile]
 
     def profile(self, fault: Fault) -> str | None:
-        """Which machine the model imitates for a fault; a driver has only one."""
+        """Which machine the model imitates for a fault; None with a driver."""
         if self.backend != "model":
             return None
         return fault.profile or ("two-gpus" if fault.gpus > 1 else None)
@@ -303,7 +304,7 @@ class Campaign:
         return sorted(wanted.values(), key=lambda job: job.case.alone)
 
     def planned(self, fault: Fault) -> list[Case]:
-        """The tests that a fault has to run with, in this order, as far as is known."""
+        """The tests with which a fault has to run; the first are the most promising."""
         key = fault.name, len(self._journal.baseline)
         if key not in self._plans:
             self._plans[key] = self._plan(fault)
@@ -345,7 +346,7 @@ class Campaign:
     def _jobs(self, each: int) -> list[Job]:
         """The next tests of all faults that need more: `each` tests of every row.
 
-        An operator has no rows: `each` of all its tests.
+        An operator has no rows, so it gets `each` of all its tests.
         """
         ranked = []
         for fault in self.chosen:
@@ -368,7 +369,7 @@ class Campaign:
         return [entry[3] for entry in ranked]
 
     def _proofs(self) -> list[Job]:
-        """Operators for the rows that no fault has made fail yet."""
+        """Operators to run with the rows that have not failed under any fault yet."""
         reached = Counter(
             function
             for known in self._sound[None].values()
@@ -449,7 +450,7 @@ class Campaign:
             self._say(f"{faults_left} faults are not settled: {len(jobs)} tests next")
             if not self._run(jobs, self._wanted, deadline):
                 return False
-            each *= 2  # the results so far decide the order of the rest
+            each *= 2  # the results so far decide the order of the remaining tests
         whole = self.suite == CONFORMANCE and not self._journal.head["partial"]
         if not whole or not (proofs := self._proofs()):
             return True
@@ -474,7 +475,7 @@ class Campaign:
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 
     def _wanted(self, job: Job) -> bool:
-        """Whether the question that the job answers is still open."""
+        """Whether the result of the job is still needed."""
         return (
             job.fault is None
             or self.suite == LESSONS
@@ -541,7 +542,7 @@ class Campaign:
         """Run one test; called in its own thread."""
         folder = Path(tempfile.mkdtemp(dir=self._temporary))
         log, state = folder / "log", folder / "state"
-        # A role may change its user; its effects under a fault are logged, too.
+        # A role may change its user, and must still be able to write to the log.
         log.touch()
         state.mkdir()
         folder.chmod(EVERYBODY_PASSES)
@@ -640,7 +641,10 @@ class Campaign:
         }
 
     def _of_fault(self, fault: Fault, unknown: Container[str | None]) -> dict[str, Any]:
-        """The result of one fault; if its machine is `unknown`, so are its tests."""
+        """The result of one fault.
+
+        If the baseline of its profile is `unknown`, its tests are not known either.
+        """
         planned = self.planned(fault)
         # Proofs are additional tests of an operator, and they count.
         extra = [
@@ -734,10 +738,10 @@ class Campaign:
         ]
 
     def _digest(self, sound: Run) -> str:
-        """The digest of all that decides a test's result under a fault.
-
-        It is made from the sources, because the machine that continues may have built
-        them again; for a packed suite, which has no sources, from the programs.
+        """The digest of everything that decides a test's result under a fault. It is
+        made from the sources, because the machine that continues may have built the
+        programs again. For a packed suite, which has no sources, it is made from the
+        programs.
         """
         build = self._request.build
         source = ctest.source_folder(build)

@@ -1,4 +1,4 @@
-"""A packed suite: programs, model, catalogue and lessons without a build.
+"""A packed suite: programs, model, catalogue and lessons, without a build folder.
 
     bin/         the programs of lessons, tests and probe
     model/       the reference model
@@ -94,9 +94,8 @@ def listed(cases: Iterable[Case], suite: Path) -> list[dict[str, Any]]:
 
 
 def exercises(build: Path, suite: Path) -> None:
-    """How to build an exercise where the suite and CUDA may lie anywhere.
-
-    `ipclab learn` puts the folders for {suite} and {cuda}.
+    """How to build an exercise if the suite and CUDA may be in any folder. `ipclab
+    learn` replaces {suite} and {cuda} by their folders.
     """
     path = Path("exercises/build.json")
     if not (build / path).is_file():
@@ -125,7 +124,7 @@ def exercises(build: Path, suite: Path) -> None:
 
 
 def main(build: Path, suite: Path) -> None:
-    """Write what only a packed suite has, from the build it comes from."""
+    """Write the files that only a packed suite has, from its build."""
     from ipclab import ctest
 
     exercises(build, suite)

@@ -19,7 +19,7 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
 from ipclab.run import Run, Settings
 
-MOST_TOGETHER = 12  # tests in one start: a run of several at once stays balanced
+MOST_TOGETHER = 12  # tests in one start; few, so that jobs stay balanced
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Attempt:
 
     @property
     def case(self) -> Case:
-        """The first of them; the others are like it."""
+        """The first of the tests; the others have the same properties."""
         return self.cases[0]
 
 
@@ -45,7 +45,7 @@ class View(Protocol):
         """A test, or several in one program, have started."""
 
     def finished(self, name: str, made: list[Record]) -> None:
-        """What `started` named has ended, and was judged."""
+        """The tests of `started` have ended and were judged."""
 
     def end(self) -> None:
         """The run is over."""
@@ -95,7 +95,7 @@ class CTestItem(pytest.Item):
         raise NotImplementedError
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where pytest says the test is."""
+        """The location of the test for pytest."""
         return self.path, None, self.case.name
 
 
@@ -123,21 +123,22 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """All attempts at all tests, several at once if asked for."""
+        """All attempts at all tests, several at once if requested."""
         run, view = self.run, self.view
         if session.config.option.collectonly:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        # Attempt by attempt, so a repeated test runs beside other tests each time.
+        # Attempt by attempt, so that a repeated test runs beside different tests each
+        # time.
         jobs = [
             Attempt(cases, attempt)
             for attempt in range(1, run.settings.repeat + 1)
             for cases in _starts([x.case for x in items], run.settings.apart)
         ]
-        # First those that run alone: later other tests may always be running. Then
-        # the long ones, so that none is left over at the end: those with many tests,
-        # and the last chapters, whose tests have the most processes.
+        # First the tests that run alone, because later other tests may be running all
+        # the time. Then the long tests, so that no long test remains at the end: those
+        # of many cases, and the last chapters, whose tests have the most processes.
         if run.settings.jobs > 1:
             jobs.reverse()
         jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
@@ -170,7 +171,7 @@ class Plugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """The run's own exit code is the session's, for pytest used alone."""
+        """If pytest is used alone, the exit code of the session is that of the run."""
         if session.config.option.collectonly:
             self.run.close("interrupted")
             return
@@ -197,7 +198,7 @@ class Plugin:
             self.view.finished(_name(job), made)
 
     def _report(self, item: CTestItem, row: Row) -> None:
-        """Tell pytest, and through it JUnit, of one test."""
+        """Report one test to pytest, and through pytest to JUnit."""
         failed = records.fails(row.verdict, self.run.settings.strict)
         skipped = row.verdict == "not applicable"
         outcome = "failed" if failed else "skipped" if skipped else "passed"
@@ -228,15 +229,14 @@ class Plugin:
 
 
 def _name(job: Attempt) -> str:
-    """What is said of it while it runs."""
+    """The text that is shown while it runs."""
     more = len(job.cases) - 1
     return f"{job.case.name} and {more} more" if more else job.case.name
 
 
 def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
-    """Which tests are run by one start of their program, in the order of the first.
-
-    `apart`: each by its own.
+    """Which tests run in one start of their program, ordered by the first test of each
+    group. With `apart`, each test gets its own start.
     """
     starts: dict[tuple[object, ...], list[Case]] = {}
     for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Makes verdict and record from what one test left."""
+"""Makes the verdict and the record from what one test wrote."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipclab.supervise import Ended
 Record = dict[str, Any]
 
 FAILING = ("violates", "crashed", "hung", "broken", "flaky")
-ORDER = (  # of the columns and counts everywhere
+ORDER = (  # the order of columns and counts everywhere
     "conforms",
     "violates",
     "deviates",
@@ -39,12 +39,12 @@ def fails(verdict: str, strict: bool) -> bool:
 def of_test(
     case: Case, ended: Ended, written: bytes, seed: int, limit: float | None = None
 ) -> Record:
-    """The line of one test: the one that the program wrote, or one made for it.
+    """The line of one test, written by the program or made for it.
 
     A conformance program that writes no valid line is broken, even if it printed
-    something. A sample never writes a line; its exit code decides. `limit` is the
-    time that the test had if that was less than CTest's limit: a test that runs out
-    of it is `hung`.
+    something. A sample never writes a line; its exit code decides. `limit` is the time
+    that the test had, if this was less than CTest's limit. A test that used it up is
+    `hung`.
     """
     if ended.timed_out and limit is not None and not ended.stuck:
         reason = f"still running after {limit:g} s"
@@ -69,8 +69,8 @@ def of_tests(
 ) -> dict[Case, Record]:
     """The lines of tests that ran in one start of their program, up to its end.
 
-    How the program ended says something of the last test that it began; those after
-    it have no line.
+    The end of the program belongs to the last test that it began. The tests after that
+    one have no line.
     """
     texts = written.splitlines(keepends=True)
     lines: dict[Case, Record] = {}
@@ -111,7 +111,7 @@ def verdict(
 ) -> tuple[str, str]:
     """Verdict and reason of a line, given its row's kind.
 
-    `entry` is the one of deviations.json for this test on this machine.
+    `entry` is the entry of deviations.json for this test on this machine.
     """
     outcome, reason = str(line["outcome"]), str(line["reason"])
     if outcome == "lifted" and kind != "LIMIT":
@@ -139,7 +139,7 @@ class Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One row for each test: by lesson, the lesson itself first, then by row."""
+    """One result for each test, by lesson (first the lesson itself) and then by row."""
     by_test: dict[str, list[Record]] = {}
     for record in records:
         by_test.setdefault(record["ctest"], []).append(record)
@@ -163,8 +163,8 @@ def counts(table: Iterable[Row]) -> dict[str, int]:
 def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
     """The valid records of a records.jsonl, and what is wrong with it, if anything.
 
-    Each line ends with a newline; a last line without one was cut off and is no
-    result. Reading ends at the first wrong line.
+    Each line ends with a newline. A last line without a newline was cut off and is not
+    a result. Reading ends at the first wrong line.
     """
     records: list[Record] = []
     for number, text in enumerate(lines, 1):

@@ -42,8 +42,8 @@ def page(
 ) -> str:
     """The page as text.
 
-    `wrong` is what `results.read` found wrong, `kills` the kill matrix that lies
-    beside the run, if there is one.
+    `wrong` is what `results.read` found wrong. `kills` is the kill matrix beside the
+    run, if there is one.
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
@@ -196,8 +196,8 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
 
 
 class _Pictures:
-    """The timelines. Those of failing tests are shown at once. The others are packed
-    together; report.js unpacks one when somebody opens its test."""
+    """The timelines. The pictures of failing tests are shown at once. The others are
+    packed together; report.js unpacks a picture when a reader opens its test."""
 
     def __init__(self, at_once: Iterable[str]) -> None:
         self._at_once = set(at_once)
@@ -237,7 +237,7 @@ def _counts(table: list[Row]) -> dict[str, int]:
 
 
 def _quiet(rows: list[Row]) -> bool:
-    """Do these rows contain nothing that a reader must know?"""
+    """Is there nothing in these rows that a reader must know?"""
     return all(
         row.verdict in ("conforms", "observed", "not applicable") for row in rows
     )

@@ -64,7 +64,7 @@ class Results:
 
     @property
     def seal(self) -> dict[str, Any]:
-        """The seal of the appended records, not of the file as it is now."""
+        """The seal of the appended records, not of the present file."""
         return self._seal.document
 
     def link_latest(self) -> None:
@@ -90,7 +90,7 @@ def append(path: Path, line: dict[str, Any]) -> bytes:
             end = stream.tell()
             try:
                 rest = memoryview(data)
-                while rest:  # a short write is followed by one that fails
+                while rest:  # after a short write the next write fails with the reason
                     rest = rest[stream.write(rest) :]
                 os.fsync(stream.fileno())
             except OSError:
@@ -219,7 +219,7 @@ class _Stream:
             yield line
 
     def finish(self) -> None:
-        """Read the rest, for the seal alone."""
+        """Read the rest, only for the seal."""
         while data := self._stream.read(2**20):
             self._add(data)
 
@@ -258,7 +258,7 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 def _keep_names(folder: Path) -> None:
     """Make sure that a power cut does not bring back the old file.
 
-    Some file systems cannot promise that; there the old file is also valid.
+    Some file systems cannot promise this; with them the old file is also valid.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

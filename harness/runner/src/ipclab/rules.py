@@ -24,7 +24,7 @@ LATEST = Path("results/latest")
 def run(out: Console, build: Path, name: str | None, folder: Path | None) -> int:
     """Print all rows, or explain one; the verdicts are those of `folder`.
 
-    Without a folder those of results/latest, if there is such a run.
+    Without a folder they are those of results/latest, if there is such a run.
     """
     source = ctest.source_folder(build)
     rows, sentences = (

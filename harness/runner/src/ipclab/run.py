@@ -173,8 +173,8 @@ class Run:
     ) -> list[Record]:
         """Start a program once for several of its tests; return a record for each.
 
-        Tests that it did not reach, because it ended in an earlier one, are run by
-        themselves. `visible` is as for `execute`.
+        If it ended in an earlier test, the tests that it did not reach run separately.
+        `visible` is as for `execute`.
         """
         here = probe.cuda(self.probe)
         rows = {case: self.catalogue.get(case.requirement or "", {}) for case in cases}
@@ -240,7 +240,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def judge(self, case: Case, attempt: int, line: Record) -> Record:
-        """The record of the run from the line of one test."""
+        """Makes the run's record from the line of one test."""
         row = self.catalogue.get(case.requirement or "")
         kind = row["kind"] if row else None
         entry = self.deviations.entry_for(case)
@@ -268,7 +268,7 @@ class Run:
         }
 
     def add(self, record: Record) -> None:
-        """Keep a record, on disk first."""
+        """Keep a record; write it to disk first."""
         if self.results:
             self.results.append(record)
         self.records.append(record)
@@ -287,7 +287,7 @@ class Run:
 
     @property
     def filtered(self) -> bool:
-        """Whether less than the whole suite was asked for."""
+        """Whether less than the whole suite was requested."""
         return bool(self.settings.expression) or self.settings.gpus is not None
 
     @property

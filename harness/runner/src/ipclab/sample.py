@@ -13,7 +13,7 @@ from ipclab import backend, ctest, probe, supervise
 from ipclab.ctest import Case
 from ipclab.errors import HarnessError, UsageError
 
-# The name of the simulated machine that two terminals share on the model.
+# The name of the simulated machine that programs in two terminals share.
 BY_HAND = "by hand"
 
 
@@ -102,7 +102,7 @@ def first_comment(source: Path) -> str:
 
 
 def meaning(case: Case, ended: supervise.Ended) -> str:
-    """What the end of a lesson means, in words."""
+    """The meaning of the end of a lesson, in words."""
     if ended.timed_out:
         return f"It was still running after {case.timeout:g} s and was ended: it hung."
     if ended.survivors:

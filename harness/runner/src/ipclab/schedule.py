@@ -17,7 +17,7 @@ from ipclab.ctest import Case
 
 
 class Job(Protocol):
-    """One start of one test. It can be hashed, and is equal only to itself."""
+    """One start of one test. It can be hashed and is equal only to itself."""
 
     @property
     def case(self) -> Case:
@@ -32,16 +32,16 @@ class Allocator:
     """Counts how many tests use each GPU.
 
     If there are at most as many jobs as GPUs, no GPU is shared, and a test waits for
-    free GPUs. With more jobs a test gets the GPUs with the least load, and only a
-    test that wants to be alone waits. If each test has its own simulated machine
-    (`apart`), it is alone there.
+    free GPUs. With more jobs a test gets the GPUs with the least load, and only a test
+    that must run alone waits. If each test has its own simulated machine (`apart`), it
+    is always alone there.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
         self._apart = apart
         self._load = dict.fromkeys(uuids, 0)
         self._running = 0
-        self._held = False  # used by a test that wants to be alone
+        self._held = False  # used by a test that must run alone
         self._single = jobs == 1
         self.exclusive = jobs <= max(len(uuids), 1)
 
@@ -63,7 +63,7 @@ class Allocator:
     def give_back(self, uuids: list[str]) -> None:
         """The test has ended."""
         self._running -= 1
-        self._held = False  # if a test is alone, only that one can end
+        self._held = False  # if a test runs alone, only this test can end
         for uuid in uuids:
             self._load[uuid] -= 1
 
@@ -86,12 +86,12 @@ def run(
 ) -> bool:
     """Run the jobs in their order, at most `parallel` at once.
 
-    Returns False if a signal, or time.monotonic() at `deadline`, ended that. Then the
-    running jobs are ended, and `finished` is not called for them. `execute` gets the
-    job, its CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is called
-    in its own thread; the other functions are called in the caller's thread. A job is
-    left out if it is not `wanted` any more when its turn comes. If a function raises,
-    the running jobs are ended, and the exception is passed on.
+    Returns False if a signal ended this, or if time.monotonic() reached `deadline`.
+    Then the running jobs are ended, and `finished` is not called for them. `execute`
+    gets the job, its CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is
+    called in its own thread; the other functions are called in the caller's thread. A
+    job is left out if it is no longer `wanted` when its turn comes. If a function
+    raises, the running jobs are ended, and the exception is passed on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)
@@ -155,7 +155,7 @@ def run(
 def _signals_into(done: queue.SimpleQueue[Any]) -> Iterator[None]:
     """Inside this context SIGINT and SIGTERM become entries of the queue.
 
-    An exception from a signal handler could interrupt a write.
+    The reason is that an exception from a signal handler could interrupt a write.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:

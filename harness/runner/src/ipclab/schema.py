@@ -1,6 +1,6 @@
-"""Check a value against our schemas, with the standard library alone.
+"""Check a value against our schemas, only with the standard library.
 
-This module knows only those words of JSON Schema that our files use. The tests
+This module supports only the keywords of JSON Schema that our files use. The tests
 compare its answers with those of the package jsonschema.
 """
 # SPDX-License-Identifier: Apache-2.0

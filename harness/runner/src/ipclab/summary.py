@@ -13,7 +13,7 @@ from ipclab.records import Row
 WORDS = {
     "conforms": ("conforms", "conform"),
     "violates": ("violates its rule", "violate their rules"),
-    "deviates": ("deviates as is known here", "deviate as is known here"),
+    "deviates": ("deviates in a known way", "deviate in a known way"),
     "lifted": ("shows a limit that is gone", "show a limit that is gone"),
     "observed": ("is observed only", "are observed only"),
     "not applicable": ("does not apply here", "do not apply here"),

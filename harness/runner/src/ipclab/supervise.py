@@ -26,7 +26,7 @@ HEAD = TAIL = 64 * 1024  # bytes of output that are kept at each end
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 LINGER = 2.0  # seconds for a last child to end by itself
 STUCK = 10.0  # seconds after SIGKILL until a process counts as stuck
-LOOK = 0.05  # seconds between two looks at /dev/shm; a CUDA process lives longer
+LOOK = 0.05  # seconds between two checks of /dev/shm; a CUDA process lives longer
 
 _PR_SET_CHILD_SUBREAPER = 36
 _lock = threading.Lock()
@@ -91,7 +91,7 @@ class Capture:
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of orphans of its programs."""
+    """Make this process the new parent of its programs' orphans."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -107,8 +107,8 @@ def run(
     """Run `command` to its end or for `timeout` seconds.
 
     Raises OSError if it cannot be started. `live` gets the output as it comes.
-    Returns even if not even SIGKILL ends the program, for example because it waits
-    inside a hung driver: then `stuck` says so.
+    Returns also if SIGKILL does not end the program, for example because it waits
+    inside a hung driver. Then `stuck` says so.
     """
     global _marks
     adopt_orphans()
@@ -147,8 +147,9 @@ def run(
         names = tuple(f"{_name(process)} ({process.pid})" for process in survivors)
     finally:
         names_of_driver.look()
-        # A KeyboardInterrupt also comes here: end all, reap all. The leader is reaped
-        # last: until then no other process can get its number or its group's.
+        # After a KeyboardInterrupt, too: end all processes and reap them. The leader is
+        # reaped last, because until then no other process can get its id or its group's
+        # id.
         if not alone:
             _signal_group(program.pid, signal.SIGKILL)
             for process in _family(program.pid, mark):
@@ -216,9 +217,11 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
             ours = process.pid != leader and _belongs(process, leader, mark)
-            # Asked last: a process that ends before this has lost its environment.
+            # This comes last, because a process that has ended has lost its
+            # environment.
             if process.status() == psutil.STATUS_ZOMBIE:
-                # No program gets into our session: another thread started it.
+                # No foreign program is in our session, so another thread started this
+                # one.
                 if os.getsid(process.pid) != os.getsid(0):
                     _reap(process.pid)
             elif ours:
@@ -227,7 +230,7 @@ def _family(leader: int, mark: str) -> list[psutil.Process]:
 
 
 def _wait_for(leader: int, mark: str, seconds: float) -> list[psutil.Process]:
-    """The family when it is empty, or when `seconds` have passed."""
+    """Waits until the family is empty or `seconds` have passed, and returns it."""
     deadline = time.monotonic() + seconds
     while (family := _family(leader, mark)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -258,7 +261,10 @@ class _End:
 
 
 def _wait_and_look(end: _End, timeout: float, names: _DriverNames) -> bool:
-    """Wait for the end and record the names meanwhile; False: out of time."""
+    """Wait for the end and record the names meanwhile.
+
+    Returns False if the time is over.
+    """
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         if end.wait(min(LOOK, left)):
@@ -283,8 +289,8 @@ class _DriverNames:
 
     The driver makes a name for interprocess events, with the process's id, and never
     unlinks it. A name is removed only if it was seen while its process lived and
-    belonged to the program: an id that no process has here may belong to a process
-    in a container that shares /dev/shm.
+    belonged to the program. An id that no process has here may still belong to a
+    process in a container that shares /dev/shm.
     """
 
     def __init__(self, leader: int, mark: str) -> None:
@@ -313,7 +319,7 @@ class _DriverNames:
 
 def _reap(pid: int) -> None:
     with _lock, contextlib.suppress(ChildProcessError):
-        if pid not in _leaders:  # the thread of its own `run` waits for a leader
+        if pid not in _leaders:  # its leader is waited for by another call of `run`
             os.waitpid(pid, os.WNOHANG)
 
 

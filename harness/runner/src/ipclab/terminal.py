@@ -1,4 +1,4 @@
-"""What a person sees of a run: the first line, the progress, the table."""
+"""What a person sees during a run: the first line, the progress, the table."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Output(Console):
     """A console that leaves a closed pipe to `cli.main`."""
 
     def on_broken_pipe(self) -> None:
-        """Raise it again; rich would end the process with exit code 1."""
+        """Raise the error again: rich would end the process with exit code 1."""
         raise BrokenPipeError
 
 
@@ -72,7 +72,7 @@ class Live:
         self._task = self._bar.add_task("", total=None)
 
     def begin(self, total: int) -> None:
-        """So many attempts will be made."""
+        """`total` attempts will be made."""
         self._total = total
         self._bar.update(self._task, total=total)
         self._bar.start()
@@ -112,7 +112,7 @@ class Live:
 
 
 class Counted:
-    """Progress of many small jobs: a bar on a terminal, sometimes a line elsewhere."""
+    """Progress of many small jobs: a bar on a terminal, a few lines elsewhere."""
 
     EVERY = 15.0  # seconds
 
@@ -150,17 +150,17 @@ class Counted:
             self._out.print(Text(f"{line}, {told}" if told else line), soft_wrap=True)
 
     def dropped(self) -> None:
-        """One job does not have to be done any more."""
+        """One job is no longer needed."""
         self._dropped += 1
         self._bar.update(self._task, advance=1)
 
 
 def first_line(out: Console, run: Run) -> None:
-    """Which backend it is, and where the machine differs from what was expected."""
+    """Names the backend, and where the machine differs from what was expected."""
     out.print(Text(probe.first_line(run.probe)), soft_wrap=True)
     for finding in run.findings:
         out.print(Text(finding, style="bold red"), soft_wrap=True)
-    # On the model this is no news: its profile says so.
+    # On the model a disagreement is expected, because the profile defines it.
     if run.settings.expect is None and run.probe["backend"] != "model":
         for name, how in expect.disagreements(run.probe).items():
             line = f"{name}: attribute and attempt disagree: {how}; see `ipclab doctor`"
@@ -243,7 +243,7 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
     if deviating:
         names = dict.fromkeys(str(row.record["requirement"]) for row in deviating)
-        known = f"deviate as is known of this driver: {', '.join(names)}"
+        known = f"deviate in a way that is known for this driver: {', '.join(names)}"
         out.print(Text(known, style=COLOURS["deviates"]))
         out.print(Text("  why: ci/ipclab rules ROW, or the page", style="dim"))
 
@@ -259,7 +259,7 @@ def _every_row(out: Console, order: list[Row]) -> None:
         table.add_row(
             record["lesson"] if record["lesson"] != lesson else "",
             _row_name(record),
-            Text(record["test"].partition(".")[2]),  # a lesson's name has no dot
+            Text(record["test"].partition(".")[2]),  # the name of a lesson has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
             Text("″" if reason and reason == before else reason),  # as above
         )

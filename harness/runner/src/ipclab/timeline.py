@@ -26,7 +26,7 @@ def svg(entries: list[Entry], title: str) -> str:
 def steps(entries: list[Entry]) -> list[Step]:
     """The entries in the order of time, each message once, with its milliseconds."""
     shown = sorted(entries, key=lambda entry: int(entry["t_us"]))
-    # A 'receive' is the whole message; its 'send' would show it again.
+    # A 'receive' shows the whole message, so its 'send' is left out.
     received = {(e.get("from"), e["text"]) for e in shown if e["kind"] == "receive"}
     return [
         _step(entry, (int(entry["t_us"]) - int(shown[0]["t_us"])) / 1000)

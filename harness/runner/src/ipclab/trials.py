@@ -28,9 +28,9 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
     "flagged",
     "not run",
 )
-# Results only of one row under a named fault.
+# Results that only a row under a named fault can have.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # by a lesson, which does not have to notice it
+UNNOTICED = "not noticed"  # noticed by a lesson that does not have to notice it
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",
@@ -84,8 +84,8 @@ class Trial:
     ctest: str
     verdict: str
     reason: str  # one line
-    fired: bool | None  # None: a hook of the model does not report it
-    where: str | None  # the function at which it took effect first
+    fired: bool | None  # None for a hook of the model, which does not report this
+    where: str | None  # the function in which it first took effect
     deviation: str | None  # row whose entry of deviations.json covers what failed
     seconds: float
 
@@ -103,9 +103,8 @@ class Trial:
 
 
 def limit(fault: Fault, case: Case, seconds: float) -> float:
-    """How long a test may take under a fault if the sound one took `seconds`.
-
-    Another legal answer may be a slow one: it gets the whole time of the test.
+    """How long a test may take under a fault if it took `seconds` without one. Another
+    legal answer may be slow, so the test gets its whole time limit.
     """
     if fault.allowed:
         return case.timeout
@@ -147,7 +146,10 @@ def candidates(
 
 
 class Experience:
-    """Which tests have noticed which faults: decides what a fault runs with next."""
+    """Which tests have noticed which faults.
+
+    This decides with which test a fault runs next.
+    """
 
     def __init__(
         self,
@@ -174,10 +176,10 @@ class Experience:
     ) -> list[Case]:
         """The tests, the most promising first.
 
-        First the tests that noticed the fault before; then those that faults.json puts
-        first; those that noticed other faults of the same function or operator; those
-        of judged rows that name the function. After that from cheap to expensive; tests
-        that want to be alone come last.
+        First come the tests that noticed the fault before. Then come those that
+        faults.json puts first, those that noticed other faults of the same function or
+        operator, and those of judged rows that name the function. After these, cheap
+        tests come before expensive ones; tests that must run alone come last.
         """
         return sorted(
             cases,
@@ -200,8 +202,9 @@ class Experience:
 def settled(fault: Fault, noticed: Container[tuple[str, str | None]], row: str) -> bool:
     """Whether a fault needs no more tests of a row.
 
-    `noticed` has the pairs of fault and row, and of fault and None. An operator has
-    to be noticed once, a named fault by each of its rows; a legal answer runs with all.
+    `noticed` has the pairs (fault, row) and (fault, None). An operator has to be
+    noticed once, and a named fault by each of its rows. A legal answer runs with all
+    tests.
     """
     if fault.allowed:
         return False
@@ -311,7 +314,7 @@ def _worst(effects: Sequence[str]) -> str:
 
 
 def _of_rows(results: Sequence[str]) -> str:
-    """The result if each row has to notice by itself."""
+    """The result if each row has to notice the fault."""
     if not results or set(results) == {UNFIRED}:
         return UNFIRED
     if UNJUDGED in results:
@@ -380,9 +383,8 @@ def decided(
 def of_lessons(
     fault: Fault, found: dict[str, Any], central: Container[str]
 ) -> dict[str, Any]:
-    """The outcome for lessons: only `central` ones have to notice.
-
-    A lesson notices by its own check: exit 1, a signal, a hang. A skip is no check.
+    """The outcome for lessons: they have to notice only `central` faults. A lesson
+    notices by its own check: exit 1, a signal or a hang. A skip does not count.
     """
     cells = [
         {

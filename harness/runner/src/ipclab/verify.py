@@ -2,11 +2,11 @@
 
 The digests show if a record or a setting was edited, lost or added after the run, or
 if a file was damaged. With a build they also show if another program or catalogue
-ran. They do not show who made the run. There is no signature: nothing shows it if
-somebody edits records and computes all digests again, or submits the records of
-another day. So digests show accidents and careless edits; they do not stop a forger.
+ran. They do not show who made the run. There is no signature. If somebody edits records
+and computes all digests again, or submits the records of another day, nobody can notice
+it. So digests reveal accidents and careless edits, but they do not stop a forger.
 
-A verified run may have failed: it is a result that a driver violates a row. It is no
+A verified run may have failed: a driver that violates a row is a result. It is not a
 result if the harness could not judge (broken) or if attempts disagree (flaky).
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -34,8 +34,8 @@ from ipclab import (
 from ipclab.records import Record
 
 REPEAT = 3
-# The options of `ipclab qualify`. Jobs, backend and the machine that the model
-# plays are free: the record says them.
+# The options of `ipclab qualify`. The number of jobs, the backend and the profile of
+# the model are free; the record contains them.
 FIXED: dict[str, Any] = {
     "expression": "",
     "gpus": None,
@@ -74,8 +74,8 @@ def problems(
 ) -> list[str]:
     """What is wrong with run.json and the records, one line each.
 
-    `seal` is the seal of records.jsonl, `found` are its valid records. If only a prefix
-    is there, or if run.json cannot be trusted, that is the only line.
+    `seal` is the seal of records.jsonl, `found` are its valid records. If only the
+    first records are there, or if run.json cannot be trusted, this is the only line.
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]
@@ -197,8 +197,8 @@ def _verdicts(document: Document, found: list[Record]) -> Iterator[str]:
         verdict = records.verdict(record, record["kind"], entry)[0]
         if record["verdict"] not in (verdict, "broken"):
             yield (
-                f"{_name(record)}: says '{record['verdict']}', but from "
-                f"'{record['outcome']}' follows '{verdict}'"
+                f"{_name(record)}: says '{record['verdict']}', but its "
+                f"outcome '{record['outcome']}' means '{verdict}'"
             )
     table = records.rows(found)
     for row in table:

@@ -1,5 +1,5 @@
-// What the headers define and what a lesson computes by itself: no driver can
-// change it, so these tests judge no driver.
+// Tests what the headers define and what a lesson computes by itself. No driver
+// can change this, so these tests judge no driver.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
@@ -12,7 +12,8 @@
 #include "samples/common/require.h"
 #include "samples/common/roles.h"
 
-// The lesson itself: the test checks the code that a reader copies.
+// Includes the lesson itself, so that the test checks the code that a reader
+// copies.
 namespace lesson {
 #define main lesson_main
 #include "samples/21_suballocation_leak/suballocation_leak.cu"
@@ -92,8 +93,8 @@ TEST(Lesson21, TheSizeToShareIsTheNextMultipleOf2MiB) {
   }
 }
 
-// A result that is too long, or begins too early, fails where the sentinel
-// goes.
+// If a result is too long or begins too early, the test fails when the sentinel
+// is destroyed.
 TEST(Sentinel, SeesWhatIsWrittenBesideItsValue) {
   const auto written_at = [](ptrdiff_t place) {
     Sentinel<cudaIpcMemHandle_t> handle;

@@ -103,7 +103,7 @@ void imports_a_number(Channel& channel, bool wrong) {
   const int number = channel.receive<int>("number");
   const int fd = channel.receive_descriptor("descriptor");
   Chunk chunk;
-  // That number is another file here, if any.
+  // In this process the number names another file, or none.
   if (wrong) static_cast<void>(import(&chunk, number + 100));
   CU_CHECK(import(&chunk, fd));
   close(fd);

@@ -13,7 +13,7 @@ __global__ void touch_first(int* data) { *data += 1; }
 
 void touch(void* data) {
   touch_first<<<1, 1>>>(static_cast<int*>(data));
-  // Where the address is the mistake, this fails, as it should.
+  // If the address is the mistake, this fails, as expected.
   static_cast<void>(cudaDeviceSynchronize());
 }
 

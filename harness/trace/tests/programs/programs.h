@@ -17,7 +17,7 @@ using Role = void (*)(Channel& channel, bool wrong);
 
 struct Case {
   const char*
-      name;  // the rule that the wrong one breaks, perhaps with ".which"
+      name;  // the rule that the wrong version breaks, perhaps with ".which"
   Role exporter;
   Role importer;
 };

@@ -16,7 +16,7 @@ from ipclab.trace.story import Story
 
 MOST_LINES = 24  # of the output of a program or a compiler
 
-# How an exercise prints that something is wrong, and that a question of
+# The text by which an exercise reports that something is wrong, and that a question of
 # predicted() (exercise.h) has no answer yet.
 _WRONG = re.compile(r"\b[1-9][0-9]* wrong\b|\bNOT\b|\bSTILL\b")
 UNANSWERED = "you: not answered"
@@ -85,7 +85,7 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
     ended = ran.ended
     if ended.code == 0 and not ended.survivors and not ended.timed_out:
         return None
-    expected = "exit code 0, by which the program says that the data is right"
+    expected = "exit code 0, by which the program reports that the data is right"
     last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
     if ended.timed_out:
         return Complaint(
@@ -131,7 +131,7 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
 
 
 def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
-    """Which of several roles failed first, and how; or empty."""
+    """Which of several roles failed first, and how; may be empty."""
     failed = [x for x in story.trace.processes if x.died or x.exit_code]
     first = min(failed, key=lambda x: x.ended, default=None)
     if first is None or len(story.trace.processes) == 1:
@@ -144,12 +144,12 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
     told = f"{first.name} crashed or was killed; the last call that it finished: {call}"
     if call in TAKES_AWAY or call == "cuIpcCloseMemHandle":
-        told += ". Did it use afterwards what that call had taken away?"
+        told += ". Did it use something afterwards that this call had released?"
     return told
 
 
 def _telling(lines: Sequence[str]) -> str:
-    """The first line that says that something is wrong; else the last one."""
+    """The first line that reports something wrong; if there is none, the last line."""
     wrong = next((line for line in lines if _WRONG.search(line)), None)
     return f"it said: {wrong}" if wrong else f"its last line: {lines[-1]}"
 
@@ -208,7 +208,7 @@ def _of_findings(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint | None:
-    """Does it notice a wrong driver, and accept one that is only different?"""
+    """Does it notice a wrong driver, and accept a driver that is only different?"""
     for name in (*exercise.check.faults, *exercise.check.legal):
         fault = toolbox.fault(name)
         ran = toolbox.run_with(fault, program, exercise.check.profile)

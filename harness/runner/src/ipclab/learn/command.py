@@ -1,4 +1,4 @@
-"""`ipclab learn`: hands out an exercise, watches its file, says what is wrong."""
+"""`ipclab learn`: hands out an exercise, watches its file and says what is wrong."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ACTIONS = {
     "open": "where the page of its lesson is; opens it on a desktop",
 }
 KEYS = "h hint   n next   s solution   o page   l list   r run again   q quit"
-ALONE = "self_study"  # the path of those who have chosen none
+ALONE = "self_study"  # the path if the student has chosen none
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def run(out: Console, request: Request) -> int:
 
 
 def _next(folder: Folder, known: Sequence[Exercise]) -> Exercise | None:
-    """The first that has not passed; None if all have."""
+    """The first exercise that has not passed; None if all have passed."""
     states = folder.read()
     for exercise in known:
         state = states.get(exercise.name)
@@ -160,7 +160,7 @@ def _check(
     """Check it, save the result and print it."""
     source = folder.source(exercise)
     began = time.monotonic()
-    # Of the source that was built, not of a later save.
+    # The digest of the source that was built, not of a later save.
     digest = progress.digest(source)
     verdict = judge(bench, exercise, source, folder.work)
     with folder.change(exercise) as state:
@@ -414,7 +414,8 @@ def _watch_one(
         elif pressed == "r":
             seen = None
         elif pressed == "n":
-            # First what comes after this one, then what was left out before it.
+            # First the exercises after this one, then those that were left out before
+            # it.
             place = known.index(exercise)
             later = _next(folder, known[place + 1 :]) or _next(folder, known[:place])
             if later is not None:
@@ -425,7 +426,7 @@ def _watch_one(
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """A value that changes with a save; None while an editor replaces the file."""
+    """A value that changes at each save; None while an editor replaces the file."""
     try:
         status = path.stat()
     except OSError:

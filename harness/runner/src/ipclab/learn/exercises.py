@@ -102,10 +102,10 @@ _FACTS: schema.Schema = {
 
 @dataclass(frozen=True)
 class Check:
-    """What a solution has to do besides exit with 0."""
+    """What a solution has to do besides exiting with 0."""
 
     calls: dict[str, int]  # driver calls, and how often each must succeed at least
-    at_most: dict[str, int]  # and how often each may succeed at most
+    at_most: dict[str, int]  # driver calls, and how often each may succeed at most
     faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
     legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
     ignore: tuple[str, ...]  # rules of the trace that are not checked here

@@ -105,7 +105,8 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
     """All paths of a source tree.
 
     Raises HarnessError if the file is malformed, if the minutes of the steps do not add
-    up to those of the path, or if the exercises of a step take longer than the step.
+    up to the minutes of the path, or if the exercises of a step take longer than the
+    step.
     """
     path = source / FILE
     try:

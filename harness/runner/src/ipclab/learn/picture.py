@@ -40,7 +40,7 @@ def lines(story: Story, width: int, ignored: Sequence[str] = ()) -> list[str]:
 
 
 def _without_probe(steps: list[Step]) -> list[Step]:
-    """Without the allocation by which require_legacy_ipc() tests a machine."""
+    """The steps without those of require_legacy_ipc(), which tests the machine."""
     probe = ["cuMemAlloc", "cuIpcGetMemHandle", "cuMemFree"]
     first = steps[:3]
     if [x.text for x in first] == probe and len({x.handle for x in first}) == 1:

@@ -107,9 +107,8 @@ class Folder:
         return path
 
     def upgrade(self, exercise: Exercise) -> str:
-        """Follow an exercise that has changed since it was handed out.
-
-        A copy without changes becomes the new one; one with changes stays. Returns
+        """Handle an exercise that has changed since it was handed out. If the student
+        has not changed the copy, it becomes the new one; otherwise it stays. Returns
         what to tell the student; empty if there is nothing new.
         """
         path = self.path / exercise.name / SOURCE
@@ -160,7 +159,7 @@ class Folder:
         return document.get("path") if document else None
 
     def choose(self, way: str) -> None:
-        """Go on along this path from now on."""
+        """Use this path from now on."""
         with self._locked():
             self._save(self.read(), way)
 
@@ -229,7 +228,7 @@ def _document(path: Path) -> dict[str, Any] | None:
 
 
 def digest(path: Path) -> str:
-    """The digest of a source, to recognise the one that passed."""
+    """The digest of a source, to recognise the source that passed."""
     return _digest(path.read_bytes())
 
 

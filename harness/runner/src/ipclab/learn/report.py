@@ -16,7 +16,7 @@ from ipclab.learn import progress
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import State
 
-MANY = 5  # after so many runs without passing somebody may be stuck
+MANY = 5  # after so many runs without success somebody may be stuck
 
 
 def run(out: Console, folder: Path, known: Sequence[Exercise]) -> int:
@@ -87,7 +87,7 @@ def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) ->
 
 
 def _plain(text: str) -> str:
-    """A foreign text on one line: a class of thirty has thirty lines."""
+    """A text from elsewhere, on one line: a class of thirty has thirty lines."""
     return escape("".join(x if x.isprintable() else "?" for x in text)[:60])
 
 

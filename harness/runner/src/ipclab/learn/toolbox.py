@@ -25,7 +25,7 @@ from ipclab.faults import Fault
 from ipclab.trace import files, recording
 from ipclab.trace.story import Story, replay
 
-BUILD_SECONDS = 60  # for a compiler on a loaded machine
+BUILD_SECONDS = 60  # enough for a compiler on a loaded machine
 RUN_SECONDS = 30  # a role stops waiting after 10
 SKIPPED = 77
 
@@ -100,7 +100,7 @@ class Toolbox:
     def build(self, source: Path, program: Path) -> str:
         """Compile `source`; returns the compiler's errors, or empty.
 
-        Raises HarnessError if there is no compiler, no room, or it does not end.
+        Raises HarnessError if the compiler is missing, hangs or has no room.
         """
         part = program.with_name(f"{program.name}.{os.getpid()}")
         try:
@@ -170,7 +170,7 @@ class Toolbox:
             ended = self._start(program, recording.variables(request))
             if not any(Path(folder).glob("*.trace")):
                 return Ran(ended, on_model)
-            # Roles of an exercise have no other means to tell each other something.
+            # The roles of an exercise have no other way to communicate.
             seen = replay(files.read(Path(folder)), messages_only=True)
             return Ran(ended, on_model, seen)
 
@@ -197,7 +197,7 @@ def placed(
     suite: Path,
     toolkits: Sequence[str | None] = (os.environ.get("CUDA_HOME"), "/usr/local/cuda"),
 ) -> list[str]:
-    """The words of a compiler, with folders for the {suite} and {cuda} of a packed one.
+    """The arguments of a compiler; {suite} and {cuda} are replaced by real folders.
 
     CUDA is in the wheels beside the suite or in one of the toolkits. Raises UsageError
     if its headers are in none of them.

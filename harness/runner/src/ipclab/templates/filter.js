@@ -1,5 +1,5 @@
-// Shows the entries ([data-state]) that have the words and one of the pressed
-// states; a group without any entry goes, too. "/" leads to the words, Escape
+// Shows the entries ([data-state]) that have the words and one of the pressed states. A
+// group without any entry is hidden, too. "/" moves to the field for words, and Escape
 // shows everything again. A link to a hidden entry shows everything as well.
 "use strict";
 (() => {
@@ -34,11 +34,11 @@
     remember(wanted, states);
   };
 
-  // What folds by itself is open while somebody looks for something.
+  // Folded parts are open while the reader searches.
   const folds = [...document.querySelectorAll("details.lesson")]
     .map((element) => ({ element, open: element.open }));
 
-  // The address keeps what is looked for, so that it can be sent to somebody.
+  // The address contains the search, so that a reader can send it to somebody.
   const remember = (wanted, states) => {
     for (const { element, open } of folds)
       element.open = open || wanted.length > 0 || states.length > 0;

@@ -54,8 +54,8 @@ def run(out: Console, request: Request) -> int:
 def print_variables(request: Request) -> int:
     """Print what a program needs in its environment to write into the folder.
 
-    For programs that something else starts: a container, a service, mpirun. Raises
-    UsageError without a folder.
+    A container, a service or mpirun may start the program. Raises UsageError without a
+    folder.
     """
     if request.folder is None:
         raise UsageError("name a folder for the trace with --out")
@@ -125,7 +125,8 @@ def _say(
     cuda = [process for process in story.trace.processes if process.recorder]
     if not cuda:
         out.print(
-            "No process of this trace has called CUDA, or none could be recorded.",
+            "No process of this trace has called CUDA, or no process could be "
+            "recorded.",
             markup=False,
         )
     imports = sum(len(handle.imports) for handle in story.handles)

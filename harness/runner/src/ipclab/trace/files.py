@@ -40,13 +40,13 @@ class Process:
     torn: int = 0  # incomplete lines, because it was killed
     exit_code: int | None = None  # of its own exit
     signal: int = 0  # signal that ended it, if its parent or we saw it
-    ended: int = 0  # time of its end; if nobody saw that, of its last entry
+    ended: int = 0  # time of its end; if nobody saw the end, the time of its last entry
     kernels: dict[int, str] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)  # number to pointer
 
     @property
     def died(self) -> bool:
-        """Whether a signal ended it, or its end is unknown."""
+        """Whether a signal ended it or its end is unknown."""
         return bool(self.signal) or self.exit_code is None
 
     @property
@@ -91,7 +91,7 @@ class Call:
 
 @dataclass(eq=False)
 class Event:
-    """An entry that is no call: a message, a closed descriptor, an end of a process."""
+    """An entry that is not a call: a message, a closed descriptor, a process's end."""
 
     process: Process
     what: str  # send, receive, takes, close, exit, ended, waits
@@ -113,8 +113,8 @@ class Trace:
 def when(entry: Entry) -> int:
     """The time at which an entry takes effect.
 
-    A call that takes something away takes effect at its begin, because others may
-    see the effect from then on.
+    A call that releases something takes effect at its beginning, because others may see
+    the effect from then on.
     """
     if isinstance(entry, Event):
         return entry.at
@@ -213,12 +213,12 @@ def _file(path: Path) -> tuple[Process | None, list[Entry]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The complete lines. A line that was being written when the process died
-    begins with a zero byte."""
+    """The complete lines. If the process died while it wrote a line, the line begins
+    with a zero byte."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # zeros: prepared, but never written
+                return  # zeros: prepared space that was never written
             yield line[line.rfind(b"\0") + 1 :] if b"\0" in line else line
 
 
@@ -262,14 +262,14 @@ def _tracer(folder: Path) -> list[dict[str, Any]]:
 def _ends(
     processes: list[Process], entries: list[Entry], seen: list[dict[str, Any]]
 ) -> None:
-    """How each process ended, as it said itself, or as its parent or we saw it."""
+    """How each process ended, as it wrote itself, or as its parent or we saw it."""
     # Process ids are used again: take the last program of that id before the end.
     by_number: dict[int, list[Process]] = {}
     for process in processes:
         by_number.setdefault(process.number, []).append(process)
     for same in by_number.values():
         for process, later in itertools.pairwise(same):
-            process.exit_code = 0  # another program in its place: exec
+            process.exit_code = 0  # after exec, another program in the same process
             process.ended = later.began
     ends = [(x["at"], x["process"], x["status"]) for x in seen]
     for entry in entries:
@@ -290,7 +290,7 @@ def _ends(
             before[-1].ended = max(before[-1].ended, at)
 
 
-# What only an importer does, where it succeeds.
+# Calls that only an importer makes successfully.
 IMPORTS = frozenset(
     (
         "cuIpcOpenEventHandle",
@@ -304,10 +304,10 @@ IMPORTS = frozenset(
 def _names(processes: list[Process], entries: list[Entry]) -> None:
     """A name for each process: its program, with a number if there are several.
 
-    The two roles of our own programs get the names of the sources. Among a program
-    and its second starts, the first one is the exporter, unless it is the only one
-    that imports. Who exports says nothing: a program tries that when it asks what
-    the machine can do. A first one without CUDA that starts both roles is
+    The two roles of our own programs get the names from the sources. Among a program
+    and its second starts, the first one is the exporter, unless only this one imports.
+    An export does not show the role, because a program also exports to find out what
+    the machine can do. If the first one does not use CUDA and starts both roles, it is
     their parent.
     """
     bases = {process: _program(process) for process in processes}
@@ -327,8 +327,8 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
         other, own = "importer", "exporter"
         if parent in imported and not imported & set(family):
             other, own = own, other
-        # A process that only starts another one is left out. If a process names
-        # 0, it is not known who started it.
+        # A process that only starts another one is left out. If the parent is 0, it is
+        # not known who started the process.
         starts = {x.parent for x in processes}
         last = {x for x in family if x.number not in starts and 0 not in starts}
         bases.update({x: other for x in family if x in busy | last})
@@ -341,7 +341,7 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
 
 
 def _second(process: Process) -> bool:
-    """Is it the other role of one of our programs?"""
+    """Is the process the other role of one of our programs?"""
     command = process.command
     return ROLE in command or command[1:3] == ["--role", "importer"]
 
@@ -349,7 +349,7 @@ def _second(process: Process) -> bool:
 def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
     """Its children that play the other role, and their own children.
 
-    In its own namespace such a child does not see its parent, and names 0.
+    In its own namespace such a child does not see its parent, and writes 0.
     """
     found: list[Process] = []
     for process in processes:

@@ -11,9 +11,8 @@ from pathlib import Path
 from ipclab.errors import UsageError
 from ipclab.trace.files import Entry, Process
 
-# Each rule: the row of conformance/requirements.json that it follows from, and
-# what to do. If a rule holds for several kinds of memory, a finding may name
-# another row.
+# For each rule: the row of conformance/requirements.json that it follows from, and what
+# to do. If a rule holds for several kinds of memory, a finding may name another row.
 RULES: dict[str, tuple[str, str]] = {
     "freed-while-open": (
         "LMEM-42",

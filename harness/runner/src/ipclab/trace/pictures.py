@@ -17,7 +17,7 @@ WIDE_LANE, LANE, HEAD = (
     300,
     250,
     190,
-)  # pixels; if there are many lanes, each is narrower
+)  # pixels; with many lanes, each lane is narrower
 ROW, SECOND, TOP = 32, 16, 58
 MOST_STEPS = 400
 BAR, LABEL, WIDE, NARROW = 26, 230, 130, 44  # of the picture of memory
@@ -132,9 +132,10 @@ class _Bar:
 
 def memory(story: Story, title: str, since: int = 0) -> str:
     """The memory: a group of bars for each block that was shared. One bar is for the
-    process that owns it, and one for each process that has it open; each goes from
-    the begin to the end and has the address. A chunk also has a bar from its export
-    until all copies of that descriptor are closed. The number of references is below.
+    process that owns the block, and one for each process that has it open. Each bar
+    goes from the beginning to the end of the use and has the address. A chunk also has
+    a bar from its export until all copies of that descriptor are closed. The number of
+    references is below.
 
     Memory that was gone `since` nanoseconds after the trace began is left out. The
     attribute data-moments has a pair `nanoseconds,x` for each moment.
@@ -203,7 +204,7 @@ def memory(story: Story, title: str, since: int = 0) -> str:
 
 
 def _place(bar: _Bar, column: Mapping[int, int]) -> int:
-    """Where its text begins: in the bar, or after it if the bar is too short."""
+    """Where the text of a bar begins: in the bar, or after it if it is too short."""
     begin, end = column[bar.begin], column[bar.end]
     fits = LETTER * len(bar.text) + 8 <= end - begin
     return begin + 5 if fits else max(end, begin + 6) + (10 if bar.died else 4)

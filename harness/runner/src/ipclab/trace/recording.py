@@ -60,14 +60,14 @@ def variables(request: Request) -> dict[str, str]:
 
 
 def record(request: Request, tell: Callable[[str], None]) -> int:
-    """Run the program until it and all its children have ended; its exit code.
+    """Run the program until it and all its children have ended; return its exit code.
 
     128 + N if signal N ended it, as in a shell. `tell` gets a line of progress
     every two seconds. Raises UsageError if the folder cannot be used or the program
     cannot be started.
     """
     make_folder(request.folder)
-    # Children whose parent ends come to us, so that we see how they end.
+    # Children whose parent ends become our children, so that we see how they end.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         program = subprocess.Popen(
@@ -83,7 +83,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
 
 
 def _wait_for_all(folder: Path, main: int, tell: Callable[[str], None]) -> int:
-    """Reap the program and the orphans; the wait status of the program."""
+    """Reap the program and the orphans. Returns the wait status of the program."""
     own = 0
     over = threading.Event()
     threading.Thread(target=_tell, args=(folder, tell, over), daemon=True).start()

@@ -1,4 +1,4 @@
-"""The sequence of a trace: which process did what with IPC, causes before effects."""
+"""The sequence of a trace: what each process did with IPC, causes before effects."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ipclab.trace.story import NOT_READY, Story
 from ipclab.trace.things import Memory, size_text
 
 LONGEST_ROUND = 12  # steps
-NAMELESS = "message"  # what a message is called that has no word at its beginning
-NOT_YET = "not ready"  # what a query of work answers that is not done
+NAMELESS = "message"  # the name of a message that does not begin with a word
+NOT_YET = "not ready"  # the answer of a query if the work is not done
 
 
 @dataclass(frozen=True)
 class Step:
     """One row of the picture."""
 
-    who: str  # the process's name; empty: a remark on all processes
+    who: str  # the name of the process; empty for a remark about all processes
     kind: str  # call, refused, never, message, kernel, copy, end, death, more
     text: str
     at: int = 0  # nanoseconds since the trace began
@@ -35,7 +35,7 @@ class Step:
     handle: int = 0  # of the memory that it concerns
     finding: str = ""  # the rule that it breaks
     times: int = 1
-    driver: str = ""  # the driver's call, where the text is the name in a source
+    driver: str = ""  # the driver's call, if the text is the name in a source
 
     @property
     def sentence(self) -> str:
@@ -67,7 +67,7 @@ def every_step(story: Story, found: Iterable[Finding]) -> list[Step]:
     sent = {id(message.sent) for message in story.messages}
     memories = _memories(story)
     made: list[Step] = []
-    begins: dict[int, int] = {}  # of messages: id() of a step, when it was sent
+    begins: dict[int, int] = {}  # for a message: id() of a step, when it was sent
     for entry in story.trace.entries:
         rule = broken.get(id(entry), "")
         if isinstance(entry, Call):
@@ -104,8 +104,9 @@ def _is_exit(entry: Call | Event) -> bool:
 
 
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
-    """Draw a message before the next step of its sender if the receiver did nothing in
-    between: then the arrow is level, although its ends are at different times."""
+    """If the receiver did nothing in between, draw a message before the next step of
+    its sender. The arrow is then horizontal, although its ends are at different
+    times."""
     by_process: dict[str, list[int]] = {}
     for step in made:
         by_process.setdefault(step.who, []).append(step.at)
@@ -132,7 +133,7 @@ def _drawn(story: Story, made: list[Step]) -> list[Process]:
 
 
 def _unfinished(story: Story, began: int) -> list[Step]:
-    """Waits that never returned: where a process hung when it was ended."""
+    """Waits that never returned. They show where a process hung when it was ended."""
     last: dict[tuple[Process, int], tuple[int, Any]] = {}
     for entry in story.trace.entries:
         if isinstance(entry, Event) and entry.what == "waits":
@@ -221,9 +222,8 @@ def _event(event: Event, at: int, rule: str) -> Step:
 def without_rounds(made: list[Step]) -> list[Step]:
     """The steps, with a loop of three or more equal rounds shown once.
 
-    Between two messages nothing holds the processes together, and their rounds mix
-    as it happens: there the rounds of each process are taken alone, if that tells
-    it in fewer steps.
+    Between two messages nothing orders the processes, and their rounds mix by chance.
+    There the rounds of each process are counted separately if this gives fewer steps.
     """
     kept: list[Step] = []
     rounds = _folded(made, with_messages=True)
@@ -246,7 +246,10 @@ def _alone(run: list[Step]) -> list[Step]:
 
 
 def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
-    """The steps, with equal rounds shown once; all, or those that have a message."""
+    """The steps, with equal rounds shown once.
+
+    Counts all rounds, or only those that have a message.
+    """
     shapes = [step.shape for step in made]
     kept: list[Step] = []
     place = 0
@@ -267,7 +270,7 @@ def _folded(made: list[Step], with_messages: bool = False) -> list[Step]:
 
 
 def _round(shapes: list[tuple[object, ...]], place: int) -> tuple[int, int]:
-    """The shortest round that begins there, and how often it is repeated."""
+    """The shortest round that begins at this step, and how often it is repeated."""
     for length in range(1, LONGEST_ROUND + 1):
         first = shapes[place : place + length]
         times, at = 1, place + length

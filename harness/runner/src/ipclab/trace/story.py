@@ -1,5 +1,5 @@
-"""Replays a trace: what belonged to which process, which import came from which
-export, and which rules were broken."""
+"""Replays a trace. Finds out what belonged to which process, which import came from
+which export, and which rules were broken."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ipclab.trace.things import (
     Write,
 )
 
-BLOCK = 2 << 20  # what cudaMalloc takes small allocations from
+BLOCK = 2 << 20  # the blocks that cudaMalloc takes small allocations from
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
-MOST_USES = 500  # of memory by a process, noted at its begin and at its end
+MOST_USES = 500  # uses of memory by a process: its first and its last
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
@@ -54,19 +54,19 @@ class Story:
     events: list[SharedEvent]
     messages: list[Message]
     findings: list[Finding]
-    concerns: set[int]  # id() of each entry that has to do with IPC
+    concerns: set[int]  # id() of each entry that concerns IPC
     more: dict[
         int, int
-    ]  # id() of the last use that is noted: how many before it are not
+    ]  # id() of the last use that is noted -> how many uses before it are not noted
     unmatched: list[Call]  # imports whose export is not in the trace
 
 
 def replay(trace: Trace, messages_only: bool = False) -> Story:
     """Go through a trace in the order of time.
 
-    Processes may tell each other by means that a trace does not show that they have
-    synchronised or closed something. So what came later is taken as ordered, unless
-    they have no other means than messages, events and their end (`messages_only`).
+    Processes may tell each other that they have synchronised or closed something, in
+    ways that a trace does not show. So what came later counts as ordered, unless the
+    processes have only messages, events and their end to communicate (`messages_only`).
     """
     with files.without_collector():
         return _Replay(trace, messages_only).run()
@@ -134,7 +134,7 @@ class _Replay:
         return ((at, what, value) for at, _, what, value in items)
 
     def _tell_uses(self, block: Memory) -> None:
-        """If a process has very many launches and copies, note only the outer ones."""
+        """Of very many uses by one process, note only the first and the last."""
         by_process: dict[Process, list[Call]] = {}
         for call in block.uses:
             by_process.setdefault(call.process, []).append(call)
@@ -173,7 +173,7 @@ class _Replay:
         self.story.findings.append(finding)
 
     def concerns(self, *entries: Entry | None) -> None:
-        """These entries have to do with IPC: they are never folded away."""
+        """Marks entries that concern IPC, so that they are never folded."""
         self.story.concerns.update(id(entry) for entry in entries if entry)
 
     # Processes.
@@ -324,7 +324,7 @@ class _Replay:
             return
 
     def _on_ended(self, space: Space, event: Event) -> None:
-        """Whoever has waited for a process knows all that it did."""
+        """A process that has waited for another one knows everything that it did."""
         for each in self.trace.processes:
             if each.number == event.facts["process"] and each.began < event.at:
                 self._learns(space, {each: each.ended})
@@ -345,7 +345,7 @@ class _Replay:
     def _got(
         self, space: Space, handle: Handle | None, descriptor: dict[str, int]
     ) -> None:
-        """A process has got a copy of a descriptor."""
+        """Notes that a process has got a copy of a descriptor."""
         space.descriptors[descriptor["fd"]] = (handle, descriptor)
         if handle is not None:
             handle.copies += 1
@@ -360,8 +360,9 @@ class _Replay:
     def _handle_behind(self, space: Space, descriptor: Any) -> Handle | None:
         """The export that a descriptor came from.
 
-        Known if we saw the message with the descriptor. Otherwise its file tells it;
-        with NVIDIA's driver all exports have one file: then it is the latest export.
+        It is known if the trace has the message with the descriptor. Otherwise the file
+        of the descriptor shows it. With NVIDIA's driver all exports have the same file,
+        so then it is the latest export.
         """
         if not descriptor:
             return None
@@ -816,7 +817,7 @@ class _Replay:
         self._access(space, call, a["dstDevice"], a.get("hStream", 0), "w")
 
     def stream_value(self, space: Space, call: Call) -> None:
-        """A stream waits for a number in memory or writes it: this also orders work."""
+        """A stream waits for a number in memory or writes it. This also orders work."""
         item = space.addresses.holding(call.arguments["addr"])
         memory = _memory(item)
         if memory is None or not call.ok:
@@ -878,7 +879,7 @@ class _Replay:
         return other.ended < now.began and self._knows(space, other, other.ended)
 
     def _strange(self, space: Space, call: Call, address: int) -> None:
-        """An address at which this process has nothing."""
+        """Handles an address at which this process has nothing."""
         gone = space.gone.holding(address)
         if isinstance(gone, Opening):
             self.found(
@@ -936,7 +937,7 @@ class _Replay:
     def _shared(
         self, kind: str, space: Space, of: Memory | Pool, call: Call, value: Any
     ) -> Handle:
-        """A handle that is a descriptor or, for fabric, bytes."""
+        """Handles a shareable handle: a descriptor or, for fabric, bytes."""
         if isinstance(value, str):
             return Handle(kind, space.process, of, call, key=value)
         return Handle(kind, space.process, of, call, descriptor=value)

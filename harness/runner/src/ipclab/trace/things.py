@@ -28,7 +28,7 @@ class Memory:
     writes: dict[tuple[Process, int], Write] = field(default_factory=dict)
     uses: list[Call] = field(
         default_factory=list
-    )  # launches, copies, and waits for these
+    )  # launches, copies, and waits for them
 
     @property
     def shared(self) -> bool:
@@ -43,7 +43,7 @@ class Memory:
 
 @dataclass(eq=False)
 class Handle:
-    """What one process sends to another: bytes or a descriptor."""
+    """A handle that one process sends to another: bytes or a descriptor."""
 
     kind: str  # memory, event, chunk, pool, pointer
     process: Process
@@ -51,7 +51,7 @@ class Handle:
     made: Call
     key: str = ""  # the bytes; empty for a descriptor
     descriptor: dict[str, int] | None = None
-    copies: int = 1  # of the descriptor, in all processes that have ever had one
+    copies: int = 1  # copies of the descriptor, in all processes that have ever had one
     closes: list[Entry] = field(default_factory=list)  # of these
     imports: list[Call] = field(default_factory=list)
 
@@ -159,7 +159,7 @@ class Write:
     call: Call
     memory: Memory
     ordered_for: set[Process] = field(default_factory=set)
-    done: dict[Process, int] = field(default_factory=dict)  # who saw its end, and when
+    done: dict[Process, int] = field(default_factory=dict)  # who saw its end -> when
 
 
 Range = Memory | Opening | Mapping
@@ -204,10 +204,11 @@ class Addresses:
 
 @dataclass
 class Space:
-    """What one process has at one moment of the replay."""
+    """The objects of one process at one moment of the replay."""
 
     process: Process
-    # Up to when it knows what another process has done: by messages and events.
+    # For each other process: the time up to which this process knows its actions, by
+    # messages and events.
     knows: dict[Process, int] = field(default_factory=dict)
     addresses: Addresses = field(default_factory=Addresses)
     gone: Addresses = field(default_factory=Addresses)  # imports that were closed
