@@ -129,18 +129,17 @@ class Plugin:
             return True
         items = [item for item in session.items if isinstance(item, CTestItem)]
         self._items = {item.case.name: item for item in items}
-        # Attempt by attempt, so that a repeated test runs beside different tests each
-        # time.
+        starts = _starts([x.case for x in items], run.settings.apart)
+        if run.settings.jobs > 1:
+            starts.reverse()  # tests of the last chapters have the most processes
+        # Attempt by attempt, so a repeated test runs beside other tests each time.
         jobs = [
             Attempt(cases, attempt)
             for attempt in range(1, run.settings.repeat + 1)
-            for cases in _starts([x.case for x in items], run.settings.apart)
+            for cases in starts
         ]
         # First the tests that run alone, because later other tests may be running all
-        # the time. Then the long tests, so that no long test remains at the end: those
-        # of many cases, and the last chapters, whose tests have the most processes.
-        if run.settings.jobs > 1:
-            jobs.reverse()
+        # the time. Then the long tests, so that no long test remains at the end.
         jobs.sort(key=lambda job: (not job.case.alone, -len(job.cases)))
         uuids = [str(gpu["uuid"]) for gpu in run.probe["gpus"]]
         if view:
