@@ -916,6 +916,22 @@ TEST(LogicalEndpoint, ATeamIsReadyWhenItIsWhole) {
   });
 }
 
+// Memory without a handle type cannot be bound by either function, here of an
+// endpoint that can be exported or was imported.
+static void expect_only_shareable(const Endpoint& team, int device) {
+  const size_t bytes = endpoint_granule();
+  const Chunk closed =
+      Chunk::create(bytes, chunk_of(device, CU_MEM_HANDLE_TYPE_NONE));
+  EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(team.id(), device, 0,
+                                                 closed.handle(), 0, bytes, 0))
+      << "memory that cannot be shared";
+  const Mapping mapped(closed, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                       device);
+  EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(team.id(), device, 0,
+                                                  mapped.data, bytes, 0))
+      << "memory that cannot be shared";
+}
+
 TEST(LogicalEndpoint, ACopyReachesTheWholeTeam) {
   covers("ENDP-17");
   needs(gpus(2), endpoints, endpoint_teams);
@@ -930,6 +946,7 @@ TEST(LogicalEndpoint, ACopyReachesTheWholeTeam) {
     for (const int device : {0, 1})
       CALL(NEWER(cuLogicalEndpointAddDevice)(team.id(), device));
     team.wait_until_ready();
+    expect_only_shareable(team, 0);
     team.bind(0, chunk, bytes);
     me.send("handle", team.handle());
     me.wait("bound");
@@ -945,16 +962,7 @@ TEST(LogicalEndpoint, ACopyReachesTheWholeTeam) {
     CALL(cudaSetDevice(1));
     const size_t bytes = endpoint_granule();
     const Endpoint team(me.receive<CUlogicalEndpointFabricHandle>("handle"));
-    CUmemAllocationProp own = chunk_of(1, CU_MEM_HANDLE_TYPE_NONE);
-    const Chunk closed = Chunk::create(bytes, own);
-    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(
-        team.id(), 1, 0, closed.handle(), 0, bytes, 0))
-        << "memory that cannot be shared";
-    const Mapping at_closed(closed, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-                            1);
-    EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(team.id(), 1, 0,
-                                                    at_closed.data, bytes, 0))
-        << "memory that cannot be shared";
+    expect_only_shareable(team, 1);
     const Chunk chunk = fabric_chunk(bytes, 1);
     const Mapping mapped(chunk, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1);
     mapped.poison();
@@ -1112,6 +1120,8 @@ TEST(FabricCopy, OneSideIsLocal) {
     const Endpoint endpoint(unicast_on(0, bytes));
     const Chunk chunk = fabric_chunk(bytes);
     endpoint.bind(0, chunk, bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
     const DeviceBuffer far(bytes), far_too(bytes);
     far.fill(pattern("far"));
     CALL(cudaSetDevice(1));
@@ -1129,6 +1139,13 @@ TEST(FabricCopy, OneSideIsLocal) {
         {copy_op(operand(near.data), operand(far.data), bytes)}, stream));
     CALL(cudaStreamSynchronize(stream));
     EXPECT_TRUE(kernel_reads(near, pattern("far")));
+    // The endpoint accepts the same copy from a local address.
+    EXPECT_SUCCESS(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(near.data), bytes)},
+        stream));
+    CALL(cudaStreamSynchronize(stream));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("far")));
     EXPECT_TRUE(context_is_usable());
   });
 }

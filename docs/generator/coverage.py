@@ -47,7 +47,7 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
         "A sentence is one of the comments of CUDA's headers, of a function or a type "
         "with which processes share memory or events. "
         "`ipclab catalogue INCLUDE --coverage` says the same of any toolkit.\n\n"
-        f"{table(head, rows)}"
+        f"{table(head, rows)}{_indirect(ledger, found)}"
         "- @subpage coverage_sentences\n\n"
         f"@section coverage_open What no rule judges yet\n\n{_open(ledger, everything)}"
         f"@section coverage_reasons Other reasons\n\n{_reasons(ledger)}*/\n",
@@ -59,6 +59,22 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
         + "".join(_topic(topic, told, ledger) for topic, told in everything.items())
         + "*/\n",
     }
+
+
+def _indirect(ledger: Ledger, found: dict[str, dict[str, list[Told]]]) -> str:
+    """How many sentences tests reach by another function only."""
+    if not ledger.through:
+        return ""
+    each = ", ".join(
+        f"{catalogue.indirect(ledger, told).total()} of CUDA {toolkit}"
+        for toolkit, told in found.items()
+    )
+    return (
+        f"No test itself calls {len(ledger.through)} functions of the driver API that "
+        "are among these: tests call the runtime's function with the same words, which "
+        f"uses the driver's. That concerns {each} of the sentences judged or "
+        "observed.\n\n"
+    )
 
 
 def _open(ledger: Ledger, found: dict[str, list[Told]]) -> str:
@@ -96,7 +112,9 @@ def _topic(topic: str, told: Iterable[Told], ledger: Ledger) -> str:
         for entry, cover in told
     ]
     columns = ["sentence", "", "rules, or why not"]
-    return f"@section coverage_{topic} {topic}\n\n{table(columns, rows)}"
+    called = ledger.through.get(topic)
+    by = f"Tests call {called} instead.\n\n" if called else ""
+    return f"@section coverage_{topic} {topic}\n\n{by}{table(columns, rows)}"
 
 
 def _span(entry: Entry) -> list[str]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,12 +99,33 @@ def test_every_reason_is_used(ledger: Ledger) -> None:
     assert set(ledger.reasons) == used - {None}
 
 
+def test_every_function_with_covered_sentences_is_called(ledger: Ledger) -> None:
+    """By a test, or by the runtime's function that `through` names."""
+    code = "\n".join(
+        re.sub(r"//.*", "", file.read_text())
+        for folder in ("conformance", "harness/scenario")
+        for file in sorted((TOP / folder).rglob("*"))
+        if file.suffix in (".cu", ".cc", ".h") and "tests" not in file.parts
+    )
+    called = set(re.findall(r"\bcu\w+", code))
+    covered = {
+        topic
+        for topic, entries in ledger.entries.items()
+        if ledger.concerned.fullmatch(topic)
+        and re.match(r"cu(da)?[A-Z]", topic)
+        and any(entry.rows for entry in entries)
+    }
+    assert covered - called == set(ledger.through)
+    assert set(ledger.through.values()) <= called
+
+
 # --- planted changes ---------------------------------------------------------
 
 CLOSE = "Decrements the reference count of the memory returnd by"
 GONE = """ * Any resources used to enable peer access will be freed if this is the
  * last mapping using them.
 """
+HANDLE = "will return a unique handle for the\n * new memory."
 UNIQUE = " * If a region of memory is freed with ::cudaFree"
 
 
@@ -123,12 +146,13 @@ def planted(folder: Path, old: str, new: str) -> Path:
     return folder
 
 
+@functools.cache
+def unchanged() -> Documentation:
+    return documentation.read(Path(os.environ["IPCLAB_CUDA_INCLUDE"]))
+
+
 def compared(ledger: Ledger, include: Path) -> list[Finding]:
-    return catalogue.compare(
-        ledger,
-        documentation.read(include),
-        documentation.read(Path(os.environ["IPCLAB_CUDA_INCLUDE"])),
-    )
+    return catalogue.compare(ledger, documentation.read(include), unchanged())
 
 
 def test_an_altered_sentence_is_told_old_beside_new(
@@ -174,6 +198,70 @@ def test_a_line_may_move_and_break_elsewhere(ledger: Ledger, copied: Path) -> No
     assert compared(ledger, copied) == []
 
 
+def wording(text: str) -> str:
+    """A change of blanks, line ends and links, and of no word."""
+    text = text.replace(
+        UNIQUE, "\t*\tIf  a region   of memory\tis freed with cudaFree "
+    )
+    return text.replace("\n", " \r\n")
+
+
+def test_blanks_line_ends_and_links_are_no_change(ledger: Ledger, copied: Path) -> None:
+    header = copied / "cuda_runtime_api.h"
+    changed = wording(header.read_text())
+    assert "If  a region" in changed
+    header.write_bytes(changed.encode())
+    assert compared(ledger, copied) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (HANDLE, HANDLE.replace("return", "not return")),
+        (HANDLE, HANDLE.replace(".", "")),
+        (UNIQUE, UNIQUE.replace("region", "region,")),
+    ],
+)
+def test_one_word_or_one_sign_is_a_change(
+    ledger: Ledger, copied: Path, old: str, new: str
+) -> None:
+    planted(copied, old, new)
+    (found,) = compared(ledger, copied)
+    assert (found.what, found.topic) == ("changed", "cudaIpcGetMemHandle")
+    assert "LMEM-06" in found.rows
+
+
+@pytest.mark.parametrize(
+    "before",
+    [f"{HANDLE} ", f"{HANDLE}\n *\n * \\note ", f"{HANDLE}\n *\n * \\par Life\n * "],
+    ids=["in a line", "in a note", "under a title"],
+)
+def test_an_added_sentence_is_told_wherever_it_is(
+    ledger: Ledger, copied: Path, before: str
+) -> None:
+    planted(copied, HANDLE, f"{before}A handle lasts for a day.")
+    (found,) = compared(ledger, copied)
+    assert (found.what, found.new) == ("new", "A handle lasts for a day.")
+
+
+def test_a_sentence_that_is_another_one_is_gone_and_new(
+    ledger: Ledger, copied: Path
+) -> None:
+    planted(copied, "\\brief Destroys an event object", "\\brief Kills it")
+    assert [x.what for x in compared(ledger, copied)] == ["gone", "new"]
+
+
+def test_a_renamed_function_has_taken_its_sentences_along(
+    ledger: Ledger, copied: Path
+) -> None:
+    old = "CUDARTAPI cudaIpcGetMemHandle("
+    planted(copied, old, old.replace("Mem", "Memory"))
+    found = [x for x in compared(ledger, copied) if x.topic == "cudaIpcGetMemHandle"]
+    assert {(x.what, x.new) for x in found} == {
+        ("moved", "now under cudaIpcGetMemoryHandle")
+    }
+
+
 def test_a_new_function_is_told(ledger: Ledger, copied: Path) -> None:
     header = copied / "cuda_runtime_api.h"
     added = (
@@ -203,6 +291,56 @@ def test_the_command_tells_and_fails(copied: Path) -> None:
 def test_headers_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name the include folder"):
         documentation.read(tmp_path)
+
+
+def cut(text: str) -> bytes:
+    return text[: len(text) // 2].encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "wrong"),
+    [
+        ("cuda.h", cut, "a part of the header is missing"),
+        ("cuda_runtime_api.h", cut, "a part of the header is missing"),
+        ("driver_types.h", cut, "a part of the header is missing"),
+        ("driver_types.h", lambda _: b"", "a part of the header is missing"),
+        ("driver_types.h", lambda _: bytes(range(256)), "is no text"),
+        (
+            "cuda.h",
+            lambda text: re.sub(r"(define CUDA_VERSION ).*", r"\1MANY", text).encode(),
+            "does not define CUDA_VERSION",
+        ),
+        (
+            "cuda_runtime_api.h",
+            lambda text: re.sub(
+                r"(define CUDART_VERSION ).*", r"\g<1>9010", text
+            ).encode(),
+            "cuda_runtime_api.h of 9.1",
+        ),
+    ],
+)
+def test_a_damaged_header_is_refused(
+    copied: Path, name: str, damage: Callable[[str], bytes], wrong: str
+) -> None:
+    header = copied / name
+    header.write_bytes(damage(header.read_text()))
+    with pytest.raises(UsageError, match=wrong) as told:
+        documentation.read(copied)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_a_header_that_cannot_be_read_is_refused(copied: Path, kind: str) -> None:
+    header = copied / "cuda.h"
+    header.unlink()
+    if kind == "folder":
+        header.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(header)
+    else:
+        header.symlink_to(header)
+    with pytest.raises(UsageError, match=r"cuda\.h: .*name the include folder"):
+        documentation.read(copied)
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,13 @@ _BLOCK = re.compile(  # an enum or a struct, up to the brace in the first column
 )
 _TYPES = ("enum", "struct", "union", "typedef")
 _CONSTANT = re.compile(r"#define\s+(\w+)")
+_IF, _ENDIF = r"^[ \t]*#[ \t]*if", r"^[ \t]*#[ \t]*endif"
 _GROUP = re.compile(r"\\defgroup\s+(\w+).*")
 _ALIAS = re.compile(r"typedef\s+[^;{}]*?\b(\w+)\s*;")
 # The text after these commands is not a sentence of this function: it is a reference,
 # or a remark that many functions share.
 _DROPPED = re.compile(
-    r"^\\(sa|see|defgroup|addtogroup|ingroup|note_\w+|notefnerr|cond|endcond|name|par"
+    r"^\\(sa|see|defgroup|addtogroup|ingroup|note_\w+|notefnerr|cond|endcond|name"
     r"|warning_\w+|if|endif|file|page|section|author|version|date|showlinks|hideinitializer)\b"
 )
 _COMMAND = re.compile(r"^\\(\w+)(?:\[[^\]]*\])?\s*(.*)$")
@@ -75,26 +76,61 @@ class Documentation:
 def read(include: Path) -> Documentation:
     """All topics of the headers in an include folder.
 
-    Raises UsageError if it is not the include folder of a CUDA toolkit.
+    Raises UsageError if it is not the include folder of one CUDA toolkit, whole.
     """
     topics: dict[str, list[Sentence]] = {}
-    texts = {}
-    for name in HEADERS:
-        try:
-            texts[name] = (include / name).read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise UsageError(
-                f"{include / name}: {error.strerror}; name the include folder of a "
-                "CUDA toolkit, such as /usr/local/cuda/include"
-            ) from None
-    version = re.search(r"#define CUDA_VERSION (\d+)", texts["cuda.h"])
-    if version is None:
-        raise UsageError(f"{include / 'cuda.h'}: has no CUDA_VERSION")
-    major, minor = divmod(int(version[1]), 1000)
+    texts = {name: _header(include / name) for name in HEADERS}
+    version, runtime = (
+        _version(include / name, texts[name], macro)
+        for name, macro in (
+            ("cuda.h", "CUDA_VERSION"),
+            ("cuda_runtime_api.h", "CUDART_VERSION"),
+        )
+    )
+    if version != runtime:
+        raise UsageError(
+            f"{include}: cuda.h is of CUDA {version}, cuda_runtime_api.h of {runtime}"
+        )
     for text in texts.values():
         for topic, told in _topics(text):
             topics[topic] = list(dict.fromkeys([*topics.get(topic, []), *told]))
-    return Documentation(include, f"{major}.{minor // 10}", topics)
+    return Documentation(include, version, topics)
+
+
+def _header(path: Path) -> str:
+    """The text of a header. A part of one would report the rest as gone."""
+    wrong = None
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            wrong = "is no file"  # reading a named pipe would wait for a writer
+        else:
+            data = path.read_bytes()
+    except OSError as error:
+        wrong = error.strerror
+    if wrong:
+        raise UsageError(
+            f"{path}: {wrong}; name the include folder of a CUDA toolkit, such as "
+            "/usr/local/cuda/include"
+        )
+    text = data.decode(errors="replace")
+    if "\0" in text:
+        raise UsageError(f"{path}: is no text; is this a header of CUDA?")
+    begun, ended = (len(re.findall(x, text, re.M)) for x in (_IF, _ENDIF))
+    if not begun or begun != ended:
+        raise UsageError(
+            f"{path}: has {begun} #if and {ended} #endif; a part of the header is "
+            "missing"
+        )
+    return text
+
+
+def _version(path: Path, text: str, macro: str) -> str:
+    """A toolkit's version, such as 13.5."""
+    found = re.search(rf"^#define {macro}\s+(\d{{4,6}})\s*$", text, re.M)
+    if found is None:
+        raise UsageError(f"{path}: does not define {macro} as a number such as 13050")
+    major, minor = divmod(int(found[1]), 1000)
+    return f"{major}.{minor // 10}"
 
 
 def _topics(text: str) -> Iterator[tuple[str, list[Sentence]]]:
@@ -207,7 +243,8 @@ def _paragraphs(comment: str) -> Iterator[str]:
                 [],
                 bool(_DROPPED.match(line)) or (dropping and bool(line) and not command),
             )
-        if dropping or not line:
+        if dropping or not line or (command and command[1] == "par"):
+            # Of \par only the title goes: the text after it may say anything.
             dropping = dropping and bool(line)
             continue
         words.append(_without_command(command) if begins and command else line)
