@@ -149,7 +149,7 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
 
 
 def _check_order(path: Path, name: str, order: Sequence[Exercise]) -> None:
-    """Does each exercise come after those that it needs, as far as the path has them?"""
+    """Does each exercise come after those that it needs, if the path has them?"""
     places = {exercise.number: place for place, exercise in enumerate(order)}
     for exercise in order:
         for needed in exercise.after:
