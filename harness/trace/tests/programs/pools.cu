@@ -177,8 +177,7 @@ void leaves_a_descriptor(Channel& channel, bool wrong) {
 
 const std::vector<Case> kPools = {
     {"pool-pointer-freed-early", frees_early, holds},
-    {"pool-pointer-freed-early.before", frees_before_the_import,
-     imports_late},
+    {"pool-pointer-freed-early.before", frees_before_the_import, imports_late},
     {"pool-pointer-never-freed", frees_after_the_end, never_frees},
     {"pool-pointer-imported-twice", lends, imports_twice},
     {"pool-not-exportable", exports_what_is_not_shareable, waits},

@@ -140,8 +140,8 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
         own = [line for line in lines if line.startswith(first.name.split()[0])]
         told = f"; {_telling(own)}" if own else ""
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
-    own = [x for x in story.trace.entries if x.process is first]
-    calls = [x.name for x in own if isinstance(x, Call)]
+    made = [x for x in story.trace.entries if x.process is first]
+    calls = [x.name for x in made if isinstance(x, Call)]
     call = calls[-1] if calls else "no call"
     told = f"{first.name} crashed or was killed; the last call that it finished: {call}"
     # Often somebody waits between the call that takes away and the use.
