@@ -109,7 +109,7 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
   both_leave_nothing(
       [](Role& me) {
         return [&me](int number) {
-          DeviceBuffer buffer(kBytes);
+          DeviceBuffer buffer(kBytes, DeviceBuffer::Fresh::kUnwritten);
           write_number(buffer.data, number);
           me.send("handle", buffer.legacy_handle());
           me.wait("closed");

@@ -13,7 +13,7 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBytes = size_t{1} << 30;
+constexpr size_t kBytes = 256 << 20;
 constexpr size_t kSmall = kBytes / 4;  // what a driver takes for itself
 
 // Memory of kBytes with an owner.

@@ -152,7 +152,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
     Client client{connection_of(listener.get(), me), Chunk::create(kLarge),
                   nullptr};
     client.answer = std::make_unique<Mapping>(client.chunk, kLarge);
-    client.answer->fill(pattern("poison"));
+    Words(client.answer->data, kBytes).fill(pattern("poison"));
     send_offer(client.connection, {input.legacy_handle(), {}, kLarge},
                client.chunk.descriptor(), me);
     clients.push_back(std::move(client));

@@ -563,11 +563,11 @@ testing::AssertionResult kernel_faults(const Words& words) {
          << "a kernel reads memory that is not for it: " << name_of(code);
 }
 
-DeviceBuffer::DeviceBuffer(size_t bytes) {
+DeviceBuffer::DeviceBuffer(size_t bytes, Fresh fresh) {
   Sentinel<void*> memory;
   CALL(cudaMalloc(memory.out(), bytes));
   static_cast<Words&>(*this) = Words(memory.result(), bytes);
-  poison();
+  if (fresh == Fresh::kPoisoned) poison();
 }
 
 cudaIpcMemHandle_t DeviceBuffer::legacy_handle() const {

@@ -247,8 +247,11 @@ testing::AssertionResult kernel_faults(const Words& words);
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
  public:
-  /// Allocates with cudaMalloc.
-  explicit DeviceBuffer(size_t bytes);
+  enum class Fresh { kPoisoned, kUnwritten };
+
+  /// Allocates with cudaMalloc and poisons the memory, unless thousands are
+  /// made and nobody reads them.
+  explicit DeviceBuffer(size_t bytes, Fresh fresh = Fresh::kPoisoned);
   DeviceBuffer(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { cudaFree(data); }
 

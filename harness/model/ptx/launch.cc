@@ -20,6 +20,8 @@ constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
 constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that seems to get on
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
 constexpr uint64_t kSharedBudget = 4096;   // and when others are resident
+constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps
+constexpr timespec kNap{0, 20'000};
 constexpr size_t kMaxResident = 256;
 constexpr size_t kKeptArena = 64u << 20;
 
@@ -199,8 +201,19 @@ class Worker {
         ++k;
       }
     }
-    if (!ended && !moved_) rest();
+    if (ended || moved_) {
+      idle_passes_ = 0;
+    } else {
+      wait();
+    }
     return ended;
+  }
+
+  /// All blocks poll. What they wait for may take long: then the processor is
+  /// left to others.
+  void wait() {
+    if (++idle_passes_ > kIdlePasses) nanosleep(&kNap, nullptr);
+    rest();
   }
 
   /// Rounds over the block's warps, until it has ended (true), all of them wait
@@ -255,7 +268,8 @@ class Worker {
   uint64_t next_;
   uint32_t since_yield_ = 0;
   uint32_t since_look_ = 0;
-  bool moved_ = false;  ///< did a warp get on in this pass?
+  unsigned idle_passes_ = 0;  ///< in a row
+  bool moved_ = false;        ///< did a warp get on in this pass?
   std::vector<std::unique_ptr<Block>> all_;
   std::vector<Block*> free_, resident_;
 };

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PROBE, Build
+from conftest import PROBE, Build, machine
 from ipclab.schedule import Allocator
 
 HOLD = """
@@ -154,3 +154,31 @@ def test_a_test_with_a_machine_of_its_own_is_alone_there() -> None:
     assert apart.take(1, alone=True) == apart.take(1) == []
     apart.give_back([])
     assert apart.take(1, alone=True) == []
+
+
+def test_on_the_model_a_test_that_is_alone_has_a_machine_to_itself(
+    build: Build, tmp_path: Path
+) -> None:
+    """The lone tests wait for each other, so they run at once, on two machines."""
+    machine(build, PROBE)
+    build.conformance("record(notes=[os.environ['IPCLAB_MODEL_MACHINE'], '0'])")
+    for mine, other in (("a", "b"), ("b", "a")):
+        build.conformance(
+            f"""
+            open("{tmp_path}/{mine}", "w").close()
+            until = time.monotonic() + 10
+            while not os.path.exists("{tmp_path}/{other}"):
+                if time.monotonic() > until:
+                    sys.exit(1)
+                time.sleep(0.01)
+            names = ["IPCLAB_MODEL_MACHINE", "IPCLAB_EXCLUSIVE"]
+            record(notes=[os.environ[x] for x in names])
+            """,
+            f"Suite.{mine}",
+            extra=("alone",),
+        )
+    outcome = build.run("-j", "3", "--backend", "model")
+    assert outcome.code == 0, outcome.text
+    machines, alone = zip(*(x["notes"] for x in outcome.records), strict=True)
+    assert len(set(machines)) == 3
+    assert sorted(alone) == ["0", "1", "1"]

@@ -145,7 +145,7 @@ class Plugin:
             complete = schedule.run(
                 jobs,
                 run.settings.jobs,
-                schedule.Allocator(uuids, run.settings.jobs),
+                schedule.Allocator(uuids, run.settings.jobs, apart=run.on_model),
                 lambda job, visible, exclusive: run.execute_together(
                     job.cases, job.number, visible, exclusive
                 ),

@@ -22,6 +22,7 @@ from ipclab import (
     fingerprint,
     hold,
     manifest,
+    model,
     probe,
     records,
     supervise,
@@ -221,6 +222,8 @@ class Run:
         environment.pop("IPCLAB_EXCLUSIVE", None)
         if exclusive:
             environment["IPCLAB_EXCLUSIVE"] = "1"
+            if self.on_model:
+                environment[model.MACHINE] = folder
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
         for name in fingerprint.PLANTED if planted else ():
@@ -274,6 +277,13 @@ class Run:
     def rows(self) -> list[Row]:
         """The tests that were judged so far."""
         return records.rows(self.records)
+
+    @property
+    def on_model(self) -> bool:
+        """Whether the reference model answers. There each test that wants to be alone
+        has a simulated machine to itself, so no other test waits for it.
+        """
+        return bool(self.probe["backend"] == "model")
 
     @property
     def filtered(self) -> bool:
