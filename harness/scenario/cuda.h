@@ -248,6 +248,7 @@ testing::AssertionResult kernel_faults(const Words& words);
 /// Memory of cudaMalloc, poisoned at first.
 class DeviceBuffer : public Words {
  public:
+  /// What new memory holds.
   enum class Fresh { kPoisoned, kUnwritten };
 
   /// Allocates with cudaMalloc and poisons the memory, unless thousands are

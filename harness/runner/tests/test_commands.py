@@ -7,12 +7,15 @@ import copy
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from conftest import PROBE, Build
+from ipclab import ctest, packed
 
 CONFORMANCE = "source/conformance"
 
@@ -79,6 +82,35 @@ def test_list_that_breaks_the_contract(
 def test_list_that_ctest_cannot_read(build: Build) -> None:
     build.raw("add_test(\n")
     says(build, 3, "ctest --show-only printed no list", "run", "--build", "build")
+
+
+def test_from_another_folder_the_build_is_that_of_the_own_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, tree = Path("build/run"), tmp_path / "tree"
+    monkeypatch.setattr(packed, "TREE", tree)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    assert packed.default_build() == here  # nothing is built
+    (tree / here).mkdir(parents=True)
+    (tree / here / "CTestTestfile.cmake").write_text("")
+    assert packed.default_build() == tree / here
+    here.mkdir(parents=True)
+    assert packed.default_build() == here
+
+
+def test_the_list_of_a_build_that_is_somebody_elses(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.raw('add_test(good true)\nset_tests_properties(good PROPERTIES LABELS "probe"'
+              " TIMEOUT 5)\n")  # fmt: skip
+    wanted = ctest.read(build.folder)
+    shutil.rmtree(build.folder / "Testing")  # ctest's log
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    assert ctest.read(build.folder) == wanted
+    assert not (build.folder / "Testing").exists()
+    assert "good" in [case.name for case in wanted]
 
 
 @pytest.mark.parametrize(

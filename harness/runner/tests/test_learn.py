@@ -605,6 +605,21 @@ def test_paths_take_the_time_that_they_say() -> None:
             assert step.block.lesson is None or step.block.lesson in LESSONS
 
 
+def test_what_an_exercise_needs_comes_before_it(tmp_path: Path) -> None:
+    for exercise in ALL:
+        for number in exercise.after:
+            assert exercises.find(ALL, number).number == number
+    text = (TOP / paths.FILE).read_text()
+    early = text.replace(
+        'minutes = 40, exercises = ["01", "02"', 'minutes = 50, exercises = ["47", "02"'
+    )
+    file = tmp_path / paths.FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(early.replace("minutes = 120", "minutes = 130"))
+    with pytest.raises(HarnessError, match="two_hours: 47 comes before 04"):
+        paths.read(tmp_path, ALL)
+
+
 def test_the_readme_lists_all_exercises() -> None:
     text = (TOP / "samples/exercises/README.md").read_text()
     for exercise in ALL:

@@ -1,8 +1,9 @@
 // Exercise 05: the lost offset.
 //
-// The exporter wants to lend row 3 of a matrix, but the importer reads
-// row 0: a handle always opens at the start of its allocation, even if
-// it was made from another pointer. Tell the importer where row 3 is.
+// The exporter wants to lend one row of a matrix, another row in each
+// run. But the importer reads row 0: a handle always opens at the start
+// of its allocation, even if it was made from another pointer. Tell the
+// importer where the row is.
 // It fails now because all values that the importer reads are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,12 +12,16 @@
 constexpr int kRow = 1024;  // values in a row
 constexpr int kRows = 1024;
 constexpr int kFirst = 1000000;  // of row 0; the others follow
+constexpr int kLent = 5000000;   // the first value of the row on loan
 
 int exporter(Channel& channel) {
   int* matrix =
       static_cast<int*>(allocate_values(kRows * kRow, kFirst));
-  int* row = matrix + 3 * kRow;
-  say("lends row 3, whose first value is %u", value_at(row));
+  const int number = 4 + getpid() % (kRows - 4);
+  int* row = matrix + number * kRow;
+  write_values(row, kRow, kLent);
+  CUDA_CHECK(cudaDeviceSynchronize());
+  say("lends row %d, whose first value is %u", number, value_at(row));
 
   channel.send("handle", handle_of(row));
 
@@ -31,8 +36,8 @@ int importer(Channel channel) {
   void* opened = open_memory(handle);
   void* row = opened;
 
-  const int wrong = count_wrong(row, kRow, kFirst + 3 * kRow);
-  say("reads row 3, whose first value is %u: %d wrong", value_at(row),
+  const int wrong = count_wrong(row, kRow, kLent);
+  say("reads a row whose first value is %u: %d wrong", value_at(row),
       wrong);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(opened));

@@ -28,7 +28,8 @@ int main() {
   write_values(data, kCount, kValue, cleaner);
   CUDA_CHECK(cudaStreamSynchronize(cleaner));
 
-  hold(reader, gate);  // stands for long work before the copy
+  hold(reader, gate);  // long work: until the gate opens, and then
+  keep_busy(reader, 300);
   CUDA_CHECK(
       cudaMemcpyAsync(copy, data, kBytes, cudaMemcpyDefault, reader));
 
@@ -37,7 +38,7 @@ int main() {
   CUDA_CHECK(cudaMallocAsync(&next, kBytes, cleaner));
   write_values(next, kCount, kNextValue, cleaner);
   say("queues a copy, a free and a new owner; the cleaner is %s",
-      is_held(cleaner) ? "held" : "NOT held");
+      is_held(cleaner) ? "held" : "not held");
 
   open_gate(gate);
   CUDA_CHECK(cudaDeviceSynchronize());

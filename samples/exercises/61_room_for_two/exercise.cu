@@ -33,9 +33,14 @@ int exporter(Channel& channel) {
   }
   for (void* frame : frames) CUDA_CHECK(cudaFreeAsync(frame, nullptr));
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  cuuint64_t most = 0;
+  CUDA_CHECK(
+      cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most));
+  say("has had %d frames at once%s", static_cast<int>(most / kFrame),
+      most > 2 * kFrame ? ", which is NOT up to two" : "");
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 
-  return EXIT_SUCCESS;
+  return most <= 2 * kFrame ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int importer(Channel channel) {

@@ -41,8 +41,8 @@ int importer(Channel channel) {
 
   channel.wait("lent again");
   const int wrong = count_wrong(copy, kCount, kValue);
-  say("has %s the tensor, the copy has %d wrong values",
-      queued ? "released too early" : "released", wrong);
+  say("has released the tensor%s: %d wrong in the copy",
+      queued ? ", NOT waiting for the copy" : "", wrong);
   CUDA_CHECK(cudaIpcCloseMemHandle(tensor));
   CUDA_CHECK(cudaFree(copy));
   channel.signal("closed");

@@ -32,7 +32,8 @@ int main() {
 
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, stream));
-  hold(stream, gate);  // stands for long work
+  hold(stream, gate);  // long work: until the gate opens, and then
+  keep_busy(stream, 300);
   write_values(data, kCount, kValue, stream);
   CUDA_CHECK(cudaFreeAsync(data, stream));
 

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ipclab import packed
@@ -62,14 +65,15 @@ def read(build: Path) -> list[Case]:
     if shutil.which("ctest") is None:
         raise UsageError("ctest is not in PATH; install CMake 3.25 or newer")
     try:
-        listing = subprocess.run(
-            ["ctest", "--show-only=json-v1"],
-            cwd=build,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LISTING,
-        )
+        with _place_to_list(build) as folder:
+            listing = subprocess.run(
+                ["ctest", "--show-only=json-v1"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LISTING,
+            )
     except subprocess.TimeoutExpired:
         raise HarnessError(
             f"{build}: ctest --show-only does not end within {LISTING} s; a program "
@@ -84,6 +88,23 @@ def read(build: Path) -> list[Case]:
             f"{said[0] if said else 'nothing at all'}"
         ) from None
     return [_case(build, test) for test in tests]
+
+
+@contextlib.contextmanager
+def _place_to_list(build: Path) -> Iterator[Path]:
+    """A folder in which ctest lists the tests of the build folder.
+
+    ctest writes a log even then. So if the build is somebody else's, it is a folder
+    of our own that includes the build.
+    """
+    logs = build / "Testing/Temporary"
+    if os.access(logs if logs.is_dir() else build, os.W_OK):
+        yield build
+        return
+    with TemporaryDirectory(prefix="ipclab-ctest-") as own:
+        file = Path(own, "CTestTestfile.cmake")
+        file.write_text(f'subdirs("{build.resolve()}")\n', encoding="utf-8")
+        yield Path(own)
 
 
 def together(cases: Sequence[Case]) -> tuple[str, ...]:

@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 LIST = "tests.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
+TREE = Path(__file__).resolve().parents[4]  # in a wheel some other folder
 
 
 def default_build() -> Path:
-    """The suite of the wheel, or, in a source tree, what ci/conformance builds."""
-    return SUITE if (SUITE / LIST).is_file() else Path("build/run")
+    """The suite of the wheel, or, in a source tree, what ci/conformance builds.
+
+    From another folder it is the build of the tree that this command belongs to.
+    """
+    if (SUITE / LIST).is_file():
+        return SUITE
+    here = Path("build/run")
+    built = (TREE / here / "CTestTestfile.cmake").is_file()
+    return TREE / here if built and not here.is_dir() else here
 
 
 def tests(build: Path) -> list[dict[str, Any]] | None:

@@ -90,6 +90,26 @@ void holds(Channel& channel, bool) {
   channel.signal("done");
 }
 
+void frees_before_the_import(Channel& channel, bool wrong) {
+  const cudaMemPool_t pool = make_and_send(channel);
+  void* data = allocate_and_send(channel, pool);
+  if (wrong) CUDA_CHECK(cudaFree(data));
+  channel.signal("go on");
+  channel.wait("done");
+  if (!wrong) CUDA_CHECK(cudaFree(data));
+  CUDA_CHECK(cudaMemPoolDestroy(pool));
+}
+
+void imports_late(Channel& channel, bool) {
+  const cudaMemPool_t pool = receive_pool(channel);
+  auto bytes = channel.receive<cudaMemPoolPtrExportData>("pointer");
+  channel.wait("go on");
+  void* data = nullptr;
+  if (cudaMemPoolImportPointer(&data, pool, &bytes) == cudaSuccess)
+    CUDA_CHECK(cudaFree(data));
+  channel.signal("done");
+}
+
 void frees_after_the_end(Channel& channel, bool wrong) {
   const cudaMemPool_t pool = make_and_send(channel);
   void* data = allocate_and_send(channel, pool);
@@ -157,6 +177,7 @@ void leaves_a_descriptor(Channel& channel, bool wrong) {
 
 const std::vector<Case> kPools = {
     {"pool-pointer-freed-early", frees_early, holds},
+    {"pool-pointer-freed-early.before", frees_before_the_import, imports_late},
     {"pool-pointer-never-freed", frees_after_the_end, never_frees},
     {"pool-pointer-imported-twice", lends, imports_twice},
     {"pool-not-exportable", exports_what_is_not_shareable, waits},

@@ -140,11 +140,15 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
         own = [line for line in lines if line.startswith(first.name.split()[0])]
         told = f"; {_telling(own)}" if own else ""
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
-    calls = [x for x in story.trace.entries if x.process is first]
-    call = next((x.name for x in reversed(calls) if isinstance(x, Call)), "no call")
+    made = [x for x in story.trace.entries if x.process is first]
+    calls = [x.name for x in made if isinstance(x, Call)]
+    call = calls[-1] if calls else "no call"
     told = f"{first.name} crashed or was killed; the last call that it finished: {call}"
-    if call in TAKES_AWAY or call == "cuIpcCloseMemHandle":
-        told += ". Did it use something afterwards that this call had released?"
+    # Often somebody waits between the call that takes away and the use.
+    others = itertools.dropwhile(lambda x: x.endswith("Synchronize"), calls[::-1])
+    last = next(others, "")
+    if last in TAKES_AWAY or last == "cuIpcCloseMemHandle":
+        told += f". Did it use afterwards what {last} had taken away?"
     return told
 
 

@@ -60,6 +60,7 @@ _FACTS: schema.Schema = {
         "title": _TEXT,
         "lesson": _TEXT,
         "kind": {"enum": list(KINDS)},
+        "after": _TEXTS,
         "minutes": {"type": "integer", "minimum": 1},
         "level": {"enum": list(LEVELS)},
         "seen": _TEXT,
@@ -130,6 +131,7 @@ class Exercise:
     title: str
     lesson: str
     kind: str  # of KINDS
+    after: tuple[str, ...]  # numbers of exercises that come before it on any path
     minutes: int
     level: int  # of LEVELS
     seen: str  # where this bug was seen, in a sentence; may be empty
@@ -237,6 +239,7 @@ def _exercise(folder: Path) -> Exercise:
         title=facts["title"],
         lesson=facts["lesson"],
         kind=facts["kind"],
+        after=tuple(facts.get("after", ())),
         minutes=facts["minutes"],
         level=facts["level"],
         seen=facts.get("seen", ""),

@@ -105,8 +105,8 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
     """All paths of a source tree.
 
     Raises HarnessError if the file is malformed, if the minutes of the steps do not add
-    up to the minutes of the path, or if the exercises of a step take longer than the
-    step.
+    up to the minutes of the path, if the exercises of a step take longer than the step,
+    or if an exercise comes before one that it needs.
     """
     path = source / FILE
     try:
@@ -143,5 +143,18 @@ def read(source: Path, known: Sequence[Exercise]) -> list[Way]:
         total = sum(step.minutes for step in steps)
         if total != x["minutes"]:
             raise HarnessError(f"{path}: {x['name']}: its steps take {total} minutes")
+        _check_order(path, x["name"], [e for step in steps for e in step.exercises])
         found.append(Way(x["name"], x["title"], total, x["who"], tuple(steps)))
     return found
+
+
+def _check_order(path: Path, name: str, order: Sequence[Exercise]) -> None:
+    """Does each exercise come after those that it needs, if the path has them?"""
+    places = {exercise.number: place for place, exercise in enumerate(order)}
+    for exercise in order:
+        for needed in exercise.after:
+            if places.get(needed, -1) > places[exercise.number]:
+                raise HarnessError(
+                    f"{path}: {name}: {exercise.number} comes before {needed}, whose "
+                    "subject it needs"
+                )

@@ -456,14 +456,16 @@ class _Replay:
                     f"{memory.name} is freed while {opening.process.name} has it open",
                     other=opening.opens[0],
                 )
-            elif opening.kind == "memory" and not self._knows(
+            elif opening.kind != "chunk" and not self._knows(
                 space, opening.process, when(opening.closes[-1])
             ):
+                pointer = opening.kind == "pointer"
                 self.found(
-                    "freed-while-open",
+                    "pool-pointer-freed-early" if pointer else "freed-while-open",
                     entry,
                     f"{memory.name} is freed, and nothing has told "
-                    f"{space.process.name} that {opening.process.name} has closed it",
+                    f"{space.process.name} that {opening.process.name} has "
+                    f"{'freed' if pointer else 'closed'} it",
                     other=opening.closes[-1],
                 )
 
@@ -1090,11 +1092,18 @@ class _Replay:
     def import_pointer(self, space: Space, call: Call) -> None:
         key = call.arguments["shareData"]
         handle = self.by_key.get(key) if key else None
+        memory = handle.of if handle and isinstance(handle.of, Memory) else None
+        if memory is not None and memory.freed is not None:
+            self.found(
+                "pool-pointer-freed-early",
+                call,
+                f"{memory.name} is imported after {memory.owner.name} has freed it",
+                other=memory.freed,
+            )
         if not call.ok:
             self.concerns(call)
             return
         self._imported(call, handle)
-        memory = handle.of if handle and isinstance(handle.of, Memory) else None
         address = call.arguments["ptr_out"]
         item = space.addresses.at(address)
         if isinstance(item, Opening) and item.open and item.memory is memory:
