@@ -467,10 +467,26 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
     )
     assert lines[-2].endswith("report.html")
     assert lines[-1] == (
-        "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. 1 lesson: 1 works."
+        "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. "
+        "1 lesson run: 1 works."
     )
     page = (outcome.folder / "report.html").read_text()
     assert lines[-1] in page, "terminal and page say the same"
+
+
+def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
+    """Progress goes to standard error: what is kept or searched is one screen."""
+    build.conformance("record()", name="Suite.Name7")
+    run = subprocess.run(
+        [sys.executable, "-m", "ipclab", "run", "--build", "build", "--results", "out"],
+        cwd=build.root,
+        env=build.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.splitlines()[-1].startswith("PASSES: "), run.stdout + run.stderr
+    assert "Name7" not in run.stdout and "Name7: conforms" in run.stderr
 
 
 def test_every_row_is_shown_with_v(build: Build) -> None:

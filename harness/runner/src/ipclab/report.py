@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -62,6 +63,7 @@ def page(
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
+        moments=_moments(run["started"], run.get("finished")),
         problems=[str(problem) for problem in run["problems"]],
         counts=_counts(table),
         state=_state,
@@ -83,6 +85,20 @@ def page(
         kills=kills and matrix.view(kills),
     )
     return shown.replace(PACKED, kept.packed(), 1)
+
+
+def _moments(started: str, finished: str | None) -> str:
+    """When a run was made, and how long it took.
+
+    >>> _moments("2026-11-23T05:32:48+00:00", "2026-11-23T05:36:23+00:00")
+    '2026-11-23, 05:32 UTC, in 3 min 35 s'
+    """
+    begin = datetime.fromisoformat(started)
+    told = f"{begin.astimezone(UTC):%Y-%m-%d, %H:%M} UTC"
+    if not finished:
+        return told
+    seconds = round((datetime.fromisoformat(finished) - begin).total_seconds())
+    return f"{told}, in {seconds // 60} min {seconds % 60} s"
 
 
 @dataclass(frozen=True)

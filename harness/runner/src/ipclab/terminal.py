@@ -55,10 +55,12 @@ def console() -> Console:
 
 
 class Live:
-    """Progress: a bar on a terminal, a line for each test elsewhere."""
+    """Progress: a bar on a terminal; elsewhere a line for each test, on standard error,
+    so that a pipe or a file gets one screen."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
+        self._aside = Console(stderr=True, highlight=False)
         self._running: list[str] = []
         self._done = self._total = 0
         self._bar = Progress(
@@ -95,7 +97,7 @@ class Live:
         verdict = record["verdict"]
         if not self._out.is_terminal:
             count = f"[{self._done:{len(str(self._total))}}/{self._total}]"
-            self._out.print(
+            self._aside.print(
                 Text(f"{count} {record['ctest']}: {verdict}"), soft_wrap=True
             )
         elif verdict in records.FAILING:
