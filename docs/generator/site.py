@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from generator import frame, lesson_page, links, navigation, printed, search
 from generator.chapters import page_of
@@ -131,6 +132,9 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = lambda text: markupsafe.Markup(
+        frame.breakable(str(markupsafe.escape(text)))
     )
     environment.filters["file"] = lambda name: f"{name}.html"
     return environment

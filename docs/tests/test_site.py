@@ -47,6 +47,12 @@ for (const step of document.querySelectorAll("figure.steps .step")) {
 }
 return without;
 """
+# Of each panel of code: how far each of its lines is from the margin.
+PANELS = """
+return [...document.querySelectorAll("figure.steps .lines pre")].map((pre) =>
+  [...pre.children].map((x) => x.textContent).filter((x) => x.trim())
+    .map((x) => x.search(/\\S/)));
+"""
 NAME_OF_MEMORY = """
 return document.querySelector("svg.memory text.block").getBoundingClientRect().left;
 """
@@ -59,6 +65,28 @@ return [...document.querySelectorAll(kinds)]
     element.innerText.split(/\\s+/).some((word) => word.length >= 4))
   .map(([element, box]) => `${box.width} pixels for: ${element.innerText.slice(0, 60)}`)
   .slice(0, 5);
+"""
+# Words that a line ends inside, though they have a place to break.
+BROKEN = """
+const found = [];
+const kinds = "main :is(td, th, li, p, h1, h2, h3), #menu a, nav a";
+for (const element of document.querySelectorAll(kinds)) {
+  const style = getComputedStyle(element);
+  if (!element.getClientRects().length || element.closest("pre, svg")) continue;
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    for (const word of text.data.matchAll(/[\\p{L}\\d_]{4,}/gu)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const tops = [...range.getClientRects()].filter((x) => x.width > 0)
+        .map((x) => Math.round(x.top));
+      if (Math.max(...tops) - Math.min(...tops) > 4) found.push(word[0]);
+    }
+  }
+}
+return [...new Set(found)].slice(0, 8);
 """
 # Of each text and box of the diagram: its colour, and whether it has a size.
 PICTURE = """
@@ -123,9 +151,10 @@ def missing_in_menu(browser: Browser, site: Site, lessons: Lessons) -> list[str]
 
 
 def faults(browser: Browser, path: Path, width: int, dark: bool = False) -> list[str]:
-    """Console errors, boxes wider than the screen, columns too narrow for a word."""
+    """Console errors, boxes wider than the screen, columns too narrow for a word,
+    words that break inside."""
     page = browser.open(path, width=width, dark=dark)
-    found = [*page.errors, *page.too_wide, *page.run(CLIPPED)]
+    found = [*page.errors, *page.too_wide, *page.run(CLIPPED), *page.run(BROKEN)]
     return [f"{path.name} at {width} pixels: {fault}" for fault in found]
 
 
@@ -366,6 +395,7 @@ def test_a_lesson_out_of_the_menu_is_noticed(
         ("<script>no_such_function()</script>", "no_such_function"),
         ('<div style="width: 2000px">x</div>', "2000px"),
         ('<p style="width: 20px; word-break: break-all">letters</p>', "letters"),
+        ('<p style="width: 90px">cudaIpcOpenMemHandle</p>', "cudaIpcOpenMemHandle"),
     ],
 )
 def test_a_fault_of_a_page_is_noticed(
@@ -412,6 +442,30 @@ def test_every_step_of_a_lesson_shows_its_code(
         page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
         without = page.run(STEPS_WITHOUT_CODE)
         assert not without, (lesson["lesson"], without)
+
+
+def test_code_beside_a_picture_begins_at_the_margin(
+    browser: Browser, site: Site
+) -> None:
+    """The panel is narrow: what all its lines begin with is left out."""
+    page = browser.open(site.folder / "lesson_01.html")
+    for _ in range(12):
+        shown = page.run(PANELS)
+        assert all(min(margins) == 0 for margins in shown), shown
+        page.run("document.querySelector('[aria-label=\"One step on\"]').click()")
+
+
+def test_a_step_marks_its_memory(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_70.html")
+    marked = "return document.querySelectorAll('svg.memory .group.now').length"
+    told = "return document.querySelector('.steps .told').textContent"
+    seen = set()
+    for _ in range(20):
+        named = re.search(r": block \d+$", page.run(told)) is not None
+        assert page.run(marked) == named, page.run(told)
+        seen.add(named)
+        page.run("document.querySelector('[aria-label=\"One step on\"]').click()")
+    assert seen == {False, True}
 
 
 def test_the_names_of_memory_stay_in_sight(browser: Browser, site: Site) -> None:
