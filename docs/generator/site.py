@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from generator import frame, lesson_page, links, navigation, printed, search
+from generator import dictionary, frame, lesson_page, links, navigation, printed, search
 from generator.chapters import page_of
 
 TOP = Path(__file__).resolve().parents[2]
@@ -67,6 +67,8 @@ def make(
         (html / page.file).write_text(text)
     (html / "book.html").write_text(printed.page(book, found, version))
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
+    for place, said in dictionary.words().items():
+        keywords[place] = f"{said} {keywords.get(place, '')}"
     (html / "index.js").write_text(search.index(book, found, keywords))
     for asset in ASSETS:
         shutil.copy(THEME / asset, html)

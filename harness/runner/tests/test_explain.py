@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -75,6 +76,19 @@ def test_names_and_numbers_are_those_of_the_headers() -> None:
     assert numbers == sorted(set(numbers))
 
 
+def test_what_cuda_says_is_what_the_runtime_returns() -> None:
+    library = next(
+        path
+        for folder in ("lib64", "lib")
+        for path in (INCLUDE.parent / folder, INCLUDE.resolve().parent / folder)
+        if (path / "libcudart.so.13").exists()
+    )
+    say = ctypes.CDLL(str(library / "libcudart.so.13")).cudaGetErrorString
+    say.restype = ctypes.c_char_p
+    for entry in ENTRIES:
+        assert entry.says == say(entry.number).decode(), entry.code
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 def test_an_entry_is_whole_and_leads_somewhere(entry: Entry) -> None:
     assert all((entry.appears, entry.cause, entry.do))
@@ -97,7 +111,13 @@ def test_all_twenty_pains_are_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["400", "cudaErrorInvalidResourceHandle", "cuda_error_invalid_handle"]
+    "name",
+    [
+        "400",
+        "cudaErrorInvalidResourceHandle",
+        "cuda_error_invalid_handle",
+        "Invalid resource handle",
+    ],
 )
 def test_an_entry_by_each_of_its_names(build: Build, name: str) -> None:
     done = build.ipclab("explain", name)
