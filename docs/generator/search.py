@@ -20,6 +20,7 @@ MOST = 6000  # characters of one section
 # What a reader wants first where two pages have the same words.
 WEIGHT = {
     "lesson": 1.3,
+    "index": 1.3,
     "errors": 1.3,
     "five": 1.3,
     "choose": 1.2,
