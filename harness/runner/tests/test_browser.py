@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
 from ipclab import matrix, pages, results, trials
+from ipclab import report as ipclab_report
 from ipclab.report import page as report_page
 from ipclab.trace import pictures
 
@@ -337,6 +339,26 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
     assert "expected Y, saw X" in page.text and "gives" not in page.text
     assert "3 problems of the suite itself" in page.text
     assert "Gone.Test2" not in page.text and "Gone.Test2" in page.html
+
+
+def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) -> None:
+    """The first failures are unfolded; a picture of another is made when opened."""
+    many = 3 * ipclab_report.AT_ONCE
+    for number in range(many):
+        build.conformance(STORY, name=f"Suite.N{number:02}")
+    path = build.run("-j", "4").folder / "report.html"
+    page = browser.open(path)
+    drawn = "return document.querySelectorAll('details.more svg').length"
+    assert page.run(drawn) == ipclab_report.AT_ONCE
+    assert f"{many - ipclab_report.AT_ONCE} more" in page.text
+    closed = "document.querySelector('details.more:not([open])')"
+    page.run(f"{closed}.open = true")
+    for _ in range(100):
+        if page.run(drawn) > ipclab_report.AT_ONCE:
+            break
+        time.sleep(0.05)
+    assert page.run(drawn) == ipclab_report.AT_ONCE + 1
+    assert page.errors == []
 
 
 # --- the filter -------------------------------------------------------------------

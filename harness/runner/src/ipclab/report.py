@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -19,6 +18,7 @@ from markupsafe import Markup, escape
 from ipclab import fingerprint, matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
+AT_ONCE = 8  # failing tests that are unfolded, with their pictures
 # Marks the place in the page for the packed pictures.
 PACKED = "IPCLAB-PACKED-PICTURES"
 MEANING = {
@@ -48,7 +48,9 @@ def page(
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
-    kept = _Pictures(row.ctest for row in table if records.fails(row.verdict, strict))
+    failing = [row for row in table if records.fails(row.verdict, strict)]
+    first = {row.ctest for row in failing[:AT_ONCE]}
+    kept = _Pictures(first)
     state = summary.State(
         run["state"],
         int(run.get("selected") or len(table)),
@@ -63,7 +65,7 @@ def page(
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
-        moments=_moments(run["started"], run.get("finished")),
+        moments=pages.moments(run["started"], run.get("finished")),
         problems=[str(problem) for problem in run["problems"]],
         counts=_counts(table),
         state=_state,
@@ -75,8 +77,9 @@ def page(
         made_by=_made_by(run),
         abbreviations=pages.ABBREVIATIONS,
         meaning=MEANING | {f"lesson: {x}": x for x in (*MEANING, "works")},
-        failing=[row for row in table if records.fails(row.verdict, strict)],
-        fails=lambda row: records.fails(row.verdict, strict),
+        failing=failing,
+        first=first,
+        at_once=AT_ONCE,
         deviations=_deviations(table),
         anchors=_anchors(table),
         facts=_facts(run["fingerprint"]),
@@ -85,20 +88,6 @@ def page(
         kills=kills and matrix.view(kills),
     )
     return shown.replace(PACKED, kept.packed(), 1)
-
-
-def _moments(started: str, finished: str | None) -> str:
-    """When a run was made, and how long it took.
-
-    >>> _moments("2026-11-23T05:32:48+00:00", "2026-11-23T05:36:23+00:00")
-    '2026-11-23, 05:32 UTC, in 3 min 35 s'
-    """
-    begin = datetime.fromisoformat(started)
-    told = f"{begin.astimezone(UTC):%Y-%m-%d, %H:%M} UTC"
-    if not finished:
-        return told
-    seconds = round((datetime.fromisoformat(finished) - begin).total_seconds())
-    return f"{told}, in {seconds // 60} min {seconds % 60} s"
 
 
 @dataclass(frozen=True)
@@ -212,7 +201,7 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
 
 
 class _Pictures:
-    """The timelines. Those of failing tests are shown at once. The others are packed
+    """The timelines. Those of some tests are shown at once. The others are packed
     together; report.js unpacks one when somebody opens its test."""
 
     def __init__(self, at_once: Iterable[str]) -> None:
