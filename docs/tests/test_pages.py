@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,10 +17,12 @@ from html_files import Names, Unlinked, dead_links
 from conftest import TOP, Site
 from generator import documents, frame, links, rules, symptoms, text
 from generator.chapters import page_of
+from generator.lessons import whole_lines
 from ipclab import checks
 
 Lessons = list[dict[str, Any]]
 WALKTHROUGHS = sorted((TOP / "samples").glob("[0-9]*/*.dox"))
+CHANGES = sorted((TOP / "samples").glob("[0-9]*/*.try.json"))
 TYPED = [
     *WALKTHROUGHS,
     *(TOP / "docs/pages").glob("*.dox"),
@@ -229,6 +232,21 @@ def test_documents_are_there_to_their_end(site: Site) -> None:
 )
 def test_a_long_name_breaks_between_its_words(html: str, made: str) -> None:
     assert frame.breakable(html) == (made or html)
+
+
+@pytest.mark.parametrize("path", CHANGES, ids=lambda path: path.parent.name)
+def test_a_change_is_shown_in_whole_lines(path: Path) -> None:
+    program = path.with_suffix("").with_suffix(".cu").read_text()
+    before = program.splitlines()
+    for change in json.loads(path.read_text()):
+        old, new = whole_lines(program, change["replace"], change["by"])
+        assert old != new
+        assert all(line in before for line in old), old
+
+
+def test_a_change_inside_a_line_shows_the_line() -> None:
+    program = "int a;\nint b = 1;\n"
+    assert whole_lines(program, "1;", "2;") == (["int b = 1;"], ["int b = 2;"])
 
 
 def test_no_cell_of_a_table_of_the_doctor_is_empty() -> None:

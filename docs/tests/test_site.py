@@ -15,7 +15,9 @@ import pytest
 
 from browser import PHONE, Browser, Page
 from conftest import TOP, Site
+from generator import frame
 from generator.chapters import page_of
+from ipclab import explain
 
 Lessons = list[dict[str, Any]]
 # What newcomers ask, where the answer stands, and a word of it.
@@ -299,6 +301,10 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("spawn", "five.html"),
         ("leak", "lesson_32.html"),
         ("stale", "lesson_02.html"),
+        ("docker", "lesson_61.html"),
+        ("container", "lesson_61.html"),
+        ("crash", "lesson_6"),
+        ("cudaError", "errors.html"),
         ("jetson", "doctor.html"),
     ],
 )
@@ -339,6 +345,82 @@ def test_the_copy_button_takes_the_program_as_it_is(
     [first, *_] = page.run(COPIED)
     assert "cuIpcGetMemHandle" in first and first in source
     assert not page.run("return document.querySelectorAll('a .copy-button').length")
+
+
+def test_the_commands_of_a_lesson_can_be_copied_with_its_source_named(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    """A command is copied as it is typed, also where the page breaks it."""
+    commands = (
+        "return [...document.querySelectorAll('main .facts .copy-button')].map("
+        "(x) => [x.parentElement.dataset.copy, getComputedStyle(x).opacity])"
+    )
+    for lesson in lessons[:: len(lessons) // 5]:
+        path = f"samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu"
+        page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
+        [[run, _], [build, seen]] = page.run(commands)
+        assert run == f"ci/ipclab sample {lesson['lesson'][:2]}"
+        assert build.startswith("nvcc ") and build.endswith(path), build
+        assert seen == "1"
+        assert path in page.text
+
+
+def test_paper_has_the_answers(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_01.html", printed=True)
+    folded = "return document.querySelectorAll('main details:not([open])').length"
+    assert page.run(folded)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert not page.run(folded)
+    kept = "getComputedStyle(document.querySelector('main h2')).breakAfter"
+    assert page.run(f"return {kept}") == "avoid"
+
+
+def test_the_menu_has_numbers_and_the_way_on_has_names(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    page = browser.open(site.folder / "lesson_01.html")
+    menu = page.run("return document.getElementById('menu').textContent")
+    for lesson in lessons:
+        name = lesson["title"].partition(":")[0]
+        assert f"{lesson['lesson'][:2]} {name}" in menu
+    before, after = page.run(
+        "return [...document.querySelectorAll('.around a')].map((x) => x.innerText)"
+    )
+    assert "00 Query support" in before and "02 Handle identity" in after
+    assert "Lesson 2 of" in page.text
+
+
+def test_a_tablet_has_no_menu_beside_the_text(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "index.html", width=820)
+    wide = "return document.querySelector('main').getBoundingClientRect().width"
+    assert page.run(wide) > 800
+
+
+def test_every_code_is_in_the_index_of_errors(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "errors.html")
+    index = page.run(
+        "return [...document.querySelectorAll('main .table a')]"
+        ".map((x) => x.getAttribute('href'))"
+    )
+    for entry in explain.read():
+        assert f"errors.html#error_{entry.code}" in index or (
+            f"#error_{entry.code}" in index
+        )
+        assert page.run(
+            "return document.getElementById(arguments[0]) !== null",
+            f"error_{entry.code}",
+        )
+
+
+def test_the_choice_is_right_where_it_was_wrong(site: Site) -> None:
+    """Cells that once said less, or more, than their rule."""
+    page = frame.text_of(site.text("choose.html"))
+    for told in (
+        "Linux; the header also names Windows and advises against it, PLAT-01",
+        "within a process its stream; between processes an event, POOL-12",
+        "not documented in the header; keep the memory until all have imported",
+    ):
+        assert told in page
 
 
 def test_the_map_leads_to_every_lesson(

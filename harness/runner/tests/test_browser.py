@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -388,6 +389,30 @@ def test_the_filter_takes_words_by_keyboard(browser: Browser, build: Build) -> N
     page.press(Keys.ENTER)  # sends nothing anywhere
     assert shown(page) == []
     assert page.errors == []
+
+
+def test_the_address_keeps_what_was_looked_for(browser: Browser, build: Build) -> None:
+    path = report(build)
+    page = browser.open(path)
+    page.press("/", "second gpu")
+    page.press(Keys.TAB)
+    assert shown(page) == ["Other.Absent"]
+    kept = page.run("return location.href")
+    assert "second" in kept
+    assert shown(browser.open(kept)) == ["Other.Absent"]
+
+
+def test_a_report_says_what_made_it_and_what_its_short_names_mean(
+    browser: Browser, build: Build
+) -> None:
+    path = report(build)
+    page = browser.open(path)
+    for told in ("digest of run.json", "digest of records.jsonl", "the exporter, the"):
+        assert told in page.text
+    for name in pages.ABBREVIATIONS:
+        assert name in page.text
+    assert re.search(r"\d{4}-\d\d-\d\d, \d\d:\d\d UTC, in \d+ min", page.text)
+    assert re.search(r"ipclab \d", page.text)
 
 
 def test_what_was_found_is_in_sight(browser: Browser, build: Build) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from conftest import Build
 from ipclab import explain
@@ -145,6 +147,27 @@ def test_all_entries_without_a_name(build: Build) -> None:
     assert all(f"{entry.number} " in done.stdout for entry in ENTRIES)
     text = " ".join(done.stdout.split())
     assert all(" ".join(pain["what"].split()[:2]) in text for pain in PAINS)
+
+
+def all_at(width: int) -> list[str]:
+    """The lines of `ipclab explain` on a terminal of so many columns."""
+    out = Console(width=width, file=io.StringIO(), highlight=False)
+    assert explain.run(out, None) == 0
+    assert isinstance(out.file, io.StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_a_small_terminal_has_room_for_all_entries() -> None:
+    """Once the column of the cause had one letter a line there: 2745 lines."""
+    lines = all_at(80)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 250
+    assert len(all_at(140)) < 150
+
+
+def test_a_table_without_room_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "WIDE", 10)
+    assert len(all_at(80)) > 250
 
 
 @pytest.mark.parametrize(
