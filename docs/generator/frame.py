@@ -33,7 +33,7 @@ TAG = re.compile(r"<[^>]+>")
 # Names so long that a narrow column has to break them, and where they may break.
 LONG_NAME = re.compile(r"[\w/.:]{16,}")
 SEAM = re.compile(
-    r"(?<=\w/)(?=\w)|(?<=\w::)(?=\w)"
+    r"(?<=\w/)(?=\w)|(?<=\w::)(?=\w)|(?<=\w{3}\.)(?=\w{4})"
     r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
 )
 AS_IT_IS = {"pre", "svg", "template", "script", "style"}
