@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import re
@@ -11,8 +12,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from conftest import PROBE, Build
+from ipclab import records, results, terminal
 
 CONFORMANCE = "source/conformance"
 
@@ -472,6 +475,20 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
     )
     page = (outcome.folder / "report.html").read_text()
     assert lines[-1] in page, "terminal and page say the same"
+
+
+def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
+    """A reason takes two lines there, and its next step is never cut."""
+    for number in range(8):
+        name = f"Suite.N{number}"
+        build.conformance(f"violates(reason={'long ' * 60!r})", name=name)
+    found = results.read(build.run("-j", "4").folder).records
+    out = Console(width=80, file=io.StringIO(), highlight=False)
+    terminal._worth_knowing(out, records.rows(found), strict=False)
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert sum(-(-len(line) // 80) for line in lines) <= 24, lines
+    assert sum("-k N" in line for line in lines) == terminal.MOST_TOLD
 
 
 def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
