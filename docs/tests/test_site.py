@@ -68,13 +68,15 @@ return [...document.querySelectorAll(kinds)]
   .map(([element, box]) => `${box.width} pixels for: ${element.innerText.slice(0, 60)}`)
   .slice(0, 5);
 """
-# Words that a line ends inside, though they have a place to break.
+# Words that a line ends inside, though they have a place to break; declarations of
+# the C++ reference are left out.
 BROKEN = """
 const found = [];
 const kinds = "main :is(td, th, li, p, h1, h2, h3), #menu a, nav a";
 for (const element of document.querySelectorAll(kinds)) {
   const style = getComputedStyle(element);
-  if (!element.getClientRects().length || element.closest("pre, svg")) continue;
+  const apart = element.closest("pre, svg, .memberdecls, .memproto");
+  if (apart || !element.getClientRects().length) continue;
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const text = texts.currentNode;
