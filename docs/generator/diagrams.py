@@ -21,6 +21,13 @@ from ipclab.trace.sequence import Step
 MOST_STEPS = 48
 BEFORE, AFTER = 5, 10  # number of steps that are drawn around a death
 
+LEGEND = (
+    '<p class="legend"><b>Memory.</b> Time runs to the right. A block is memory that '
+    "processes share. Each bar is a process that has the block, from the call that "
+    "gets it to the call that gives it back; the first bar is the owner. A bar "
+    'has the address of the block in that process. "References" counts the bars '
+    "at a moment. The red line is the step that is shown.</p>"
+)
 AROUND = 3  # number of lines before and after the line of a step; as in steps.js
 
 
@@ -31,6 +38,11 @@ def figure(
     `links` has the reference of each call.
     """
     steps, where = located(lesson, source)
+    since = next((x.at for x in steps if x.kind != "more"), 0)
+    names = {
+        memory.number: f"block {i}"
+        for i, memory in enumerate(pictures.shared(lesson.story, since), 1)
+    }
     title = f"Sequence of lesson {lesson.folder}"
     drawn = _drawn(steps, where)
     most = len(drawn)
@@ -39,14 +51,15 @@ def figure(
     told = pictures.sequence([*shown, *left_out], lesson.names, title, links, most)
     for i, (step, place) in enumerate(drawn):
         told = told.replace(
-            f'data-step="{i}"', f'data-step="{i}" {_attributes(step, place)}', 1
+            f'data-step="{i}"',
+            f'data-step="{i}" {_attributes(step, place, names)}',
+            1,
         )
     parts = [_scrolling(told, title)]
-    since = next((x.at for x in steps if x.kind != "more"), 0)
-    if any(memory.shared for memory in lesson.story.memories):
+    if names:
         title = f"Memory of lesson {lesson.folder}"
-        picture = pictures.memory(lesson.story, title, since)
-        parts.append(_scrolling(picture, title))
+        picture = pictures.memory(lesson.story, title, since, names)
+        parts += [_scrolling(picture, title), LEGEND]
     told = _around([place for _, place in drawn], source.program)
     return (
         f'<figure class="sequence steps">{"".join(parts)}{told}'
@@ -110,17 +123,20 @@ def _folded(
     return kept, places
 
 
-def _attributes(step: Step, place: Place) -> str:
-    """Data for steps.js: moment, lines by process, the step in words."""
+def _attributes(step: Step, place: Place, names: Mapping[int, str]) -> str:
+    """Data for steps.js: moment, memory, lines by process, the step in words."""
     lines = [(step.who, place.line), (step.to, place.other)]
     told = " ".join(
         f"{re.sub(r'[ _]?[0-9]+$', '', who)}:{line}"
         for who, line in lines
         if who and line
     )
+    name = names.get(step.handle, "")
+    sentence = f"{step.sentence}: {name}" if name else step.sentence
     return (
         f'data-at="{step.at}" data-lines="{escape(told)}" '
-        f'data-told="{escape(step.sentence)}"'
+        f'data-told="{escape(sentence)}"'
+        + (f' data-memory="{step.handle}"' if name else "")
     )
 
 

@@ -40,6 +40,7 @@ def section(entry: explain.Entry) -> str:
     """One code."""
     return f"@section error_{entry.code} {entry.code} ({entry.number})\n\n" + facts(
         [
+            ("CUDA says", plain(entry.says)),
             ("Driver API", f"`{entry.driver}`" if entry.driver else ""),
             ("Appears", lines(plain(x) for x in entry.appears)),
             ("Cause", plain(entry.cause)),
@@ -48,3 +49,8 @@ def section(entry: explain.Entry) -> str:
             ("Rules", ", ".join(link_to(x) for x in entry.rows)),
         ]
     )
+
+
+def words() -> dict[str, str]:
+    """Place of each code -> the text of CUDA, by which people look for it."""
+    return {f"errors#error_{x.code}": x.says for x in explain.read()}

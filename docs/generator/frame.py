@@ -30,6 +30,13 @@ HEAD = re.compile(r'<tr class="markdownTableHead">\s*(.*?)</tr>\s*', re.DOTALL)
 CELL = re.compile(r"<(t[hd])[^>]*>(.*?)\s*(?=<t[hd]|</t[dhr]>|$)", re.DOTALL)
 SHORT_CODE = re.compile(r"<code>.*?</code>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
+# Names so long that a narrow column has to break them, and where they may break.
+LONG_NAME = re.compile(r"[\w/.:]{16,}")
+SEAM = re.compile(
+    r"(?<=\w/)(?=\w)|(?<=\w::)(?=\w)|(?<=\w{3}\.)(?=\w{4})"
+    r"|(?<=\w{6})(?:(?<=[a-z0-9])(?=[A-Z])|(?<=_))(?=\w{4})"
+)
+AS_IT_IS = {"pre", "svg", "template", "script", "style"}
 # What no reader needs: empty paragraphs, and Doxygen's own classes.
 EMPTY = re.compile(r"<p>\s*</p>\n?")
 
@@ -79,7 +86,29 @@ def taken(name: str, html: str, known: Mapping[str, str]) -> Page | None:
     body = body.replace('<div class="memitem">', '<div class="memitem" tabindex="0">')
     page.body = EMPTY.sub("", links.linked(body, known))
     _headings(page)
+    page.body = breakable(page.body)
     return page
+
+
+def breakable(html: str) -> str:
+    """HTML whose long names break between their words, not inside one.
+
+    >>> breakable("<b>CUDA_ERROR_INVALID_VALUE</b>")
+    '<b>CUDA_ERROR_<wbr>INVALID_<wbr>VALUE</b>'
+    """
+    inside: list[str] = []
+    pieces = []
+    for piece in links.TAG.split(html):
+        if match := re.match(r"<(/?)(\w+)", piece):
+            if match[2] in AS_IT_IS and not piece.endswith("/>"):
+                if match[1]:
+                    inside.remove(match[2])
+                else:
+                    inside.append(match[2])
+        elif not inside:
+            piece = LONG_NAME.sub(lambda x: SEAM.sub("<wbr>", x[0]), piece)
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _rule(tag: re.Match[str]) -> str:

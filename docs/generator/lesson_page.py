@@ -6,7 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import re
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,11 @@ TOP = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"<code>((?:<span class=\"line\">.*?</span>\n?)+)</code>", re.DOTALL)
 LINE = re.compile(
     r'<span class="line">(.*?)</span>(?=\n<span class="line">|$)', re.DOTALL
+)
+# A command to copy, in the facts at the top.
+COMMAND = re.compile(
+    r'(<th scope="row">(?:You run|Build alone)</th>\s*<td>)<code>(.*?)</code>',
+    re.DOTALL,
 )
 # The place of the number of minutes.
 MINUTES = "IPCLAB_MINUTES"
@@ -28,6 +33,7 @@ def completed(page: Page, lesson: dict[str, Any]) -> Page:
     program = (TOP / "samples" / name / f"{name[3:]}.cu").read_text().splitlines()
     shown = [line.strip() for line in program]
     page.body = CODE.sub(lambda code: _numbered(code, shown), page.body)
+    page.body = COMMAND.sub(_copied, page.body)
     page.body = page.body.replace(MINUTES, str(minutes(page.body, len(program))))
     return page
 
@@ -38,6 +44,15 @@ def minutes(body: str, lines: int) -> int:
         text_of(re.sub(r"<(svg|pre|template)\b.*?</\1>", "", body, flags=re.S)).split()
     )
     return 5 * max(1, round((words / WORDS + lines / LINES + EXERCISES) / 5))
+
+
+def _copied(command: re.Match[str]) -> str:
+    """The command with the text for a button that copies it."""
+    text = escape(text_of(command[2]))
+    return (
+        f'{command[1]}<span class="command" data-copy="{text}">'
+        f"<code>{command[2]}</code></span>"
+    )
 
 
 def _numbered(code: re.Match[str], program: list[str]) -> str:

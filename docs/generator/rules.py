@@ -52,6 +52,12 @@ ORIGINS = {
     "UNDEF": "documented as undefined, our wording of",
 }
 LONGEST_TITLE = 70
+# A title that is cut does not end with these.
+DANGLING = re.compile(
+    r"a|an|and|are|as|at|be|by|can|do|for|from|has|have|if|in|into|is|it|its|may|must|"
+    r"never|no|not|of|on|one|only|or|same|shall|so|than|that|the|their|them|then|this|"
+    r"to|was|were|when|where|which|while|who|whose|will|with|without"
+)
 GROUPS = {
     "LMEM": "Legacy memory handles",
     "LEVT": "Legacy event handles",
@@ -261,16 +267,19 @@ def _result(run: Run, fault: str, row: str) -> str:
 
 def origin(row: Row) -> str:
     """Says that the words of a rule are ours, and what its source is."""
-    source = plain(spelled(row["source"]))
+    source = plain(spelled(row["source"])).removeprefix("consequence of ")
     return f"{link(row)}, {ORIGINS[row['kind']]}: {source}"
 
 
 def summary(row: Row) -> str:
     """The beginning of a statement, as a title."""
-    words = re.sub(r" \([^)]*\)", "", spelled(row["statement"]))
-    first = re.split(r"[:;,.](?: |$)", words)[0]
+    text = re.sub(r" \([^)]*\)", "", spelled(row["statement"]))
+    first = re.split(r"[:;,.](?: |$)", text)[0]
     if len(first) > LONGEST_TITLE:
-        first = first[:LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
+        words = first[:LONGEST_TITLE].split(" ")[:-1]
+        while len(words) > 1 and DANGLING.fullmatch(words[-1].lower()):
+            words.pop()
+        first = " ".join(words) + "…"
     return plain(first)
 
 
@@ -306,4 +315,7 @@ def departure(entry: Row) -> str:
         where = f"driver {driver['from']}"
     else:
         where = f"drivers {driver['from']} to {driver['to']}"
-    return f"{plain(entry['evidence'])} ({where}, until {entry['expires']})"
+    return (
+        f"{plain(entry['evidence'])} (Known for {where}; to be looked at again by "
+        f"{entry['expires']}.)"
+    )

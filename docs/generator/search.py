@@ -20,6 +20,7 @@ MOST = 6000  # characters of one section
 # What a reader wants first where two pages have the same words.
 WEIGHT = {
     "lesson": 1.3,
+    "index": 1.3,
     "errors": 1.3,
     "five": 1.3,
     "choose": 1.2,
@@ -53,7 +54,8 @@ def index(book: Book, pages: Mapping[str, Page], keywords: Mapping[str, str]) ->
         titles = {heading.anchor: heading.text for heading in page.headings}
         whole = kind in WHOLE
         for anchor, html in [("", page.body)] if whole else sections(page.body):
-            text = text_of(UNREAD.sub(" ", html.replace("<", " <")))[:MOST]
+            read = UNREAD.sub(" ", html.replace("<wbr>", ""))
+            text = text_of(read.replace("<", " <"))[:MOST]
             if not anchor or text:
                 address = page.file + (f"#{anchor}" if anchor else "")
                 words = keywords.get(address.replace(".html", ""), "")

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
-from generator import frame, lesson_page, links, navigation, printed, search
+from generator import dictionary, frame, lesson_page, links, navigation, printed, search
 from generator.chapters import page_of
 
 TOP = Path(__file__).resolve().parents[2]
@@ -66,6 +67,8 @@ def make(
         (html / page.file).write_text(text)
     (html / "book.html").write_text(printed.page(book, found, version))
     keywords = json.loads((TOP / "docs/search.json").read_text())["pages"]
+    for place, said in dictionary.words().items():
+        keywords[place] = f"{said} {keywords.get(place, '')}"
     (html / "index.js").write_text(search.index(book, found, keywords))
     for asset in ASSETS:
         shutil.copy(THEME / asset, html)
@@ -131,6 +134,9 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = lambda text: markupsafe.Markup(
+        frame.breakable(str(markupsafe.escape(text)))
     )
     environment.filters["file"] = lambda name: f"{name}.html"
     return environment

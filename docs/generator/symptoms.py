@@ -20,17 +20,14 @@ def parts(lessons: set[str]) -> dict[str, str]:
     """File name -> table; `lessons` are the existing lessons."""
     pains = json.loads(PAINS.read_text())["pains"]
     return {
-        "doctor_checks.md": _checks(pains),
+        "doctor_checks.md": _checks(),
         "doctor_symptoms.md": _symptoms(pains, lessons),
     }
 
 
-def _checks(pains: list[dict[str, Any]]) -> str:
-    rows = []
-    for check in checks.CHECKS:
-        answers = [plain(x["what"]) for x in pains if check.id in x["checks"]]
-        rows.append([f"<b>{plain(check.title)}</b>", "; ".join(answers)])
-    return table(("check", "answers"), rows)
+def _checks() -> str:
+    rows = [[f"<b>{plain(x.title)}</b>", plain(x.asks)] for x in checks.CHECKS]
+    return table(("check", "question"), rows)
 
 
 def _symptoms(pains: list[dict[str, Any]], lessons: set[str]) -> str:
@@ -40,5 +37,6 @@ def _symptoms(pains: list[dict[str, Any]], lessons: set[str]) -> str:
         read = [f"@ref {page_of(x)}" for x in pain["lessons"] if x in lessons]
         read += [f'@ref error_{x} "{x}"' for x in pain["errors"]]
         looked = ", ".join(plain(titles[x]) for x in pain["checks"])
+        looked = looked or "nothing: the program decides this"
         rows.append([plain(pain["what"]), looked, ", ".join(read)])
     return table(("symptom", "the doctor looks at", "read"), rows)

@@ -25,7 +25,14 @@ def spelled(text: str) -> str:
     """A sentence or a source of the catalogue without its short names."""
     for short, words in SHORT.items():
         text = re.sub(short, words, text)
+    text = re.sub(r"\b(\d)P(\d)G\b", _counted, text)
     return re.sub(r"(^|[.:] )(the (?:ex|im)porter)", _capital, text)
+
+
+def _counted(found: re.Match[str]) -> str:
+    """2P1G is "2 processes, 1 GPU"."""
+    processes, gpus = (int(x) for x in found.groups())
+    return f"{processes} process{'es' * (processes > 1)}, {gpus} GPU{'s' * (gpus > 1)}"
 
 
 def _capital(found: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 
 from generator.chapters import CHAPTERS, page_of
 from generator.recorded import Run
-from generator.rules import departure, link_to
+from generator.rules import link_to
 from generator.text import plain, table
 from ipclab import matrix, records, summary
 from ipclab.trials import MEANING
@@ -174,12 +174,13 @@ def _kill_matrix(kills: matrix.Document) -> str:
 def _test(test: records.Row) -> str:
     """Its name and its lesson, as a link."""
     name = test.record["test"].split(".")[1]
-    return f"`{name}` of @ref {page_of(test.record['lesson'])}"
+    lesson = test.record["lesson"]
+    return f'`{name}` @ref {page_of(lesson)} "lesson\N{NO-BREAK SPACE}{lesson[:2]}"'
 
 
 def _seen(test: records.Row) -> str:
-    """The text of deviations.json at that time, or else of the record."""
+    """The evidence of deviations.json as it was then, or else the record's reason."""
     if test.verdict == "deviates":
-        return departure(test.record["deviation"])
+        return plain(test.record["deviation"]["evidence"])
     reason = " ".join(test.reason.split())
     return plain(reason if len(reason) <= LONGEST else reason[: LONGEST - 1] + "…")

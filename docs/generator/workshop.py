@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from generator import frame
 from generator.chapters import page_of
 from generator.text import plain, table
 from ipclab.learn import exercises, paths
@@ -79,7 +80,8 @@ def slides(top: Path, pictures: Mapping[str, str]) -> dict[str, str]:
 
 def _words(text: str) -> Markup:
     """Text; words in backticks are commands or names."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False)))
+    told = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+    return Markup(frame.breakable(told))
 
 
 def _exercises(known: Iterable[Exercise]) -> str:

@@ -8,11 +8,12 @@ import json
 import re
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from generator import diagrams, traces
-from ipclab.trace import files, pictures
+from ipclab.trace import files, pictures, sequence
 from ipclab.trace.sequence import Step
 
 TOP = Path(__file__).resolve().parents[2]
@@ -137,6 +138,52 @@ def test_the_caption_says_where_it_was_recorded() -> None:
     figure = diagrams.figure(recorded, traces.sources("01_legacy_memory"), {})
     assert f"Drawn from a trace of this lesson: {recorded.machine}." in figure
     assert figure.count("<svg") == 2  # its memory, too
+
+
+def test_memory_has_a_name_that_the_page_explains() -> None:
+    """It is numbered as it is drawn, and not as the trace happens to count."""
+    lesson = "70_handle_cache"
+    drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
+    blocks = re.findall(r'<text class="block"[^>]*>([^<]*)', drawn)
+    assert len(blocks) > 3
+    for i, name in enumerate(blocks, 1):
+        assert name == f"block {i}, 4 MiB, cudaMalloc"
+    assert not re.search(r"\bmemory \d", drawn)
+    for word in ("A block is memory", "the first bar is the owner", "References"):
+        assert word in drawn, "no legend"
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_step_names_the_memory_that_it_concerns(lesson: str) -> None:
+    drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
+    groups = re.findall(
+        r'<g class="group" data-memory="(\d+)">\s*<text class="block"[^>]*>([^<,]*)',
+        drawn,
+    )
+    named = dict(groups)
+    steps = re.findall(r'data-told="([^"]*)" data-memory="(\d+)"', drawn)
+    assert bool(named) == bool(steps)
+    for told, number in steps:
+        assert told.endswith(f": {named[number]}"), told
+
+
+@pytest.mark.parametrize(
+    ("sent", "size", "told"),
+    [
+        (b"handle\0" + bytes(64), 71, "handle, 64 bytes"),
+        (b"closed\0", 7, "closed"),
+        (b"\1\2\3\4", 4, "message, 4 bytes"),
+        (b"no end", 6, "no end, 6 bytes"),
+    ],
+)
+def test_a_message_has_the_size_of_what_it_brings(
+    sent: bytes, size: int, told: str
+) -> None:
+    """The name at its beginning is no part of a handle of 64 bytes."""
+    facts = {"bytes": sent.hex(), "size": size, "descriptors": []}
+    event = SimpleNamespace(process=SimpleNamespace(name="a"), facts=facts)
+    step = sequence._message(event, SimpleNamespace(name="b"), 0)  # type: ignore[arg-type]
+    assert ", ".join(filter(None, (step.text, step.detail))) == told
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,11 +15,14 @@ import pytest
 from html_files import Names, Unlinked, dead_links
 
 from conftest import TOP, Site
-from generator import documents, links, rules, text
+from generator import documents, frame, links, rules, symptoms, text
 from generator.chapters import page_of
+from generator.lessons import whole_lines
+from ipclab import checks
 
 Lessons = list[dict[str, Any]]
 WALKTHROUGHS = sorted((TOP / "samples").glob("[0-9]*/*.dox"))
+CHANGES = sorted((TOP / "samples").glob("[0-9]*/*.try.json"))
 TYPED = [
     *WALKTHROUGHS,
     *(TOP / "docs/pages").glob("*.dox"),
@@ -210,6 +214,49 @@ def test_documents_are_there_to_their_end(site: Site) -> None:
         shown = site.text(f"{page}.html")
         assert all(re.search(rf">\s*{re.escape(x)}\s*<", shown) for x in titles), file
         assert re.findall(r"\w+", source)[-1] in shown.partition("contents -->")[0]
+
+
+@pytest.mark.parametrize(
+    ("html", "made"),
+    [
+        (
+            "<b>CUDA_ERROR_INVALID_VALUE</b>",
+            "<b>CUDA_ERROR_<wbr>INVALID_<wbr>VALUE</b>",
+        ),
+        ("samples/01_a/topic.cu", "samples/<wbr>01_a/<wbr>topic.cu"),
+        ("<a href='CUDA_ERROR_INVALID_VALUE'>x</a>", ""),
+        ("<pre>CUDA_ERROR_INVALID_VALUE</pre>", ""),
+        ("cudaMalloc_Async_x", "cudaMalloc_<wbr>Async_x"),  # no part of three letters
+        ("cudaMalloc", ""),
+    ],
+)
+def test_a_long_name_breaks_between_its_words(html: str, made: str) -> None:
+    assert frame.breakable(html) == (made or html)
+
+
+@pytest.mark.parametrize("path", CHANGES, ids=lambda path: path.parent.name)
+def test_a_change_is_shown_in_whole_lines(path: Path) -> None:
+    program = path.with_suffix("").with_suffix(".cu").read_text()
+    before = program.splitlines()
+    for change in json.loads(path.read_text()):
+        old, new = whole_lines(program, change["replace"], change["by"])
+        assert old != new
+        assert all(line in before for line in old), old
+
+
+def test_a_change_inside_a_line_shows_the_line() -> None:
+    program = "int a;\nint b = 1;\n"
+    assert whole_lines(program, "1;", "2;") == (["int b = 1;"], ["int b = 2;"])
+
+
+def test_no_cell_of_a_table_of_the_doctor_is_empty() -> None:
+    for name, told in symptoms.parts({"01_legacy_memory"}).items():
+        cells = [row.split(" | ") for row in told.strip().splitlines()[2:]]
+        if name == "doctor_checks.md":
+            assert len(cells) == len(checks.CHECKS)
+            assert len({row[1] for row in cells}) == len(cells), "the same answer"
+            assert all(row[1].rstrip(" |").endswith("?") for row in cells)
+        assert all(x.strip(" |") for row in cells for x in row[:2]), told
 
 
 # --- planted faults ---------------------------------------------------------

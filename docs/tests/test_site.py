@@ -15,7 +15,9 @@ import pytest
 
 from browser import PHONE, Browser, Page
 from conftest import TOP, Site
+from generator import frame
 from generator.chapters import page_of
+from ipclab import explain
 
 Lessons = list[dict[str, Any]]
 # What newcomers ask, the page with the answer, and a word of the answer.
@@ -47,6 +49,12 @@ for (const step of document.querySelectorAll("figure.steps .step")) {
 }
 return without;
 """
+# Of each panel of code: how far each of its lines is from the margin.
+PANELS = """
+return [...document.querySelectorAll("figure.steps .lines pre")].map((pre) =>
+  [...pre.children].map((x) => x.textContent).filter((x) => x.trim())
+    .map((x) => x.search(/\\S/)));
+"""
 NAME_OF_MEMORY = """
 return document.querySelector("svg.memory text.block").getBoundingClientRect().left;
 """
@@ -59,6 +67,30 @@ return [...document.querySelectorAll(kinds)]
     element.innerText.split(/\\s+/).some((word) => word.length >= 4))
   .map(([element, box]) => `${box.width} pixels for: ${element.innerText.slice(0, 60)}`)
   .slice(0, 5);
+"""
+# Words that a line ends inside, though they have a place to break; declarations of
+# the C++ reference are left out.
+BROKEN = """
+const found = [];
+const kinds = "main :is(td, th, li, p, h1, h2, h3), #menu a, nav a";
+for (const element of document.querySelectorAll(kinds)) {
+  const style = getComputedStyle(element);
+  const apart = element.closest("pre, svg, .memberdecls, .memproto");
+  if (apart || !element.getClientRects().length) continue;
+  const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    for (const word of text.data.matchAll(/[\\p{L}\\d_]{4,}/gu)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const tops = [...range.getClientRects()].filter((x) => x.width > 0)
+        .map((x) => Math.round(x.top));
+      if (Math.max(...tops) - Math.min(...tops) > 4) found.push(word[0]);
+    }
+  }
+}
+return [...new Set(found)].slice(0, 8);
 """
 # Of each text and box of the diagram: its colour, and whether it has a size.
 PICTURE = """
@@ -123,9 +155,10 @@ def missing_in_menu(browser: Browser, site: Site, lessons: Lessons) -> list[str]
 
 
 def faults(browser: Browser, path: Path, width: int, dark: bool = False) -> list[str]:
-    """Console errors, boxes wider than the screen, columns too narrow for a word."""
+    """Console errors, boxes wider than the screen, columns too narrow for a word,
+    words that break inside."""
     page = browser.open(path, width=width, dark=dark)
-    found = [*page.errors, *page.too_wide, *page.run(CLIPPED)]
+    found = [*page.errors, *page.too_wide, *page.run(CLIPPED), *page.run(BROKEN)]
     return [f"{path.name} at {width} pixels: {fault}" for fault in found]
 
 
@@ -270,6 +303,10 @@ def test_the_search_finds_each_lesson_by_its_key_word(
         ("spawn", "five.html"),
         ("leak", "lesson_32.html"),
         ("stale", "lesson_02.html"),
+        ("docker", "lesson_61.html"),
+        ("container", "lesson_61.html"),
+        ("crash", "lesson_6"),
+        ("cudaError", "errors.html"),
         ("jetson", "doctor.html"),
     ],
 )
@@ -310,6 +347,82 @@ def test_the_copy_button_takes_the_program_as_it_is(
     [first, *_] = page.run(COPIED)
     assert "cuIpcGetMemHandle" in first and first in source
     assert not page.run("return document.querySelectorAll('a .copy-button').length")
+
+
+def test_the_commands_of_a_lesson_can_be_copied_with_its_source_named(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    """A command is copied as it is typed, also where the page breaks it."""
+    commands = (
+        "return [...document.querySelectorAll('main .facts .copy-button')].map("
+        "(x) => [x.parentElement.dataset.copy, getComputedStyle(x).opacity])"
+    )
+    for lesson in lessons[:: len(lessons) // 5]:
+        path = f"samples/{lesson['lesson']}/{lesson['lesson'][3:]}.cu"
+        page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
+        [[run, _], [build, seen]] = page.run(commands)
+        assert run == f"ci/ipclab sample {lesson['lesson'][:2]}"
+        assert build.startswith("nvcc ") and build.endswith(path), build
+        assert seen == "1"
+        assert path in page.text
+
+
+def test_paper_has_the_answers(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_01.html", printed=True)
+    folded = "return document.querySelectorAll('main details:not([open])').length"
+    assert page.run(folded)
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert not page.run(folded)
+    kept = "getComputedStyle(document.querySelector('main h2')).breakAfter"
+    assert page.run(f"return {kept}") == "avoid"
+
+
+def test_the_menu_has_numbers_and_the_way_on_has_names(
+    browser: Browser, site: Site, lessons: Lessons
+) -> None:
+    page = browser.open(site.folder / "lesson_01.html")
+    menu = page.run("return document.getElementById('menu').textContent")
+    for lesson in lessons:
+        name = lesson["title"].partition(":")[0]
+        assert f"{lesson['lesson'][:2]} {name}" in menu
+    before, after = page.run(
+        "return [...document.querySelectorAll('.around a')].map((x) => x.innerText)"
+    )
+    assert "00 Query support" in before and "02 Handle identity" in after
+    assert "Lesson 2 of" in page.text
+
+
+def test_a_tablet_has_no_menu_beside_the_text(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "index.html", width=820)
+    wide = "return document.querySelector('main').getBoundingClientRect().width"
+    assert page.run(wide) > 800
+
+
+def test_every_code_is_in_the_index_of_errors(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "errors.html")
+    index = page.run(
+        "return [...document.querySelectorAll('main .table a')]"
+        ".map((x) => x.getAttribute('href'))"
+    )
+    for entry in explain.read():
+        assert f"errors.html#error_{entry.code}" in index or (
+            f"#error_{entry.code}" in index
+        )
+        assert page.run(
+            "return document.getElementById(arguments[0]) !== null",
+            f"error_{entry.code}",
+        )
+
+
+def test_the_choice_is_right_where_it_was_wrong(site: Site) -> None:
+    """Cells that once said less, or more, than their rule."""
+    page = frame.text_of(site.text("choose.html"))
+    for told in (
+        "Linux; the header also names Windows and advises against it, PLAT-01",
+        "within a process its stream; between processes an event, POOL-12",
+        "not documented in the header; keep the memory until all have imported",
+    ):
+        assert told in page
 
 
 def test_the_map_leads_to_every_lesson(
@@ -366,6 +479,7 @@ def test_a_lesson_out_of_the_menu_is_noticed(
         ("<script>no_such_function()</script>", "no_such_function"),
         ('<div style="width: 2000px">x</div>', "2000px"),
         ('<p style="width: 20px; word-break: break-all">letters</p>', "letters"),
+        ('<p style="width: 90px">cudaIpcOpenMemHandle</p>', "cudaIpcOpenMemHandle"),
     ],
 )
 def test_a_fault_of_a_page_is_noticed(
@@ -412,6 +526,30 @@ def test_every_step_of_a_lesson_shows_its_code(
         page = browser.open(site.folder / f"{page_of(lesson['lesson'])}.html")
         without = page.run(STEPS_WITHOUT_CODE)
         assert not without, (lesson["lesson"], without)
+
+
+def test_code_beside_a_picture_begins_at_the_margin(
+    browser: Browser, site: Site
+) -> None:
+    """The panel is narrow: what all its lines begin with is left out."""
+    page = browser.open(site.folder / "lesson_01.html")
+    for _ in range(12):
+        shown = page.run(PANELS)
+        assert all(min(margins) == 0 for margins in shown), shown
+        page.run("document.querySelector('[aria-label=\"One step on\"]').click()")
+
+
+def test_a_step_marks_its_memory(browser: Browser, site: Site) -> None:
+    page = browser.open(site.folder / "lesson_70.html")
+    marked = "return document.querySelectorAll('svg.memory .group.now').length"
+    told = "return document.querySelector('.steps .told').textContent"
+    seen = set()
+    for _ in range(20):
+        named = re.search(r": block \d+$", page.run(told)) is not None
+        assert page.run(marked) == named, page.run(told)
+        seen.add(named)
+        page.run("document.querySelector('[aria-label=\"One step on\"]').click()")
+    assert seen == {False, True}
 
 
 def test_the_names_of_memory_stay_in_sight(browser: Browser, site: Site) -> None:

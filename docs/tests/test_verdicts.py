@@ -83,7 +83,9 @@ def test_a_departure_of_two_tests_is_told_once() -> None:
     entries = [{**DEVIATION, "test": test} for test in ("A.B", "A.C")]
     one = [{**DEVIATION, "driver": {"from": "580.1", "to": "580.1"}}]
     assert section(deviations=entries).count("Measured on one H200.") == 1
-    assert "(driver 580.1, until 2027-11-30)" in section(deviations=one)
+    assert "(Known for driver 580.1; to be looked at again by 2027-11-30.)" in section(
+        deviations=one
+    )
 
 
 def test_a_rule_names_the_rules_that_it_follows_from() -> None:
@@ -106,7 +108,7 @@ def test_a_rule_shows_all_that_is_known_of_it() -> None:
         "| **NVIDIA H200, driver 580.1** |",
         '<span class="verdict conforms">',
         "our wording of: cudaIpcOpenMemHandle",
-        "Measured on one H200. (drivers 580.0 to 580.9, until 2027-11-30)",
+        "Measured on one H200. (Known for drivers 580.0 to 580.9; ",
         "@ref lesson_01 |",
     ):
         assert part in text
@@ -135,7 +137,8 @@ def test_results_tell_what_a_reader_should_know() -> None:
     assert '<a href="machines/h200/report.html">report</a>' in page
     assert "| **all** | **1** | **1** | **1** |" in page
     assert "Measured on one H200." in page and "raw text" not in page
-    assert '`B2` of @ref lesson_01 | <span class="verdict violates' in page
+    told = '`B2` @ref lesson_01 "lesson\N{NO-BREAK SPACE}01"'
+    assert f'{told} | <span class="verdict violates' in page
     assert "| it \\| was not |" in page
     assert "`B0`" not in page  # it conforms
     assert "cannot show" not in page
@@ -206,6 +209,26 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
     title = rules.summary(long)
     assert len(title) <= rules.LONGEST_TITLE + 1 and title.endswith("…")
     assert "(" not in title
+    cut = {**ROW, "statement": f"A handle of {'old ' * 12}memory is at the address"}
+    assert rules.summary(cut).endswith("memory…"), rules.summary(cut)
+
+
+def test_a_scenario_says_how_many_processes_it_has() -> None:
+    row = {**ROW, "scenario": "2P1G; E exports, then 3P2G", "check": "PASS: read."}
+    evidence = rules.Evidence(set(), {}, [], [], [])
+    told = rules.rule_page(row, {"MUST": "judged"}, evidence)
+    assert "2 processes, 1 GPU; the exporter exports, then 3 processes, 2 GPUs" in told
+
+
+def test_a_conclusion_names_its_source_once() -> None:
+    row = {**ROW, "kind": "DERIVED", "source": "consequence of cudaFree"}
+    assert rules.origin(row).endswith("our conclusion from: cudaFree")
+
+
+def test_results_excuse_no_other_driver() -> None:
+    """A record may have been made when its deviation was for more drivers."""
+    page = verdicts.page([run(("deviates", ""))])
+    assert "Measured on one H200." in page and "580.9" not in page
 
 
 def fault(name: str, result: str) -> dict[str, Any]:

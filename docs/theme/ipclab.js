@@ -31,7 +31,7 @@
   const box = document.getElementById("search");
   let wanted = null;
   const ready = () => wanted ??= script("index.js").then(() => script("search.js"));
-  box.addEventListener("focus", ready, { once: true });
+  for (const sign of ["focus", "input"]) box.addEventListener(sign, ready, { once: true });
   box.form.addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) return;

@@ -105,7 +105,7 @@
     const pages = new Map();
     for (const [number, values] of score(typed)) {
       const entry = ipclabIndex[number];
-      const named = [entry[2].split(" (")[0], entry[1].split(":")[0].replace(/^\d\d /, "")]
+      const named = entry[5] > 0.6 && [entry[2].split(" (")[0], entry[1].split(":")[0].replace(/^\d\d /, "")]
         .some((name, i) => name.toLowerCase() === whole && (i === 0 || !entry[2]));
       const page = entry[0].split("#")[0];
       if (!pages.has(page)) pages.set(page, { best: 0, values: Array(typed.length).fill(0), bonus: 0 });

@@ -30,6 +30,18 @@
   figure.prepend(controls);
   figure.classList.add("live");
 
+  // Without the first spaces of a line, which may be in several elements.
+  const outdent = (line, spaces) => {
+    const texts = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
+    while (spaces > 0 && texts.nextNode()) {
+      const text = texts.currentNode;
+      const blank = Math.min(spaces, text.data.length - text.data.trimStart().length);
+      const whole = blank === text.data.length;
+      text.data = text.data.slice(blank);
+      spaces = whole ? spaces - blank : 0;
+    }
+  };
+
   // The lines around a line are cloned, so that they look as in the program below.
   const AROUND = 3;
   const excerpt = (role, line) => {
@@ -39,9 +51,12 @@
     const shown = (onPage ? program : others).filter(near);
     const box = element("div", {}, element("b", {}, role));
     const pre = element("pre", { tabindex: "0", role: "group", "aria-label": `Code of the ${role}` });
+    const margin = Math.min(...shown.map((x) => x.textContent).filter((x) => x.trim())
+      .map((x) => x.search(/\S/)));
     for (const one of shown) {
       const copy = one.cloneNode(true);
       copy.removeAttribute("data-line");
+      outdent(copy, margin);
       copy.classList.toggle("now", Number(one.dataset.line) === number);
       pre.append(copy);
     }
@@ -60,6 +75,8 @@
     return x1 + 3 + (x2 - x1 - 6) * Math.min(1, (at - t1) / (t2 - t1));
   };
 
+  const groups = memory ? [...memory.querySelectorAll(".group")] : [];
+
   // The names of memory and processes stay visible, above the part that scrolls.
   const names = memory ? [...memory.querySelectorAll("text.block, text.who")] : [];
   for (const name of names) name.parentNode.append(name);
@@ -77,6 +94,8 @@
     });
     count.textContent = `${current + 1} of ${steps.length}`;
     told.textContent = step.dataset.told ?? "";
+    for (const group of groups)
+      group.classList.toggle("now", group.dataset.memory === step.dataset.memory);
     back.disabled = first.disabled = current === 0;
     next.disabled = current === steps.length - 1;
     const lines = (step.dataset.lines ?? "").split(" ").filter(Boolean).map((x) => x.split(":"));

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from browser import PHONE, Browser, Page
 from conftest import PROBE, Build
 from ipclab import matrix, pages, results, trials
+from ipclab import report as ipclab_report
 from ipclab.report import page as report_page
 from ipclab.trace import pictures
 
@@ -339,6 +342,26 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
     assert "Gone.Test2" not in page.text and "Gone.Test2" in page.html
 
 
+def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) -> None:
+    """The first failures are unfolded; a picture of another is made when opened."""
+    many = 3 * ipclab_report.AT_ONCE
+    for number in range(many):
+        build.conformance(STORY, name=f"Suite.N{number:02}")
+    path = build.run("-j", "4").folder / "report.html"
+    page = browser.open(path)
+    drawn = "return document.querySelectorAll('details.more svg').length"
+    assert page.run(drawn) == ipclab_report.AT_ONCE
+    assert f"{many - ipclab_report.AT_ONCE} more" in page.text
+    closed = "document.querySelector('details.more:not([open])')"
+    page.run(f"{closed}.open = true")
+    for _ in range(100):
+        if page.run(drawn) > ipclab_report.AT_ONCE:
+            break
+        time.sleep(0.05)
+    assert page.run(drawn) == ipclab_report.AT_ONCE + 1
+    assert page.errors == []
+
+
 # --- the filter -------------------------------------------------------------------
 
 
@@ -366,6 +389,30 @@ def test_the_filter_takes_words_by_keyboard(browser: Browser, build: Build) -> N
     page.press(Keys.ENTER)  # sends nothing anywhere
     assert shown(page) == []
     assert page.errors == []
+
+
+def test_the_address_keeps_what_was_looked_for(browser: Browser, build: Build) -> None:
+    path = report(build)
+    page = browser.open(path)
+    page.press("/", "second gpu")
+    page.press(Keys.TAB)
+    assert shown(page) == ["Other.Absent"]
+    kept = page.run("return location.href")
+    assert "second" in kept
+    assert shown(browser.open(kept)) == ["Other.Absent"]
+
+
+def test_a_report_says_what_made_it_and_what_its_short_names_mean(
+    browser: Browser, build: Build
+) -> None:
+    path = report(build)
+    page = browser.open(path)
+    for told in ("digest of run.json", "digest of records.jsonl", "the exporter, the"):
+        assert told in page.text
+    for name in pages.ABBREVIATIONS:
+        assert name in page.text
+    assert re.search(r"\d{4}-\d\d-\d\d, \d\d:\d\d UTC, in \d+ min", page.text)
+    assert re.search(r"ipclab \d", page.text)
 
 
 def test_what_was_found_is_in_sight(browser: Browser, build: Build) -> None:

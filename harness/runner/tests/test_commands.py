@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import re
@@ -13,9 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from conftest import PROBE, Build
-from ipclab import ctest, packed
+from ipclab import ctest, packed, records, results, terminal
 
 CONFORMANCE = "source/conformance"
 
@@ -499,10 +501,40 @@ def test_a_run_ends_in_one_screen(build: Build) -> None:
     )
     assert lines[-2].endswith("report.html")
     assert lines[-1] == (
-        "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. 1 lesson: 1 works."
+        "FAILS: 1 of 27. 26 tests: 25 conform, 1 violates its rule. "
+        "1 lesson run: 1 works."
     )
     page = (outcome.folder / "report.html").read_text()
     assert lines[-1] in page, "terminal and page have the same sentence"
+
+
+def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
+    """A reason takes two lines there, and its next step is never cut."""
+    for number in range(8):
+        name = f"Suite.N{number}"
+        build.conformance(f"violates(reason={'long ' * 60!r})", name=name)
+    found = results.read(build.run("-j", "4").folder).records
+    out = Console(width=80, file=io.StringIO(), highlight=False)
+    terminal._worth_knowing(out, records.rows(found), strict=False)
+    assert isinstance(out.file, io.StringIO)
+    lines = out.file.getvalue().splitlines()
+    assert sum(-(-len(line) // 80) for line in lines) <= 24, lines
+    assert sum("-k N" in line for line in lines) == terminal.MOST_TOLD
+
+
+def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
+    """Progress goes to standard error: what is kept or searched is one screen."""
+    build.conformance("record()", name="Suite.Name7")
+    run = subprocess.run(
+        [sys.executable, "-m", "ipclab", "run", "--build", "build", "--results", "out"],
+        cwd=build.root,
+        env=build.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.splitlines()[-1].startswith("PASSES: "), run.stdout + run.stderr
+    assert "Name7" not in run.stdout and "Name7: conforms" in run.stderr
 
 
 def test_every_row_is_shown_with_v(build: Build) -> None:

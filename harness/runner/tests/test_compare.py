@@ -186,7 +186,7 @@ def test_the_page_says_what_the_terminal_says(build: Build) -> None:
         '<td class="verdict regressed">regressed</td>',
         "The sentence of LMEM-01.",
         f"WORSE: 1 regressed. {document['same']} of",
-        "the others: 1 regressed.",
+        "Differences: 1 regressed.",
         '<th scope="row">E, I</th><td>the exporter, the importer</td>',
     ):
         assert text in page
@@ -199,7 +199,28 @@ def test_a_page_of_equal_runs_says_so_in_one_sentence(build: Build) -> None:
     assert compare(build, "--html", "out.html").returncode == 0
     page = (build.root / "out.html").read_text()
     assert "NOT WORSE: no test regressed or is gone." in page
-    assert "tests say the same." in page and "Short names" not in page
+    assert "tests have the same verdict." in page and "Short names" not in page
+
+
+def test_a_test_is_counted_once(build: Build) -> None:
+    """One with another answer has the same verdict: it is no further test."""
+    two_runs(build, "record(notes=['it opens'])", "record(notes=['it fails'])")
+    assert compare(build, "--html", "out.html").returncode == 0
+    page = (build.root / "out.html").read_text()
+    assert "2 of 2 tests have the same verdict. Differences: 1 with another" in page
+
+
+def test_a_reason_has_no_text_of_a_macro(build: Build) -> None:
+    reason = (
+        "expected 2, saw 3: Value of: reads(a)\\n"
+        "  Actual: false (3 words are wrong)\\nExpected: true"
+    )
+    two_runs(build, "record()", f"violates(reason='{reason}')")
+    done = compare(build, "--html", "out.html")
+    page = (build.root / "out.html").read_text()
+    for told in (done.stdout, page):
+        assert "expected 2, saw 3: 3 words are wrong" in told
+        assert "Value of" not in told and "Actual" not in told
 
 
 @pytest.mark.parametrize(

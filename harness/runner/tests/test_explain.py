@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from conftest import Build
 from ipclab import explain
@@ -75,6 +78,19 @@ def test_names_and_numbers_are_those_of_the_headers() -> None:
     assert numbers == sorted(set(numbers))
 
 
+def test_what_cuda_says_is_what_the_runtime_returns() -> None:
+    library = next(
+        path
+        for folder in ("lib64", "lib")
+        for path in (INCLUDE.parent / folder, INCLUDE.resolve().parent / folder)
+        if (path / "libcudart.so.13").exists()
+    )
+    say = ctypes.CDLL(str(library / "libcudart.so.13")).cudaGetErrorString
+    say.restype = ctypes.c_char_p
+    for entry in ENTRIES:
+        assert entry.says == say(entry.number).decode(), entry.code
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
 def test_an_entry_is_whole_and_leads_somewhere(entry: Entry) -> None:
     assert all((entry.appears, entry.cause, entry.do))
@@ -97,7 +113,13 @@ def test_all_twenty_pains_are_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["400", "cudaErrorInvalidResourceHandle", "cuda_error_invalid_handle"]
+    "name",
+    [
+        "400",
+        "cudaErrorInvalidResourceHandle",
+        "cuda_error_invalid_handle",
+        "Invalid resource handle",
+    ],
 )
 def test_an_entry_by_each_of_its_names(build: Build, name: str) -> None:
     done = build.ipclab("explain", name)
@@ -125,6 +147,27 @@ def test_all_entries_without_a_name(build: Build) -> None:
     assert all(f"{entry.number} " in done.stdout for entry in ENTRIES)
     text = " ".join(done.stdout.split())
     assert all(" ".join(pain["what"].split()[:2]) in text for pain in PAINS)
+
+
+def all_at(width: int) -> list[str]:
+    """The lines of `ipclab explain` on a terminal of so many columns."""
+    out = Console(width=width, file=io.StringIO(), highlight=False)
+    assert explain.run(out, None) == 0
+    assert isinstance(out.file, io.StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_a_small_terminal_has_room_for_all_entries() -> None:
+    """Once the column of the cause had one letter a line there: 2745 lines."""
+    lines = all_at(80)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 250
+    assert len(all_at(140)) < 150
+
+
+def test_a_table_without_room_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "WIDE", 10)
+    assert len(all_at(80)) > 250
 
 
 @pytest.mark.parametrize(

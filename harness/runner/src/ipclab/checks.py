@@ -60,12 +60,14 @@ class Verdict:
 class Check:
     """A name, and the function that judges.
 
-    It returns None if the check does not apply.
+    It returns None if the check does not apply. `asks` is the question of the check,
+    for the book.
     """
 
     id: str
     title: str
     judge: Callable[[Machine], Verdict | None]
+    asks: str
 
 
 @dataclass(frozen=True)
@@ -700,32 +702,144 @@ def _other_process(m: Machine) -> Verdict | None:
 
 
 CHECKS = (
-    Check("gpu", "GPU", _gpu),
-    Check("driver", "driver and runtime", _driver),
-    Check("device_nodes", "device nodes", _device_nodes),
-    Check("offered", "what the GPU offers", _offered),
-    Check("attempts", "attributes and attempts", _attempts),
-    Check("each_gpu", "GPUs compared", _each_gpu),
-    Check("wsl", "WSL", _wsl),
-    Check("tegra", "Tegra", _tegra),
-    Check("mig", "MIG", _mig),
-    Check("compute_mode", "compute mode", _compute_mode),
-    Check("mps", "MPS", _mps),
-    Check("peer_access", "peer access", _peer_access),
-    Check("imex", "fabric and IMEX", _imex),
-    Check("confidential", "confidential computing", _confidential),
-    Check("pid_namespace", "PID namespace", _pid_namespace),
-    Check("ipc_namespace", "IPC namespace", _ipc_namespace),
-    Check("container", "container", _container),
-    Check("dev_shm", "/dev/shm", _dev_shm),
-    Check("ptrace_scope", "ptrace scope", _ptrace_scope),
-    Check("seccomp", "seccomp and pidfd_getfd", _seccomp),
-    Check("open_files", "open files", _open_files),
-    Check("address_space", "address space", _address_space),
-    Check("pids_limit", "limit of processes", _pids_limit),
-    Check("memory_limit", "limit of host memory", _memory_limit),
-    Check("visible_devices", "CUDA_VISIBLE_DEVICES", _visible_devices),
-    Check("allocator", "allocator", _allocator),
-    Check("leftovers", "leftovers", _leftovers),
-    Check("other_process", "the other process", _other_process),
+    Check("gpu", "GPU", _gpu, "Does CUDA see a GPU?"),
+    Check(
+        "driver",
+        "driver and runtime",
+        _driver,
+        "Is there a driver, and is it new enough for the runtime?",
+    ),
+    Check(
+        "device_nodes",
+        "device nodes",
+        _device_nodes,
+        "May this user open /dev/nvidia0 and its like, and of all GPUs?",
+    ),
+    Check(
+        "offered",
+        "what the GPU offers",
+        _offered,
+        "Which ways to share do the attributes of the GPU offer?",
+    ),
+    Check(
+        "attempts",
+        "attributes and attempts",
+        _attempts,
+        "Does a real attempt in two processes do what the attribute promises?",
+    ),
+    Check(
+        "each_gpu",
+        "GPUs compared",
+        _each_gpu,
+        "Can every GPU share what the others can?",
+    ),
+    Check("wsl", "WSL", _wsl, "Is this Linux inside Windows (WSL2)?"),
+    Check("tegra", "Tegra", _tegra, "Is the GPU an integrated one, as on Jetson?"),
+    Check("mig", "MIG", _mig, "Is the GPU divided into instances?"),
+    Check(
+        "compute_mode",
+        "compute mode",
+        _compute_mode,
+        "May a second process have a context on the GPU?",
+    ),
+    Check(
+        "mps",
+        "MPS",
+        _mps,
+        "Does the Multi-Process Service stand between the processes and the GPU?",
+    ),
+    Check(
+        "peer_access",
+        "peer access",
+        _peer_access,
+        "Does every GPU reach the memory of every other?",
+    ),
+    Check(
+        "imex",
+        "fabric and IMEX",
+        _imex,
+        "Does the GPU support fabric handles, and may this user open an IMEX channel?",
+    ),
+    Check(
+        "confidential",
+        "confidential computing",
+        _confidential,
+        "Is confidential computing on, which limits GPUs and contexts?",
+    ),
+    Check(
+        "pid_namespace",
+        "PID namespace",
+        _pid_namespace,
+        "Do both processes see each other's process ids?",
+    ),
+    Check(
+        "ipc_namespace",
+        "IPC namespace",
+        _ipc_namespace,
+        "Do both processes see the same /dev/shm and System V objects?",
+    ),
+    Check(
+        "container", "container", _container, "Does this process run in a container?"
+    ),
+    Check("dev_shm", "/dev/shm", _dev_shm, "Is there room for shared host memory?"),
+    Check(
+        "ptrace_scope",
+        "ptrace scope",
+        _ptrace_scope,
+        "Does Yama forbid taking a descriptor from another process?",
+    ),
+    Check(
+        "seccomp",
+        "seccomp and pidfd_getfd",
+        _seccomp,
+        "Does a filter or the kernel refuse pidfd_getfd?",
+    ),
+    Check(
+        "open_files",
+        "open files",
+        _open_files,
+        "Are there enough descriptors for what is exported and imported?",
+    ),
+    Check(
+        "address_space",
+        "address space",
+        _address_space,
+        "Is there a limit of addresses (ulimit -v), which pools cannot bear?",
+    ),
+    Check(
+        "pids_limit",
+        "limit of processes",
+        _pids_limit,
+        "May the processes start the threads that CUDA needs?",
+    ),
+    Check(
+        "memory_limit",
+        "limit of host memory",
+        _memory_limit,
+        "Is there enough host memory for several contexts?",
+    ),
+    Check(
+        "visible_devices",
+        "CUDA_VISIBLE_DEVICES",
+        _visible_devices,
+        "Does the same number mean the same GPU in both processes?",
+    ),
+    Check(
+        "allocator",
+        "allocator",
+        _allocator,
+        "Does a variable select memory that has no legacy handle?",
+    ),
+    Check(
+        "leftovers",
+        "leftovers",
+        _leftovers,
+        "Does an old process or an old name in /dev/shm still hold memory?",
+    ),
+    Check(
+        "other_process",
+        "the other process",
+        _other_process,
+        "May a descriptor be taken from that process (with --with)?",
+    ),
 )

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from ipclab import pages, records, results
 from ipclab.errors import HarnessError, UsageError
+from ipclab.failures import readable
 from ipclab.records import Row
 
 REGRESSED, DISAPPEARED, FIXED, CHANGED, ANSWERS, NEW, EXPLAINED, SLOWER = (
@@ -50,6 +51,11 @@ MEANING = {  # in the order in which they are shown
     UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
     RECENT: "not in the driver's run, or its sentence has changed",
+}
+SPOKEN = {
+    ANSWERS: "with another answer",
+    SLOWER: "with another duration",
+    CHANGED: "with another verdict that fails or passes as before",
 }
 WORSE = (REGRESSED, DISAPPEARED, UNEXPLAINED)
 COLOURS = {
@@ -150,6 +156,7 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
     return pages.render(
         "compare.html.j2",
         runs=runs,
+        moments=pages.moments,
         on_model=(None, pages.HALF_ON_MODEL, pages.ON_MODEL)[
             sum(run.get("backend") == "model" for run in runs.values())
         ],
@@ -172,12 +179,14 @@ def page(runs: dict[str, dict[str, Any]], found: Difference) -> str:
 def headline(found: Difference) -> str:
     """One sentence that compares the second run with the first."""
     counts = _counts(found)
-    told = ", ".join(f"{number} {what}" for what, number in counts.items())
+    told = ", ".join(
+        f"{number} {SPOKEN.get(what, what)}" for what, number in counts.items()
+    )
     worse = ", ".join(f"{counts[x]} {x}" for x in WORSE if x in counts)
     first = f"WORSE: {worse}." if worse else "NOT WORSE: no test regressed or is gone."
-    number = found.same + len(found.changes)
-    return f"{first} {found.same} of {number} tests say the same" + (
-        f"; the others: {told}." if told else "."
+    number = found.same + sum(x.before != x.after for x in found.changes)
+    return f"{first} {found.same} of {number} tests have the same verdict" + (
+        f". Differences: {told}." if told else "."
     )
 
 
@@ -438,7 +447,7 @@ def _show(
         verdicts = was if was == now else f"{was} -> {now}"
         told_of.append(f" {name} {verdicts} {change.test}", style="default")
         out.print(told_of, soft_wrap=True)
-        if reason := change.reason.partition("\n")[0]:
+        if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
     if slower > MOST_SLOWER:
         out.print(f"{slower} took another time: --html or --json tells which")

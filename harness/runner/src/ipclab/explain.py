@@ -30,6 +30,7 @@ class Entry:
     code: str  # the runtime's name
     driver: str | None  # the driver's name of the same number
     number: int
+    says: str  # cudaGetErrorString
     appears: list[str]
     cause: str
     do: str
@@ -58,11 +59,12 @@ def pains() -> list[dict[str, Any]]:
 
 
 def find(name: str) -> Entry:
-    """The entry of a name or number, in any case; UsageError if there is none."""
+    """The entry of a name, a number or a text of CUDA, in any case; UsageError if
+    there is none."""
     known = {
         name.lower(): entry
         for entry in read()
-        for name in (*entry.names, str(entry.number))
+        for name in (*entry.names, str(entry.number), entry.says)
     }
     if name.lower() in known:
         return known[name.lower()]
@@ -121,6 +123,7 @@ def _explain(out: Console, entry: Entry) -> None:
     table.add_column(overflow="fold")
     table.add_row(str(entry.number), Text(" = ".join(entry.names)))
     for label, texts in (
+        ("says", [entry.says]),
         ("appears", entry.appears),
         ("cause", [entry.cause]),
         ("do", [entry.do]),

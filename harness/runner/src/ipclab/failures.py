@@ -19,6 +19,15 @@ _GIVES = re.compile(
     r"\n\s*Actual: false \(([^\n]*)\)\nExpected: true",
     re.DOTALL,
 )
+# GoogleTest's words after a value that we have reported already.
+_TOLD = re.compile(
+    r"Value of: [^\n]*\n\s*Actual: (?:true|false) \(([^\n]*)\)\n"
+    r"Expected: (?:true|false)"
+)
+_TOLD_EQUAL = re.compile(
+    r"(expected [^\n]*, saw [^\n]*): Expected equality of these values:\n"
+    r"(?:  \S[^\n]*\n?(?:    Which is: [^\n]*\n?)?){2}"
+)
 SAME = "the same value"  # what a `!=` saw: the value differs each time
 FAILED = "failed"  # for a check that shows only that it failed
 
@@ -57,7 +66,7 @@ def signature(failure: dict[str, Any]) -> Signature:
 
 
 def readable(text: str) -> str:
-    """A reason or a message, without the text that our macros add.
+    """A reason or a message, without the text that macros add.
 
     >>> readable("saw X: Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
     ...          "(f() gives X, expected Y)\\nExpected: true")
@@ -65,5 +74,9 @@ def readable(text: str) -> str:
     >>> readable("Value of: ::ipclab::gives((f()), {})\\n  Actual: false "
     ...          "(f() gives X, expected Y)\\nExpected: true")
     'f() gives X, expected Y'
+    >>> readable("saw 3: Value of: reads(a)\\n  Actual: false (3 words are wrong)\\n"
+    ...          "Expected: true")
+    'saw 3: 3 words are wrong'
     """
-    return _GIVES.sub(lambda found: "" if found[1] else found[2], text)
+    text = _GIVES.sub(lambda found: "" if found[1] else found[2], text)
+    return _TOLD_EQUAL.sub(r"\1\n", _TOLD.sub(r"\1", text)).rstrip("\n")

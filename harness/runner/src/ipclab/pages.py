@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,20 @@ HALF_ON_MODEL = "One of the two runs was made on the reference model."
 def render(template: str, **values: Any) -> str:
     """A page as text that needs no other file; all values are escaped."""
     return _environment().get_template(template).render(**values)
+
+
+def moments(started: str, finished: str | None) -> str:
+    """When a run was made, and how long it took.
+
+    >>> moments("2026-11-23T05:32:48+00:00", "2026-11-23T05:36:23+00:00")
+    '2026-11-23, 05:32 UTC, in 3 min 35 s'
+    """
+    begin = datetime.fromisoformat(started)
+    told = f"{begin.astimezone(UTC):%Y-%m-%d, %H:%M} UTC"
+    if not finished:
+        return told
+    seconds = round((datetime.fromisoformat(finished) - begin).total_seconds())
+    return f"{told}, in {seconds // 60} min {seconds % 60} s"
 
 
 def chapter(lesson: str | None) -> str:

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from ipclab import fingerprint, matrix, pages, records, summary, timeline
 from ipclab.records import Record, Row
 
+AT_ONCE = 8  # failing tests that are unfolded, with their pictures
 # Marks the place in the page for the packed pictures.
 PACKED = "IPCLAB-PACKED-PICTURES"
 MEANING = {
@@ -47,7 +48,9 @@ def page(
     """
     table = records.rows(found)
     strict = bool(run["settings"].get("strict"))
-    kept = _Pictures(row.ctest for row in table if records.fails(row.verdict, strict))
+    failing = [row for row in table if records.fails(row.verdict, strict)]
+    first = {row.ctest for row in failing[:AT_ONCE]}
+    kept = _Pictures(first)
     state = summary.State(
         run["state"],
         int(run.get("selected") or len(table)),
@@ -62,6 +65,7 @@ def page(
         run=run,
         on_model=pages.ON_MODEL if run.get("backend") == "model" else None,
         banners=_banners(run, table, wrong),
+        moments=pages.moments(run["started"], run.get("finished")),
         problems=[str(problem) for problem in run["problems"]],
         counts=_counts(table),
         state=_state,
@@ -73,8 +77,9 @@ def page(
         made_by=_made_by(run),
         abbreviations=pages.ABBREVIATIONS,
         meaning=MEANING | {f"lesson: {x}": x for x in (*MEANING, "works")},
-        failing=[row for row in table if records.fails(row.verdict, strict)],
-        fails=lambda row: records.fails(row.verdict, strict),
+        failing=failing,
+        first=first,
+        at_once=AT_ONCE,
         deviations=_deviations(table),
         anchors=_anchors(table),
         facts=_facts(run["fingerprint"]),
@@ -196,7 +201,7 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
 
 
 class _Pictures:
-    """The timelines. The pictures of failing tests are shown at once. The others are
+    """The timelines. The pictures of some tests are shown at once. The others are
     packed together; report.js unpacks a picture when a reader opens its test."""
 
     def __init__(self, at_once: Iterable[str]) -> None:

@@ -67,10 +67,13 @@ def headline(table: Sequence[Row], run: State) -> str:
 
 
 def told(table: Sequence[Row]) -> str:
-    """Tests and lessons apart: `3 tests: 2 conform, 1 hung. 4 lessons: 4 work.`"""
+    """Tests and lessons apart: `3 tests: 2 conform, 1 hung. 4 lesson runs: 4 work.`
+
+    A lesson may be run in several ways, so its runs are counted.
+    """
     parts = {
         "test": (tests(table), WORDS),
-        "lesson": (lessons(table), {**WORDS, "conforms": WORKS}),
+        "lesson run": (lessons(table), {**WORDS, "conforms": WORKS}),
     }
     said = [
         f"{_number(len(found), what)}: "

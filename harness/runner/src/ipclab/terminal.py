@@ -55,10 +55,12 @@ def console() -> Console:
 
 
 class Live:
-    """Progress: a bar on a terminal, a line for each test elsewhere."""
+    """Progress: a bar on a terminal; elsewhere a line for each test, on standard error,
+    so that a pipe or a file gets one screen."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
+        self._aside = Console(stderr=True, highlight=False)
         self._running: list[str] = []
         self._done = self._total = 0
         self._bar = Progress(
@@ -95,7 +97,7 @@ class Live:
         verdict = record["verdict"]
         if not self._out.is_terminal:
             count = f"[{self._done:{len(str(self._total))}}/{self._total}]"
-            self._out.print(
+            self._aside.print(
                 Text(f"{count} {record['ctest']}: {verdict}"), soft_wrap=True
             )
         elif verdict in records.FAILING:
@@ -237,7 +239,8 @@ def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
         line = Text(f"{row.shown} ", style=COLOURS[row.verdict])
         line.append(f"{_row_name(row.record)} {row.record['test']}", style="default")
         out.print(line, soft_wrap=True)
-        out.print(Text(f"  {_short(row.reason)}", style="default"), soft_wrap=True)
+        reason = _short(row.reason, min(200, 2 * out.width - 6))  # two lines
+        out.print(Text(f"  {reason}", style="default"), soft_wrap=True)
         out.print(Text(f"  next: {summary.next_step(row)}", "dim"), soft_wrap=True)
     if len(failing) > MOST_TOLD:
         out.print(f"and {len(failing) - MOST_TOLD} more that fail: see the page, or -v")
@@ -285,6 +288,6 @@ def _slowest(out: Console, attempts: list[Record]) -> None:
     out.print(Text(f"slowest: {told}"), soft_wrap=True)
 
 
-def _short(reason: str) -> str:
+def _short(reason: str, most: int = 200) -> str:
     line = failures.readable(reason).partition("\n")[0]
-    return line if len(line) <= 200 else line[:197] + "..."
+    return line if len(line) <= most else line[: most - 3] + "..."

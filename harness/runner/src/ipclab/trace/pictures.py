@@ -11,7 +11,7 @@ from html import escape
 from ipclab.trace.files import Entry, Event, Process, when
 from ipclab.trace.sequence import Step
 from ipclab.trace.story import Story
-from ipclab.trace.things import Memory
+from ipclab.trace.things import Memory, size_text
 
 WIDE_LANE, LANE, HEAD = (
     300,
@@ -130,22 +130,32 @@ class _Bar:
     told: str = ""  # the first and the last call
 
 
-def memory(story: Story, title: str, since: int = 0) -> str:
-    """The memory: a group of bars for each block that was shared. One bar is for the
-    process that owns the block, and one for each process that has it open. Each bar
-    goes from the beginning to the end of the use and has the address. A chunk also has
-    a bar from its export until all copies of that descriptor are closed. The number of
-    references is below.
-
-    Memory that was gone `since` nanoseconds after the trace began is left out. The
-    attribute data-moments has a pair `nanoseconds,x` for each moment.
-    """
+def shared(story: Story, since: int = 0) -> list[Memory]:
+    """The memory that was exported or opened, without what was gone `since`
+    nanoseconds after the trace began."""
     began = story.trace.processes[0].began if story.trace.processes else 0
-    blocks = [
+    return [
         x
         for x in story.memories
         if x.shared and not (x.freed and when(x.freed) - began < since)
     ]
+
+
+def memory(
+    story: Story, title: str, since: int = 0, names: Mapping[int, str] | None = None
+) -> str:
+    """The memory: a group of bars for each block that was shared. The first bar is for
+    the process that owns the block; each process that has it open has one, too. A bar
+    goes from the beginning to the end of the use and has the address. A chunk also has
+    a bar from its export until all copies of that descriptor are closed. The number of
+    references is below.
+
+    `since` is that of `shared`; `names` has other names for memory, by its number. The
+    attribute data-moments has a pair `nanoseconds,x` for each moment, data-memory has
+    the number of a group.
+    """
+    began = story.trace.processes[0].began if story.trace.processes else 0
+    blocks = shared(story, since)
     left_out = len(blocks) - MOST_MEMORIES
     blocks = blocks[:MOST_MEMORIES]
     groups = [(block, _bars(block, story)) for block in blocks]
@@ -159,8 +169,14 @@ def memory(story: Story, title: str, since: int = 0) -> str:
     ]
     width = max([width, *ends])
     height = BAR * max(rows, 1) + 10
+    called = {
+        block: f"{names[block.number]}, {size_text(block.size)}"
+        if names
+        else block.name
+        for block in blocks
+    }
     told = "; ".join(
-        f"{block.name} of {block.owner.name}, opened {len(block.openings)} times"
+        f"{called[block]} of {block.owner.name}, opened {_times(len(block.openings))}"
         for block in blocks
     )
     parts = [_svg("memory", width, height, title, told)]
@@ -174,9 +190,10 @@ def memory(story: Story, title: str, since: int = 0) -> str:
         kind = {"malloc": "cudaMalloc", "chunk": "cuMemCreate"}.get(
             block.kind, block.kind
         )
-        parts.append(
-            _text("block", 8, y + 15, f"{block.name}, {kind}, of {block.owner.name}")
-        )
+        parts += [
+            f'<g class="group" data-memory="{block.number}">',
+            _text("block", 8, y + 15, f"{called[block]}, {kind}"),
+        ]
         y += BAR
         for bar in bars:
             x1, x2 = column[bar.begin], column[bar.end]
@@ -197,10 +214,15 @@ def memory(story: Story, title: str, since: int = 0) -> str:
             _text("count", column[moment] + 4, y + 13, str(count))
             for moment, count in _references(bars)
         ]
+        parts.append("</g>")
         y += BAR
     if left_out > 0:
         parts.append(_text("who", 8, y + 15, f"{left_out} more blocks"))
     return "\n".join([*parts, "</svg>"])
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _place(bar: _Bar, column: Mapping[int, int]) -> int:

@@ -195,10 +195,16 @@ def _call(call: Call, at: int, memories: dict[int, Memory], rule: str) -> Step:
 
 
 def _message(sent: Event, to: Process, at: int) -> Step:
-    text = _label(bytes.fromhex(sent.facts["bytes"]))
-    size = size_text(sent.facts["size"])
+    data = bytes.fromhex(sent.facts["bytes"])
+    text = _label(data)
+    size = sent.facts["size"]
+    if text and data[len(text) : len(text) + 1] == b"\0":
+        size -= len(text) + 1  # its name is no part of what it brings
     count = len(sent.facts["descriptors"])
-    detail = size + (f", {count} descriptor{'s' * (count > 1)}" if count else "")
+    brings = [size_text(size)] if size or not (text or count) else []
+    if count:
+        brings.append(f"{count} descriptor{'s' * (count > 1)}")
+    detail = ", ".join(brings)
     return Step(sent.process.name, "message", text or NAMELESS, at, detail, to.name)
 
 
