@@ -1248,7 +1248,8 @@ void add_pools(List& list) {
              {"cudaFreeAsync", "cudaFree", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              importers_free_at_once);
-  list.named("destroy-frees-live", "destroying a pool frees memory that is in use",
+  list.named("destroy-frees-live",
+             "destroying a pool frees memory that is in use",
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);

@@ -1865,10 +1865,9 @@ void add_virtual_memory(List& list) {
   list.named("reserve-misaligned",
              "reserved addresses are no multiple of the granularity",
              {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
-  list.named(
-      "reserve-hint-is-order",
-      "addresses are reserved at the requested place, or not at all",
-      {"cuMemAddressReserve"}, hint_is_an_order);
+  list.named("reserve-hint-is-order",
+             "addresses are reserved at the requested place, or not at all",
+             {"cuMemAddressReserve"}, hint_is_an_order);
   list.named("reserve-hint-twice",
              "requested addresses are returned although they are reserved",
              {"cuMemAddressReserve"}, hint_is_given_twice);
