@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from conftest import PROBE, Build
+from conftest import NO_GPU, PROBE, Build
 from ipclab import checks, explain, machine
 from ipclab.checks import CHECKS, STATES, TRANSPORTS, Verdict
 
@@ -215,9 +215,18 @@ def test_what_it_prints(build: Build) -> None:
         "(all)"
     )
     assert lines[-2:] == [
-        "2 limits, 25 fine",
+        "2 limit, 25 fine",
         "can be shared: legacy_memory, legacy_events, vmm_fd, fabric, pool_fd",
     ]
+
+
+def test_without_a_gpu_the_remedy_comes_first(build: Build) -> None:
+    """No table of transports, all of which would have the same reason."""
+    build.probe(NO_GPU)
+    lines = build.ipclab("doctor", "--build", "build").stdout.splitlines()
+    assert lines[1] == "" and lines[2].startswith("blocks  GPU: "), lines
+    assert any("next:" in line and "--backend model" in line for line in lines[:6])
+    assert "nothing can be shared" in lines[-1]
 
 
 @pytest.mark.parametrize(

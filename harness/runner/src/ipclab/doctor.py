@@ -106,18 +106,23 @@ def _show(
 ) -> None:
     out.print(Text(probe.first_line(found.probe)), soft_wrap=True)
     out.print()
-    out.print(_transports(found.probe))
-    out.print()
+    if any(x["available"] for x in found.probe["capabilities"]):
+        out.print(_transports(found.probe))
+        out.print()
     out.print(_findings([x for x in findings if x.verdict.state != "fine"]))
     out.print(_fine([x for x in findings if x.verdict.state == "fine"]))
     out.print()
     count = Counter(x.verdict.state for x in findings)
-    out.print(Text(", ".join(f"{count[x]} {x}" for x in checks.STATES if count[x])))
+    out.print(Text(", ".join(_counted(count[x], x) for x in checks.STATES if count[x])))
     out.print(
         Text(
             f"can be shared: {', '.join(shared)}" if shared else "nothing can be shared"
         )
     )
+
+
+def _counted(number: int, state: str) -> str:
+    return f"{number} {state if number == 1 else state.removesuffix('s')}"
 
 
 def _transports(document: probe.Probe) -> Table:
