@@ -24,6 +24,7 @@ from generator import (
     diagrams,
     dictionary,
     documents,
+    lesson_page,
     lessons,
     links,
     machines,
@@ -120,6 +121,9 @@ def write(lesson_list: Path, cuda: Path, folders: list[Path], output: Path) -> N
     (output / "files").mkdir(parents=True, exist_ok=True)
     machines.write(evidence.runs, output / "files")
     files = workshop.slides(TOP, parts)
+    for lesson in known:
+        source = TOP / lesson_page.source(lesson["lesson"])
+        files[source.name] = source.read_text()
     for folder, made in (("parts", parts), ("pages", pages), ("files", files)):
         (output / folder).mkdir(parents=True, exist_ok=True)
         for name, text in made.items():

@@ -22,6 +22,10 @@ COMMAND = re.compile(
     r'(<th scope="row">(?:You run|Build alone)</th>\s*<td>)<code>(.*?)</code>',
     re.DOTALL,
 )
+# The path of the program, in the facts at the top.
+SOURCE = re.compile(
+    r'(<th scope="row">Source</th>\s*<td>)(<code>.*?</code>)', re.DOTALL
+)
 # The place of the number of minutes.
 MINUTES = "IPCLAB_MINUTES"
 WORDS, LINES, EXERCISES = 160, 12, 6  # read in a minute; minutes to try
@@ -30,12 +34,19 @@ WORDS, LINES, EXERCISES = 160, 12, 6  # read in a minute; minutes to try
 def completed(page: Page, lesson: dict[str, Any]) -> Page:
     """The page with them."""
     name = lesson["lesson"]
-    program = (TOP / "samples" / name / f"{name[3:]}.cu").read_text().splitlines()
+    path = source(name)
+    program = (TOP / path).read_text().splitlines()
     shown = [line.strip() for line in program]
     page.body = CODE.sub(lambda code: _numbered(code, shown), page.body)
     page.body = COMMAND.sub(_copied, page.body)
+    page.body = SOURCE.sub(rf'\1<a href="{path.name}" download>\2</a>', page.body)
     page.body = page.body.replace(MINUTES, str(minutes(page.body, len(program))))
     return page
+
+
+def source(lesson: str) -> Path:
+    """The program of a lesson, in the source tree; the site has a copy of the file."""
+    return Path("samples", lesson, f"{lesson[3:]}.cu")
 
 
 def minutes(body: str, lines: int) -> int:

@@ -365,6 +365,10 @@ def test_the_commands_of_a_lesson_can_be_copied_with_its_source_named(
         assert build.startswith("nvcc ") and build.endswith(path), build
         assert seen == "1"
         assert path in page.text
+        link = f"main .facts a[href='{Path(path).name}'][download]"
+        assert page.run(f'return document.querySelector("{link}") !== null')
+        copy = site.folder / Path(path).name
+        assert copy.read_text() == (TOP / path).read_text()
 
 
 def test_paper_has_the_answers(browser: Browser, site: Site) -> None:
