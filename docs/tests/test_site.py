@@ -424,7 +424,7 @@ def test_the_choice_is_right_where_it_was_wrong(site: Site) -> None:
     for told in (
         "Linux; the header also names Windows and advises against it, PLAT-01",
         "within a process its stream; between processes an event, POOL-12",
-        "not documented in the header; keep the memory until all have imported",
+        "not documented in the header; keep the memory until all importers have",
     ):
         assert told in page
 

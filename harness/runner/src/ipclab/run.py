@@ -222,7 +222,7 @@ class Run:
         environment.pop("IPCLAB_EXCLUSIVE", None)
         if exclusive:
             environment["IPCLAB_EXCLUSIVE"] = "1"
-            if self.on_model:
+            if self.on_model and self.settings.jobs > 1:
                 environment[model.MACHINE] = folder
         if visible is not None:
             environment["CUDA_VISIBLE_DEVICES"] = visible
