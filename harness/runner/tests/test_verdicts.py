@@ -54,6 +54,12 @@ def test_conformance(
         ("print('SKIP: only one GPU'); sys.exit(77)", "not applicable", "only one GPU"),
         ("sys.exit(77)", "broken", "exit 77 without a line 'SKIP: <reason>'"),
         ("print('  -> cudaErrorX (1): x'); sys.exit(1)", "violates", "-> cudaErrorX"),
+        (
+            "print('exporter reads: 0 wrong\\nimporter reads: 12 wrong\\nfrees it');"
+            "sys.exit(1)",
+            "violates",
+            "exit 1: importer reads: 12 wrong",
+        ),
         ("sys.exit(5)", "violates", "exit 5"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed", "killed by SIGSEGV"),
     ],

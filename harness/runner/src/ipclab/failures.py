@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +29,15 @@ _TOLD_EQUAL = re.compile(
     r"(expected [^\n]*, saw [^\n]*): Expected equality of these values:\n"
     r"(?:  \S[^\n]*\n?(?:    Which is: [^\n]*\n?)?){2}"
 )
+# How lessons and exercises say that something is wrong.
+_WRONG = re.compile(r"\b[1-9][0-9]* wrong\b|\bNOT\b|\bSTILL\b")
 SAME = "the same value"  # what a `!=` saw: the value differs each time
 FAILED = "failed"  # for a check that shows only that it failed
+
+
+def reported(lines: Sequence[str]) -> str | None:
+    """The first line in which a lesson or an exercise reports something wrong."""
+    return next((line for line in lines if _WRONG.search(line)), None)
 
 
 @dataclass(frozen=True)

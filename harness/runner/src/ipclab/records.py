@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipclab import deviations, schema
+from ipclab import deviations, failures, schema
 from ipclab.ctest import Case
 from ipclab.supervise import Ended
 
@@ -267,8 +267,9 @@ def _sample_outcome(case: Case, ended: Ended) -> tuple[str, str]:
         if not skips:
             return "broken", f"exit {ended.code} without a line 'SKIP: <reason>'"
         return "not applicable", skips[-1].removeprefix("SKIP: ")
-    said = [x.strip() for x in lines if x.strip().startswith("->")] or lines[-1:]
-    return "violates", f"{ended.how}: {said[0].strip()}" if said else ended.how
+    fatal = next((line for line in lines if line.strip().startswith("->")), None)
+    said = fatal or failures.reported(lines) or "".join(lines[-1:])
+    return "violates", f"{ended.how}: {said.strip()}" if said else ended.how
 
 
 def _line(case: Case, ended: Ended, seed: int, outcome: str, reason: str) -> Record:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipclab import failures
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Ran, Toolbox
 from ipclab.trace.files import TAKES_AWAY, Call
@@ -18,7 +18,6 @@ MOST_LINES = 24  # of the output of a program or a compiler
 
 # The text by which an exercise reports that something is wrong, and that a question of
 # predicted() (exercise.h) has no answer yet.
-_WRONG = re.compile(r"\b[1-9][0-9]* wrong\b|\bNOT\b|\bSTILL\b")
 UNANSWERED = "you: not answered"
 
 
@@ -154,7 +153,7 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
 
 def _telling(lines: Sequence[str]) -> str:
     """The first line that reports something wrong; if there is none, the last line."""
-    wrong = next((line for line in lines if _WRONG.search(line)), None)
+    wrong = failures.reported(lines)
     return f"it said: {wrong}" if wrong else f"its last line: {lines[-1]}"
 
 
