@@ -24,6 +24,17 @@ for name in mine:
 record(notes=[",".join(mine), str(os.environ.get("IPCLAB_EXCLUSIVE"))])
 """
 
+# Each test waits for the other, so neither could end alone.
+MEET = """
+open("{folder}/{mine}", "w").close()
+until = time.monotonic() + 10
+while not os.path.exists("{folder}/{other}"):
+    if time.monotonic() > until:
+        sys.exit(1)
+    time.sleep(0.01)
+record(notes=[str(os.environ.get(x)) for x in {variables}])
+"""
+
 
 def test_no_gpu_is_given_to_two_tests_at_once(build: Build) -> None:
     for i in range(6):
@@ -58,20 +69,9 @@ def test_more_jobs_than_gpus_share_and_say_so(build: Build) -> None:
 
 
 def test_tests_really_run_side_by_side(build: Build, tmp_path: Path) -> None:
-    # Each test waits for the other, so neither could end alone.
     for mine, other in (("a", "b"), ("b", "a")):
-        build.conformance(
-            f"""
-            open("{tmp_path}/{mine}", "w").close()
-            until = time.monotonic() + 10
-            while not os.path.exists("{tmp_path}/{other}"):
-                if time.monotonic() > until:
-                    sys.exit(1)
-                time.sleep(0.01)
-            record()
-            """,
-            f"Suite.{mine}",
-        )
+        program = MEET.format(folder=tmp_path, mine=mine, other=other, variables=[])
+        build.conformance(program, f"Suite.{mine}")
     assert build.run("-j", "2").code == 0
 
 
@@ -161,24 +161,13 @@ def test_on_the_model_a_test_that_is_alone_has_a_machine_to_itself(
 ) -> None:
     """The lone tests wait for each other, so they run at once, on two machines."""
     machine(build, PROBE)
-    build.conformance("record(notes=[os.environ['IPCLAB_MODEL_MACHINE'], '0'])")
+    wanted = ["IPCLAB_MODEL_MACHINE", "IPCLAB_EXCLUSIVE"]
+    build.conformance(f"record(notes=[str(os.environ.get(x)) for x in {wanted}])")
     for mine, other in (("a", "b"), ("b", "a")):
-        build.conformance(
-            f"""
-            open("{tmp_path}/{mine}", "w").close()
-            until = time.monotonic() + 10
-            while not os.path.exists("{tmp_path}/{other}"):
-                if time.monotonic() > until:
-                    sys.exit(1)
-                time.sleep(0.01)
-            names = ["IPCLAB_MODEL_MACHINE", "IPCLAB_EXCLUSIVE"]
-            record(notes=[os.environ[x] for x in names])
-            """,
-            f"Suite.{mine}",
-            extra=("alone",),
-        )
+        program = MEET.format(folder=tmp_path, mine=mine, other=other, variables=wanted)
+        build.conformance(program, f"Suite.{mine}", extra=("alone",))
     outcome = build.run("-j", "3", "--backend", "model")
     assert outcome.code == 0, outcome.text
     machines, alone = zip(*(x["notes"] for x in outcome.records), strict=True)
     assert len(set(machines)) == 3
-    assert sorted(alone) == ["0", "1", "1"]
+    assert sorted(alone) == ["1", "1", "None"]
