@@ -20,13 +20,15 @@ function(ipc_lesson folder target)
   set(${target} ${CMAKE_MATCH_1} PARENT_SCOPE)
 endfunction()
 
-# ipc_add_sample(TITLE text [GPUS n] [NEEDS text] [PROFILE name]
-#                [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
+# ipc_add_sample(TITLE text [GPUS n] [NEEDS text] [TOOLKIT version]
+#                [PROFILE name] [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
 #   TITLE      what the reader will see in the list of lessons
 #   GPUS       how many it needs (1)
 #   NEEDS      what else, in words for its reader
+#   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if that is newer
+#              than 13.0; built with an older one, the lesson only skips
 #   PROFILE    the machine that the reference model must imitate for it, if the
 #              number of GPUs is not enough
 #   BUILDS_ON  lessons to read before
@@ -35,7 +37,7 @@ endfunction()
 #   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
 #              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;PROFILE;TIMEOUT" "BUILDS_ON")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
   if(NOT arg_TITLE OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${folder}: ipc_add_sample(TITLE text [GPUS n] [BUILDS_ON folder...])")
@@ -86,7 +88,7 @@ function(ipc_add_sample)
   list(TRANSFORM arg_BUILDS_ON REPLACE "(.+)" "\"\\1\"")
   list(JOIN arg_BUILDS_ON ", " before)
   set_property(GLOBAL APPEND PROPERTY IPCLAB_LESSONS
-    "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
+    "{\"lesson\": \"${folder}\", \"title\": \"${arg_TITLE}\", \"gpus\": ${arg_GPUS}, \"needs\": \"${arg_NEEDS}\", \"toolkit\": \"${arg_TOOLKIT}\", \"profile\": \"${arg_PROFILE}\", \"builds_on\": [${before}]}")
 endfunction()
 
 # The command that starts a program as two ranks on this machine, also on a single core

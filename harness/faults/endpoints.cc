@@ -41,6 +41,14 @@ int same_numbers_again(Call& call) {
   return code;
 }
 
+int fewer_numbers(Call& call) {
+  if (call.at<cuuint32_t>(1) > 1) {
+    call.at<cuuint32_t>(1) = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
 int always_ready(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || *call.at<int*>(2) != 0) return code;
@@ -182,6 +190,14 @@ int all_cliques_told(Call& call) {
   return call.proceed();
 }
 
+int one_clique_too_many(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  ++*call.at<size_t*>(0);
+  call.fired();
+  return code;
+}
+
 int a_cluster_for_each_device(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess || call.at<CUdevice>(1) == 0) return code;
@@ -193,6 +209,9 @@ int a_cluster_for_each_device(Call& call) {
 }  // namespace
 
 void add_endpoints(List& list) {
+  list.named("endpoint-numbers-too-few",
+             "only the first of the wanted numbers of endpoints is reserved",
+             {"cuLogicalEndpointIdReserve"}, fewer_numbers);
   list.named("endpoint-numbers-again",
              "reserved numbers of endpoints are reserved again",
              {"cuLogicalEndpointIdReserve"}, same_numbers_again);
@@ -233,6 +252,9 @@ void add_endpoints(List& list) {
   list.named("endpoint-destroy-does-nothing",
              "a destroyed endpoint keeps its number and its bindings",
              {"cuLogicalEndpointDestroy"}, nothing_done);
+  list.named("endpoint-team-too-large",
+             "a complete team seems to accept one more device",
+             {"cuLogicalEndpointAddDevice"}, refusal_told_as_success, 2);
   list.named("endpoint-import-fresh",
              "an import gives another endpoint than the exporter's",
              {"cuLogicalEndpointImport"}, imported_as_new);
@@ -261,9 +283,15 @@ void add_endpoints(List& list) {
   list.named("fabric-copy-silent",
              "copies over a missing fabric return success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
+  list.named("cliques-miscounted",
+             "a device is in one clique fewer than counted",
+             {"cuDeviceGetCliqueCount"}, one_clique_too_many);
   list.named("cliques-too-many",
              "more cliques are written than the array has room for",
              {"cuDeviceGetCliqueInfo"}, all_cliques_told);
+  list.named("cluster-untold",
+             "success, but the UUID of the cluster is not written",
+             {"cuDeviceGetFabricClusterUuid"}, nothing_done);
   list.named("cluster-of-each-device",
              "devices of one clique report different clusters",
              {"cuDeviceGetFabricClusterUuid"}, a_cluster_for_each_device, 2);

@@ -53,6 +53,12 @@ int device_that_reaches_endpoints() {
              : 1;
 }
 
+void run_alone(std::function<void(Role&)> body) {
+  Scenario scenario;
+  scenario.role("owner", std::move(body));
+  scenario.run(std::chrono::seconds(20));
+}
+
 CUlogicalEndpointProp unicast_on(int device, size_t bytes) {
   CUlogicalEndpointProp wanted{};
   wanted.type = CU_LOGICAL_ENDPOINT_TYPE_UNICAST;

@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,9 @@ void* require_newer_entry(const char* name);
 /// A device whose streams may copy to and from a unicast endpoint of device 0:
 /// 0 if the owner may use its own endpoint, else 1, which must be there.
 int device_that_reaches_endpoints();
+
+/// Runs a scenario of one role.
+void run_alone(std::function<void(Role&)> body);
 
 /// Properties of a unicast endpoint of a device; it can be exported.
 CUlogicalEndpointProp unicast_on(int device, size_t bytes);

@@ -1,0 +1,839 @@
+// Logical endpoints: memory that is reached by a number and an offset; and the
+// copies that reach it. Mirror of samples/36_logical_endpoint.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/endpoint.h"
+#include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
+
+using namespace ipclab;
+
+namespace {
+
+constexpr auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+constexpr size_t kBytes = 4 << 20;
+constexpr uid_t kNobody = 65534;
+constexpr auto kEndpointHandle = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC;
+
+// Memory that can be bound to an exportable endpoint.
+Chunk fabric_chunk(size_t bytes, int device = 0) {
+  return Chunk::create(bytes, chunk_of(device, kFabric));
+}
+
+// Judges a call that must be refused because of its arguments.
+#define EXPECT_INVALID(call) EXPECT_REFUSED(call, CUDA_ERROR_INVALID_VALUE)
+
+}  // namespace
+
+TEST(LogicalEndpoint, NumbersAreReservedInARow) {
+  covers("ENDP-01");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    constexpr unsigned kCount = 4;
+    const EndpointIds ids(kCount);
+    const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    for (unsigned i = 0; i < kCount; ++i)
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[i], &wanted));
+    for (unsigned i = 0; i < kCount; ++i)
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[i]));
+  });
+}
+
+TEST(LogicalEndpoint, NoNumberIsReservedTwice) {
+  covers("ENDP-18");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    constexpr unsigned kCount = 4;
+    const EndpointIds ids(kCount), others(kCount);
+    EXPECT_TRUE(others[0] >= ids[0] + kCount || ids[0] >= others[0] + kCount)
+        << "a number was reserved twice";
+    const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    for (unsigned i = 0; i < kCount; ++i)
+      for (const EndpointIds* range : {&ids, &others})
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)((*range)[i], &wanted));
+    for (unsigned i = 0; i < kCount; ++i)
+      for (const EndpointIds* range : {&ids, &others})
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)((*range)[i]));
+  });
+}
+
+TEST(LogicalEndpoint, ReleaseNeedsNumbersWithoutEndpoints) {
+  covers("ENDP-02");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    Sentinel<CUlogicalEndpointId> out;
+    CALL(cudaFree(nullptr));
+    CALL(NEWER(cuLogicalEndpointIdReserve)(out.out(), 3));
+    const CUlogicalEndpointId first = out.result();
+    const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    CALL(NEWER(cuLogicalEndpointCreate)(first + 1, &wanted));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointIdRelease)(first, 3));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(first + 1));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointIdRelease)(first + 2, 1));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointIdRelease)(first, 3));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointIdRelease)(first, 2));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointIdRelease)(first, 1));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(first, &wanted));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, AQuerySaysWhenItIsReady) {
+  covers("ENDP-03");
+  needs(gpus(1), endpoints, endpoint_teams);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const EndpointIds ids(2);
+    const CUlogicalEndpointProp alone = unicast_on(0, bytes);
+    const CUlogicalEndpointProp team = multicast_of(1, bytes);
+    CALL(NEWER(cuLogicalEndpointCreate)(ids[0], &alone));
+    CALL(NEWER(cuLogicalEndpointCreate)(ids[1], &team));
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(),
+                                                   0, bytes, 0));
+    EXPECT_INVALID(
+        NEWER(cuLogicalEndpointBindAddr)(ids[0], 0, 0, mapped.data, bytes, 0));
+    const auto is_ready = [](CUlogicalEndpointId id, unsigned count) {
+      Sentinel<int> status;
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointQuery)(id, count, status.out()));
+      return status.result() != 0;
+    };
+    while (!is_ready(ids[0], 1)) std::this_thread::yield();
+    EXPECT_FALSE(is_ready(ids[1], 1)) << "a team without members";
+    EXPECT_FALSE(is_ready(ids[0], 2)) << "one of two is not ready";
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(),
+                                                   0, bytes, 0));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointAddDevice)(ids[0], 0));
+    for (const unsigned i : {0, 1})
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[i]));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, SizesFollowTheLimits) {
+  covers("ENDP-04");
+  needs(gpus(1), endpoints);
+  run_alone([](Role& me) {
+    std::vector<CUlogicalEndpointProp> kinds{unicast_on(0, endpoint_granule())};
+    if (attribute(CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED))
+      kinds.push_back(multicast_of(1, endpoint_granule()));
+    for (CUlogicalEndpointProp& wanted : kinds) {
+      SCOPED_TRACE("type " + std::to_string(wanted.type));
+      const EndpointLimits limits = limits_of(wanted);
+      me.observe("type " + std::to_string(wanted.type) + ": alignment " +
+                 std::to_string(limits.alignment) + ", at most " +
+                 std::to_string(limits.most) + " bytes");
+      ASSERT_GT(limits.alignment, 0u);
+      ASSERT_GE(limits.most, limits.alignment);
+      const EndpointIds ids;
+      for (const cuuint64_t good : {limits.alignment, 2 * limits.alignment}) {
+        wanted.size = good;
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << good;
+        EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+      }
+      for (const cuuint64_t bad :
+           {limits.alignment / 2, limits.alignment + limits.alignment / 2,
+            limits.most + limits.alignment}) {
+        wanted.size = bad;
+        EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted)) << bad;
+      }
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
+  covers("ENDP-05");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk first = fabric_chunk(bytes), large = fabric_chunk(2 * bytes);
+    const Mapping at_first(first, bytes), at_large(large, 2 * bytes);
+    at_first.poison();
+    at_large.poison();
+    const Words half = words_at(at_large.address() + bytes, bytes);
+    // The second half of the large binding is bound before the first half.
+    const Endpoint endpoint(unicast_on(0, 2 * bytes));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindMem)(
+        endpoint.id(), 0, 0, large.handle(), bytes, bytes, 0));
+    endpoint.bind(bytes, first, bytes);
+
+    endpoint_write(endpoint.id(), 0, bytes, pattern("written at 0"));
+    EXPECT_TRUE(kernel_reads(half, pattern("written at 0")));
+    endpoint_write(endpoint.id(), bytes, bytes, pattern("written after"));
+    EXPECT_TRUE(kernel_reads(at_first, pattern("written after")));
+    EXPECT_TRUE(copy_reads(half, pattern("written at 0")));
+    half.fill(pattern("changed"));
+    EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, bytes, pattern("changed")));
+    EXPECT_TRUE(
+        endpoint_reads(endpoint.id(), bytes, bytes, pattern("written after")));
+  });
+}
+
+TEST(LogicalEndpoint, AnAddressBindsTheMemoryThatIsMappedThere) {
+  covers("ENDP-06");
+  needs(gpus(1), endpoints, pools);
+  run_alone([](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(2 * bytes);
+    const Mapping mapped(chunk, 2 * bytes);
+    mapped.poison();
+    CUlogicalEndpointProp wanted = unicast_on(0, 2 * bytes);
+    wanted.ipcHandleTypes = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE;
+    const Endpoint endpoint(wanted);
+    const auto bind = [&](size_t offset, void* address) {
+      return NOTED(NEWER(cuLogicalEndpointBindAddr)(endpoint.id(), 0, offset,
+                                                    address, bytes, 0));
+    };
+    const Words half = words_at(mapped.address() + bytes, bytes);
+    EXPECT_SUCCESS(bind(0, half.data));
+    endpoint_write(endpoint.id(), 0, bytes, pattern("mapped"));
+    EXPECT_TRUE(kernel_reads(half, pattern("mapped")));
+
+    const AsyncBuffer pooled(2 * bytes);
+    CALL(cudaDeviceSynchronize());
+    const auto begin = reinterpret_cast<uintptr_t>(pooled.data);
+    const uintptr_t aligned = (begin + bytes - 1) / bytes * bytes;
+    me.observe("memory of a pool begins " + std::to_string(aligned - begin) +
+               " bytes before a multiple of the alignment");
+    const Words part(reinterpret_cast<void*>(aligned), bytes);
+    EXPECT_SUCCESS(bind(bytes, part.data));
+    endpoint_write(endpoint.id(), bytes, bytes, pattern("pooled"));
+    EXPECT_TRUE(kernel_reads(part, pattern("pooled")));
+    EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, bytes, pattern("mapped")));
+    endpoint.unbind(bytes, bytes);
+
+    const DeviceBuffer plain(2 * bytes);
+    const uintptr_t other =
+        (reinterpret_cast<uintptr_t>(plain.data) + bytes - 1) / bytes * bytes;
+    EXPECT_INVALID(bind(bytes, reinterpret_cast<void*>(other)));
+  });
+}
+
+TEST(LogicalEndpoint, ABindingFitsMemoryAndEndpoint) {
+  covers("ENDP-07");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t unit = endpoint_granule();
+    const size_t half = limits_of(unicast_on(0, unit)).alignment / 2;
+    const Chunk chunk = fabric_chunk(2 * unit);
+    const Mapping mapped(chunk, 2 * unit);
+    const Endpoint small(unicast_on(0, unit)), large(unicast_on(0, 4 * unit));
+    const auto expect_no_memory =
+        [&](const char* what, const Endpoint& endpoint, size_t offset,
+            size_t from, size_t bytes, unsigned long long flags = 0) {
+          SCOPED_TRACE(what);
+          EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(
+              endpoint.id(), 0, offset, chunk.handle(), from, bytes, flags));
+          EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(
+              endpoint.id(), 0, offset,
+              reinterpret_cast<char*>(mapped.data) + from, bytes, flags));
+        };
+    expect_no_memory("half an alignment of the endpoint", large, half, 0, unit);
+    expect_no_memory("half an alignment of memory", large, 0, half, unit);
+    expect_no_memory("one and a half", large, 0, 0, unit + half);
+    expect_no_memory("more than the memory", large, 0, 0, 3 * unit);
+    expect_no_memory("more than is left of it", large, 0, unit, 2 * unit);
+    expect_no_memory("more than the endpoint", small, 0, 0, 2 * unit);
+    expect_no_memory("after the end", small, unit, 0, unit);
+    expect_no_memory("with a flag", large, 0, 0, unit, 1);
+    large.bind(0, chunk, 2 * unit);
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, MemoryLiesOnTheOwner) {
+  covers("ENDP-08");
+  needs(gpus(2), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk near = fabric_chunk(bytes), far = fabric_chunk(bytes, 1);
+    const Mapping at_near(near, bytes), at_far(far, bytes);
+    const Endpoint endpoint(unicast_on(0, bytes));
+    const auto expect_not_here = [&](const char* what, int device,
+                                     const Chunk& chunk, const Words& mapped) {
+      SCOPED_TRACE(what);
+      EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(
+          endpoint.id(), device, 0, chunk.handle(), 0, bytes, 0));
+      EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(endpoint.id(), device, 0,
+                                                      mapped.data, bytes, 0));
+    };
+    expect_not_here("another device than the owner", 1, near, at_near);
+    expect_not_here("the other device and its memory", 1, far, at_far);
+    expect_not_here("memory of the other device", 0, far, at_far);
+    endpoint.bind(0, near, bytes);
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, HostMemoryLiesOnTheNearestNode) {
+  covers("ENDP-09");
+  needs(gpus(1), endpoints, numa_vmm);
+  run_alone([](Role& me) {
+    const int nearest = attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
+    CUmemAllocationProp wanted = chunk_of(0, kFabric);
+    wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, nearest};
+    const size_t bytes = std::max(granule(wanted), endpoint_granule());
+    const Chunk chunk = Chunk::create(bytes, wanted);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    endpoint_write(endpoint.id(), 0, bytes, pattern("host"));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("host")));
+    endpoint.unbind(0, bytes);
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindAddr)(endpoint.id(), 0, 0,
+                                                    mapped.data, bytes, 0));
+    endpoint.unbind(0, bytes);
+
+    wanted.location.id = nearest == 0 ? 1 : 0;
+    CUmemGenericAllocationHandle other = 0;
+    if (DRIVER(cuMemCreate)(&other, bytes, &wanted, 0) != CUDA_SUCCESS)
+      return me.observe("this machine has one NUMA node");
+    const Chunk elsewhere(other);
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(endpoint.id(), 0, 0, other,
+                                                   0, bytes, 0));
+  });
+}
+
+TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
+  covers("ENDP-10");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t unit = endpoint_granule();
+    const size_t half = limits_of(unicast_on(0, unit)).alignment / 2;
+    const Chunk old = fabric_chunk(2 * unit), next = fabric_chunk(unit),
+                fresh = fabric_chunk(2 * unit);
+    const Mapping at_old(old, 2 * unit), at_fresh(fresh, 2 * unit);
+    const Endpoint endpoint(unicast_on(0, 4 * unit));
+    endpoint.bind(0, old, 2 * unit);
+    endpoint.bind(2 * unit, next, unit);
+    endpoint_write(endpoint.id(), 0, 2 * unit, pattern("old"));
+
+    const auto expect_kept = [&](const char* what, size_t offset,
+                                 size_t bytes) {
+      SCOPED_TRACE(what);
+      EXPECT_INVALID(
+          NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, offset, bytes));
+    };
+    expect_kept("a part of a binding", 0, unit);
+    expect_kept("the end of a binding", unit, unit);
+    expect_kept("a binding and a part of the next", unit, 2 * unit);
+    expect_kept("an offset between two units", half, unit);
+    expect_kept("a size between two units", 0, unit + half);
+    EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, 2 * unit, pattern("old")));
+
+    // First both bindings are there at once; then other memory takes their
+    // place.
+    EXPECT_SUCCESS(
+        NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 3 * unit));
+    endpoint.bind(0, fresh, 2 * unit);
+    endpoint_write(endpoint.id(), 0, 2 * unit, pattern("fresh"));
+    EXPECT_TRUE(kernel_reads(at_fresh, pattern("fresh")));
+    EXPECT_TRUE(kernel_reads(at_old, pattern("old")));
+    EXPECT_SUCCESS(
+        NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 2 * unit));
+    EXPECT_INVALID(
+        NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 2 * unit));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, DestroyUnbindsAndFreesTheNumber) {
+  covers("ENDP-11");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk old = fabric_chunk(bytes), fresh = fabric_chunk(bytes);
+    const Mapping at_old(old, bytes), at_fresh(fresh, bytes);
+    const EndpointIds ids;
+    const CUlogicalEndpointProp wanted = unicast_on(0, bytes);
+    const auto create = [&](const Chunk& chunk) {
+      EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+      Sentinel<int> status;
+      do {
+        CALL(NEWER(cuLogicalEndpointQuery)(ids[0], 1, status.out()));
+      } while (status.result() == 0);
+      CALL(NEWER(cuLogicalEndpointBindMem)(ids[0], 0, 0, chunk.handle(), 0,
+                                           bytes, 0));
+    };
+    create(old);
+    endpoint_write(ids[0], 0, bytes, pattern("old"));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+    create(fresh);
+    endpoint_write(ids[0], 0, bytes, pattern("fresh"));
+    EXPECT_TRUE(kernel_reads(at_old, pattern("old")));
+    EXPECT_TRUE(kernel_reads(at_fresh, pattern("fresh")));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, ANumberHasOneEndpointAtMost) {
+  covers("ENDP-19");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const EndpointIds ids;
+    const CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointCreate)(ids[0], &wanted));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointDestroy)(ids[0]));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
+  covers("ENDP-12");
+  needs(gpus(1), endpoints);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(2 * bytes);
+    const Mapping mapped(chunk, 2 * bytes);
+    mapped.fill(pattern("exporter"));
+    const Endpoint endpoint(unicast_on(0, 2 * bytes));
+    endpoint.bind(0, chunk, 2 * bytes);
+    me.send("handle", endpoint.handle());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
+    EXPECT_TRUE(copy_reads(mapped, pattern("importer")));
+    me.wait("closed");
+    EXPECT_TRUE(
+        endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("importer")));
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const EndpointIds others(3);  // so that its number differs
+    const auto handle = me.receive<CUlogicalEndpointFabricHandle>("handle");
+    Endpoint endpoint(handle);
+    EXPECT_TRUE(
+        endpoint_reads(endpoint.id(), 0, 2 * bytes, pattern("exporter")));
+    endpoint_write(endpoint.id(), 0, 2 * bytes, pattern("importer"));
+    me.signal("written");
+    const Chunk own = fabric_chunk(bytes);
+    const Mapping at_own(own, bytes);
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(endpoint.id(), 0, 0,
+                                                   own.handle(), 0, bytes, 0));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(endpoint.id(), 0, 0,
+                                                    at_own.data, bytes, 0));
+    endpoint.destroy();
+    me.signal("closed");
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(LogicalEndpoint, ExportNeedsTheHandleType) {
+  covers("ENDP-13");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    CUlogicalEndpointProp wanted = unicast_on(0, endpoint_granule());
+    wanted.ipcHandleTypes = CU_LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_NONE;
+    const Endpoint alone(wanted);
+    Sentinel<CUlogicalEndpointFabricHandle> none;
+    EXPECT_REFUSED(
+        NEWER(cuLogicalEndpointExport)(none.out(), alone.id(), kEndpointHandle),
+        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+        CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_FALSE(none.touched());
+    const Endpoint shared(unicast_on(0, endpoint_granule()));
+    Sentinel<CUlogicalEndpointFabricHandle> handle;
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointExport)(handle.out(), shared.id(),
+                                                  kEndpointHandle));
+    EXPECT_TRUE(handle.touched());
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, ImportNeedsTheExportersChannel) {
+  covers("ENDP-14");
+  needs(gpus(1), endpoints);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const Endpoint endpoint(unicast_on(0, endpoint_granule()));
+    me.send("handle", endpoint.handle());
+    me.wait("done");
+  });
+  scenario
+      .role("importer without rights",
+            [](Role& me) {
+              if (geteuid() == 0) {
+                ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+              }
+              const auto handle =
+                  me.receive<CUlogicalEndpointFabricHandle>("handle");
+              if (has_imex_channel()) {
+                me.signal("done");
+                return me.not_applicable("every user may open a channel here");
+              }
+              const EndpointIds ids;
+              EXPECT_CODE(CUDA_ERROR_NOT_PERMITTED,
+                          NEWER(cuLogicalEndpointImport)(ids[0], &handle,
+                                                         kEndpointHandle));
+              EXPECT_TRUE(context_is_usable());
+              me.signal("done");
+            })
+      .env("IPCLAB_MODEL_IMEX_CHANNEL", "none");
+  scenario.run(20s);
+}
+
+TEST(LogicalEndpoint, AnImportIsAReferenceOfItsOwn) {
+  covers("ENDP-15");
+  needs(gpus(1), endpoints);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    me.send("handle", endpoint.handle());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
+    endpoint.destroy();
+    mapped.fill(pattern("own again"));
+    me.signal("destroyed");
+    me.wait("done");
+    EXPECT_TRUE(kernel_reads(mapped, pattern("own again")));
+  });
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = endpoint_granule();
+    Endpoint endpoint(me.receive<CUlogicalEndpointFabricHandle>("handle"));
+    endpoint_write(endpoint.id(), 0, bytes, pattern("importer"));
+    me.signal("written");
+    me.wait("destroyed");
+    Sentinel<int> status;
+    EXPECT_SUCCESS(
+        NEWER(cuLogicalEndpointQuery)(endpoint.id(), 1, status.out()));
+    EXPECT_NE(status.result(), 0);
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointDestroy)(endpoint.id()));
+    EXPECT_INVALID(NEWER(cuLogicalEndpointDestroy)(endpoint.id()));
+    EXPECT_TRUE(context_is_usable());
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// --- teams ------------------------------------------------------------------
+
+TEST(LogicalEndpoint, ATeamIsReadyWhenItIsWhole) {
+  covers("ENDP-16");
+  needs(gpus(2), endpoints, endpoint_teams);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Endpoint team(multicast_of(2, bytes));
+    const Chunk chunk = fabric_chunk(bytes);
+    const auto is_ready = [&] {
+      Sentinel<int> status;
+      CALL(NEWER(cuLogicalEndpointQuery)(team.id(), 1, status.out()));
+      return status.result() != 0;
+    };
+    EXPECT_FALSE(is_ready());
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointAddDevice)(team.id(), 0));
+    EXPECT_FALSE(is_ready());
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(team.id(), 0, 0,
+                                                   chunk.handle(), 0, bytes, 0))
+        << "one device is missing";
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointAddDevice)(team.id(), 1));
+    team.wait_until_ready();
+    team.bind(0, chunk, bytes);
+    const Endpoint part(multicast_of(1, bytes));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointAddDevice)(part.id(), 0));
+    part.wait_until_ready();
+    const Chunk far = fabric_chunk(bytes, 1);
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(part.id(), 1, 0,
+                                                   far.handle(), 0, bytes, 0))
+        << "not of the team";
+    const Mapping at_far(far, bytes);
+    EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(part.id(), 1, 0,
+                                                    at_far.data, bytes, 0))
+        << "not of the team";
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(LogicalEndpoint, ACompleteTeamAcceptsNoMoreDevices) {
+  covers("ENDP-20");
+  needs(gpus(2), endpoints, endpoint_teams);
+  run_alone([](Role&) {
+    const Endpoint team(multicast_of(1, endpoint_granule()));
+    EXPECT_SUCCESS(NEWER(cuLogicalEndpointAddDevice)(team.id(), 0));
+    team.wait_until_ready();
+    EXPECT_INVALID(NEWER(cuLogicalEndpointAddDevice)(team.id(), 1));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+// Memory without a handle type cannot be bound by either function, here of an
+// endpoint that can be exported or was imported.
+static void expect_only_shareable(const Endpoint& team, int device) {
+  const size_t bytes = endpoint_granule();
+  const Chunk closed =
+      Chunk::create(bytes, chunk_of(device, CU_MEM_HANDLE_TYPE_NONE));
+  EXPECT_INVALID(NEWER(cuLogicalEndpointBindMem)(team.id(), device, 0,
+                                                 closed.handle(), 0, bytes, 0))
+      << "memory that cannot be shared";
+  const Mapping mapped(closed, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                       device);
+  EXPECT_INVALID(NEWER(cuLogicalEndpointBindAddr)(team.id(), device, 0,
+                                                  mapped.data, bytes, 0))
+      << "memory that cannot be shared";
+}
+
+TEST(LogicalEndpoint, ACopyReachesTheWholeTeam) {
+  covers("ENDP-17");
+  needs(gpus(2), endpoints, endpoint_teams);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
+    const Endpoint team(multicast_of(2, bytes));
+    for (const int device : {0, 1})
+      CALL(NEWER(cuLogicalEndpointAddDevice)(team.id(), device));
+    team.wait_until_ready();
+    expect_only_shareable(team, 0);
+    team.bind(0, chunk, bytes);
+    me.send("handle", team.handle());
+    me.wait("bound");
+    endpoint_write(team.id(), 0, bytes, pattern("exporter"));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("exporter")));
+    me.signal("written");
+    me.wait("written too");
+    EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
+    me.wait("done");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaSetDevice(1));
+    const size_t bytes = endpoint_granule();
+    const Endpoint team(me.receive<CUlogicalEndpointFabricHandle>("handle"));
+    expect_only_shareable(team, 1);
+    const Chunk chunk = fabric_chunk(bytes, 1);
+    const Mapping mapped(chunk, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1);
+    mapped.poison();
+    team.bind(0, chunk, bytes, 1);
+    me.signal("bound");
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(mapped, pattern("exporter")));
+    endpoint_write(team.id(), 0, bytes, pattern("importer"));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("importer")));
+    me.signal("written too");
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// --- copies over a fabric ---------------------------------------------------
+
+TEST(FabricCopy, ABatchIsDoneInStreamOrder) {
+  covers("FCPY-01");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.fill(pattern("before"));
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer source(bytes), result(bytes);
+    source.fill(pattern("too early"));
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    source.queue_fill(pattern("in order"), stream);
+    CALL(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(source.data), bytes)},
+        stream));
+    CALL(queue_copies(
+        {copy_op(operand(result.data), operand(endpoint.id(), 0), bytes)},
+        stream));
+    source.queue_fill(pattern("too late"), stream);
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(result, pattern("in order")));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("in order")));
+  });
+}
+
+TEST(FabricCopy, ABatchMixesAddressesAndEndpoints) {
+  covers("FCPY-02");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule(), part = bytes / 4;
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
+    const Words read = words_at(mapped.address() + part, part);
+    read.fill(pattern("read"));
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer source(part), result(part), beside(part);
+    source.fill(pattern("source"));
+    std::vector<uint32_t> host(part / sizeof(uint32_t));
+    const Words on_host(host.data(), part);
+    host_writes(on_host, pattern("host"));
+    const Stream stream;
+    EXPECT_SUCCESS(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(source.data), part),
+         copy_op(operand(result.data), operand(endpoint.id(), part), part),
+         copy_op(operand(beside.data), operand(source.data), part),
+         copy_op(operand(endpoint.id(), 2 * part), operand(host.data()), part)},
+        stream));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(result, pattern("read")));
+    EXPECT_TRUE(kernel_reads(beside, pattern("source")));
+    CALL(cudaSetDevice(0));
+    const auto at = [&](size_t offset) {
+      return words_at(mapped.address() + offset, part);
+    };
+    EXPECT_TRUE(kernel_reads(at(0), pattern("source")));
+    EXPECT_TRUE(kernel_reads(at(part), pattern("read")));
+    EXPECT_TRUE(kernel_reads(at(2 * part), pattern("host")));
+  });
+}
+
+TEST(FabricCopy, NoBytesAreNoCopyAndStillChecked) {
+  covers("FCPY-03");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Chunk chunk = fabric_chunk(bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.fill(pattern("kept"));
+    const Endpoint endpoint(unicast_on(0, bytes));
+    endpoint.bind(0, chunk, bytes);
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer source(bytes), result(bytes);
+    source.fill(pattern("source"));
+    const Stream stream;
+    EXPECT_SUCCESS(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(source.data), 0),
+         copy_op(operand(result.data), operand(endpoint.id(), 0), bytes)},
+        stream));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(result, pattern("kept")));
+    const EndpointIds none;
+    const auto expect_checked = [&](const char* what, CUfabricCpyOperand to) {
+      SCOPED_TRACE(what);
+      EXPECT_INVALID(
+          queue_copies({copy_op(to, operand(source.data), 0)}, stream));
+    };
+    expect_checked("a number without endpoint", operand(none[0], 0));
+    expect_checked("after the end", operand(endpoint.id(), 2 * bytes));
+    CUfabricCpyOperand neither = operand(result.data);
+    neither.type = static_cast<CUfabricCpyOperandType>(0);
+    expect_checked("neither address nor endpoint", neither);
+    CALL(cudaStreamSynchronize(stream));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("kept")));
+  });
+}
+
+TEST(FabricCopy, FlagsAreZeroAndTheStreamIsNotTheLegacyOne) {
+  covers("FCPY-04");
+  needs(gpus(1), endpoints);
+  run_alone([](Role&) {
+    CALL(cudaSetDevice(device_that_reaches_endpoints()));
+    const DeviceBuffer source(kBytes), target(kBytes);
+    source.fill(pattern("source"));
+    target.fill(pattern("kept"));
+    const Stream stream;
+    auto copy = copy_op(operand(target.data), operand(source.data), kBytes);
+    EXPECT_INVALID(NEWER(cuFabricCpyBatchAsync)(1, &copy, 1, stream));
+    EXPECT_INVALID(queue_copies({copy}, nullptr)) << "the legacy NULL stream";
+    copy.flags = 1;
+    EXPECT_INVALID(queue_copies({copy}, stream)) << "a flag of the copy";
+    copy.flags = 0;
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(target, pattern("kept")));
+    EXPECT_SUCCESS(queue_copies({copy}, stream));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(target, pattern("source")));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(FabricCopy, OneSideIsLocal) {
+  covers("FCPY-05");
+  needs(gpus(2), endpoints, peer_access);
+  run_alone([](Role&) {
+    const size_t bytes = endpoint_granule();
+    const Endpoint endpoint(unicast_on(0, bytes));
+    const Chunk chunk = fabric_chunk(bytes);
+    endpoint.bind(0, chunk, bytes);
+    const Mapping mapped(chunk, bytes);
+    mapped.poison();
+    const DeviceBuffer far(bytes), far_too(bytes);
+    far.fill(pattern("far"));
+    CALL(cudaSetDevice(1));
+    CALL(cudaDeviceEnablePeerAccess(0, 0));
+    const DeviceBuffer near(bytes);
+    near.poison();
+    const Stream stream;
+    EXPECT_INVALID(queue_copies(
+        {copy_op(operand(far_too.data), operand(far.data), bytes)}, stream))
+        << "both on the other GPU";
+    EXPECT_INVALID(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(far.data), bytes)}, stream))
+        << "beside an endpoint";
+    EXPECT_SUCCESS(queue_copies(
+        {copy_op(operand(near.data), operand(far.data), bytes)}, stream));
+    CALL(cudaStreamSynchronize(stream));
+    EXPECT_TRUE(kernel_reads(near, pattern("far")));
+    // The endpoint accepts the same copy from a local address.
+    EXPECT_SUCCESS(queue_copies(
+        {copy_op(operand(endpoint.id(), 0), operand(near.data), bytes)},
+        stream));
+    CALL(cudaStreamSynchronize(stream));
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapped, pattern("far")));
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(FabricCopy, NotSupportedWithoutEndpoints) {
+  covers("FCPY-06");
+  needs(gpus(1));
+  run_alone([](Role& me) {
+    for (const CUdevice_attribute which :
+         {CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED,
+          CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_MULTICAST_SUPPORTED}) {
+      int value = 0;
+      const CUresult code =
+          NOTED(DRIVER(cuDeviceGetAttribute)(&value, which, 0));
+      if (code != CUDA_SUCCESS)
+        return me.not_applicable("this driver does not know endpoints: " +
+                                 name_of(code));
+      if (value != 0) return me.not_applicable("this GPU has endpoints");
+    }
+    const DeviceBuffer source(kBytes), target(kBytes);
+    target.fill(pattern("kept"));
+    const Stream stream;
+    EXPECT_CODE(CUDA_ERROR_NOT_SUPPORTED,
+                queue_copies({copy_op(operand(target.data),
+                                      operand(source.data), kBytes)},
+                             stream));
+    CALL(cudaDeviceSynchronize());
+    EXPECT_TRUE(kernel_reads(target, pattern("kept")));
+    EXPECT_TRUE(context_is_usable());
+  });
+}

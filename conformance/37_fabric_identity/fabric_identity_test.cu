@@ -1,0 +1,118 @@
+// Where a GPU is in a fabric: its cluster and its cliques. Mirror of
+// samples/37_fabric_identity.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/cuda.h"
+#include "harness/scenario/endpoint.h"
+
+using namespace ipclab;
+
+// The cliques of a device. If the device is in no fabric, returns none and
+// records the reason.
+std::vector<CUcliqueInfo> cliques_of(Role& me, int device) {
+  CALL(cudaFree(nullptr));
+  Sentinel<size_t> count;
+  const CUresult code =
+      NOTED(NEWER(cuDeviceGetCliqueCount)(count.out(), device));
+  if (code != CUDA_SUCCESS) {
+    EXPECT_TRUE(refused(code, "cuDeviceGetCliqueCount",
+                        {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}));
+    me.not_applicable("no cliques: " + name_of(code));
+    return {};
+  }
+  std::vector<CUcliqueInfo> cliques(count.result());
+  size_t entries = cliques.size();
+  CALL(NEWER(cuDeviceGetCliqueInfo)(cliques.data(), &entries, device));
+  EXPECT_EQ(entries, cliques.size());
+  for (const CUcliqueInfo& clique : cliques)
+    me.observe("clique " + std::to_string(clique.id) + " of type " +
+               std::to_string(clique.type));
+  return cliques;
+}
+
+TEST(FabricHandle, CliquesAreCountedAndListed) {
+  covers("CLIQ-01");
+  needs(gpus(1), endpoints);
+  run_alone([](Role& me) {
+    cliques_of(me, 0);
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(FabricHandle, CliquesAreListedAsFarAsThereIsRoom) {
+  covers("CLIQ-03");
+  needs(gpus(1), endpoints);
+  run_alone([](Role& me) {
+    const std::vector<CUcliqueInfo> all = cliques_of(me, 0);
+    constexpr unsigned kUntouched = 0x5a5a5a5a;
+    const CUcliqueInfo untouched{static_cast<CUcliqueType>(-1), kUntouched};
+    // A buffer that is too small by one entry, and one that is too large by
+    // one.
+    for (size_t room = all.empty() ? 0 : all.size() - 1; room <= all.size() + 1;
+         ++room) {
+      SCOPED_TRACE(room);
+      std::vector<CUcliqueInfo> told(all.size() + 1, untouched);
+      size_t count = room;
+      EXPECT_SUCCESS(NEWER(cuDeviceGetCliqueInfo)(told.data(), &count, 0));
+      ASSERT_EQ(count, std::min(room, all.size()));
+      for (size_t i = 0; i < count; ++i)
+        EXPECT_TRUE(told[i].type == all[i].type && told[i].id == all[i].id);
+      for (size_t i = count; i < told.size(); ++i)
+        EXPECT_EQ(told[i].id, kUntouched) << "an entry too many";
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(FabricHandle, ADeviceHasACluster) {
+  covers("CLIQ-02");
+  needs(gpus(1), endpoints);
+  run_alone([](Role& me) {
+    CALL(cudaFree(nullptr));
+    Sentinel<CUuuid> cluster, again;
+    const CUresult code =
+        NOTED(NEWER(cuDeviceGetFabricClusterUuid)(cluster.out(), 0));
+    if (code != CUDA_SUCCESS) {
+      EXPECT_TRUE(
+          refused(code, "cuDeviceGetFabricClusterUuid",
+                  {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}));
+      return me.not_applicable("no cluster: " + name_of(code));
+    }
+    const CUuuid found = cluster.result();
+    EXPECT_SUCCESS(NEWER(cuDeviceGetFabricClusterUuid)(again.out(), 0));
+    EXPECT_EQ(std::memcmp(&found, &again.result(), sizeof found), 0);
+    EXPECT_TRUE(context_is_usable());
+  });
+}
+
+TEST(FabricHandle, DevicesOfACliqueAreInOneCluster) {
+  covers("CLIQ-04");
+  needs(gpus(2), endpoints);
+  run_alone([](Role& me) {
+    const std::vector<CUcliqueInfo> one = cliques_of(me, 0),
+                                    other = cliques_of(me, 1);
+    if (one.empty() || other.empty())
+      return me.not_applicable("a device is in no clique");
+    CUuuid clusters[2]{};
+    for (const int device : {0, 1})
+      EXPECT_SUCCESS(
+          NEWER(cuDeviceGetFabricClusterUuid)(&clusters[device], device));
+    const CUuuid none{};
+    EXPECT_NE(std::memcmp(&clusters[0], &none, sizeof none), 0);
+    bool together = false;
+    for (const CUcliqueInfo& mine : one)
+      for (const CUcliqueInfo& theirs : other)
+        together |= mine.type == theirs.type && mine.id == theirs.id;
+    me.observe(together ? "both in one clique" : "in different cliques");
+    if (together) {
+      EXPECT_EQ(std::memcmp(&clusters[0], &clusters[1], sizeof none), 0)
+          << "one clique, two clusters";
+    }
+    EXPECT_TRUE(context_is_usable());
+  });
+}

@@ -1,0 +1,104 @@
+// Lesson 37: ask which GPUs of a fabric reach each other.
+//
+//   exporter, GPU 0                     importer, GPU 1
+//   cuDeviceGetFabricClusterUuid        cuDeviceGetFabricClusterUuid
+//   cuDeviceGetCliqueInfo               cuDeviceGetCliqueInfo
+//   compare              <-- place ---
+//
+// nvcc -cudart shared samples/37_fabric_identity/fabric_identity.cu
+//
+// SPDX-License-Identifier: Apache-2.0
+
+#include "../common/roles.h"
+
+#if CUDA_VERSION < 13040  // its headers do not have these functions
+int main() { skip("build this lesson with CUDA Toolkit 13.4"); }
+#else
+
+//! [place]
+// Where a GPU is in a fabric. This is plain data, for any channel.
+constexpr size_t kMost = 16;
+struct Place {
+  CUuuid cluster;
+  size_t count;
+  CUcliqueInfo cliques[kMost];
+};
+//! [place]
+
+//! [ask]
+Place ask(CUdevice device) {
+  Place place{};
+  const CUresult code =
+      DRIVER(cuDeviceGetFabricClusterUuid)(&place.cluster, device);
+  if (code == CUDA_ERROR_NOT_SUPPORTED ||
+      code == CUDA_ERROR_NOT_PERMITTED)
+    skip("GPU %d is in no fabric: %s", device, driver_error(code));
+  CU_CHECK(code);
+
+  place.count = kMost;  // the room; the call writes how many it lists
+  CU_CHECK(DRIVER(cuDeviceGetCliqueInfo)(place.cliques, &place.count,
+                                         device));
+  return place;
+}
+//! [ask]
+
+//! [compare]
+constexpr std::pair<CUcliqueType, const char*> kTypes[] = {
+    {CU_CLIQUE_TYPE_UNICAST_POINTER, "addresses"},
+    {CU_CLIQUE_TYPE_MULTICAST_POINTER, "addresses, multicast"},
+    {CU_CLIQUE_TYPE_UNICAST_LOGICAL_ENDPOINT, "endpoints"},
+    {CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT, "endpoints, multicast"},
+};
+
+template <class T>
+bool same(const T& one, const T& other) {
+  return std::memcmp(&one, &other, sizeof one) == 0;
+}
+
+// Are both in one clique of this type? Its number alone could also be
+// that of another cluster's clique.
+bool share(const Place& one, const Place& other, CUcliqueType type) {
+  if (!same(one.cluster, other.cluster)) return false;
+  for (size_t i = 0; i < one.count; ++i)
+    for (size_t j = 0; j < other.count; ++j)
+      if (one.cliques[i].type == type &&
+          same(one.cliques[i], other.cliques[j]))
+        return true;
+  return false;
+}
+//! [compare]
+
+//! [exporter]
+int exporter(Channel& channel, const Place& mine, const Place& seen) {
+  const auto theirs = channel.receive<Place>("place");
+  for (const auto& [type, what] : kTypes)
+    say("one clique for %s: %s", what,
+        share(mine, theirs, type) ? "yes" : "no");
+
+  // On one node this process sees GPU 1, too.
+  const bool right = same(theirs, seen);
+  say("knows the same about GPU 1: %s", right ? "yes" : "no");
+  return right ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+//! [exporter]
+
+//! [importer]
+int importer(Channel channel) {
+  CUDA_CHECK(cudaSetDevice(1));
+  channel.send("place", ask(1));
+  return EXIT_SUCCESS;
+}
+//! [importer]
+
+int main(int argc, char** argv) {
+  if (is_child(argc, argv)) return importer(channel_from_parent(argv));
+
+  require_gpus(2);
+  if (driver_entry("cuDeviceGetCliqueInfo") == nullptr)
+    skip("needs a driver of CUDA 13.4");
+  const Place mine = ask(0), seen = ask(1);  // or skips
+
+  Child child = start_again(argv);
+  return child.finish(exporter(child.channel, mine, seen));
+}
+#endif
