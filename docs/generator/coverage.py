@@ -47,34 +47,18 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
         "A sentence is one of the comments of CUDA's headers, of a function or a type "
         "with which processes share memory or events. "
         "`ipclab catalogue INCLUDE --coverage` says the same of any toolkit.\n\n"
-        f"{table(head, rows)}{_indirect(ledger, found)}"
+        f"{table(head, rows)}"
         "- @subpage coverage_sentences\n\n"
         f"@section coverage_open What no rule judges yet\n\n{_open(ledger, everything)}"
         f"@section coverage_reasons Other reasons\n\n{_reasons(ledger)}*/\n",
         "coverage_sentences.dox": "/**\n@page coverage_sentences All sentences\n"
         "@brief By function and type, each with its rules.\n\n"
-        "A quotation has the first words of its sentence. Of functions that share "
-        "nothing, such as cudaFree, only the sentences are here on which a rule "
-        "rests.\n\n"
+        "A quotation has the first words of its sentence. For functions that share "
+        "nothing, such as cudaFree, this page has only the sentences on which a rule "
+        "is based.\n\n"
         + "".join(_topic(topic, told, ledger) for topic, told in everything.items())
         + "*/\n",
     }
-
-
-def _indirect(ledger: Ledger, found: dict[str, dict[str, list[Told]]]) -> str:
-    """How many sentences tests reach by another function only."""
-    if not ledger.through:
-        return ""
-    each = ", ".join(
-        f"{catalogue.indirect(ledger, told).total()} of CUDA {toolkit}"
-        for toolkit, told in found.items()
-    )
-    return (
-        f"No test itself calls {len(ledger.through)} functions of the driver API that "
-        "are among these: tests call the runtime's function with the same words, which "
-        f"uses the driver's. That concerns {each} of the sentences judged or "
-        "observed.\n\n"
-    )
 
 
 def _open(ledger: Ledger, found: dict[str, list[Told]]) -> str:
@@ -112,9 +96,7 @@ def _topic(topic: str, told: Iterable[Told], ledger: Ledger) -> str:
         for entry, cover in told
     ]
     columns = ["sentence", "", "rules, or why not"]
-    called = ledger.through.get(topic)
-    by = f"Tests call {called} instead.\n\n" if called else ""
-    return f"@section coverage_{topic} {topic}\n\n{by}{table(columns, rows)}"
+    return f"@section coverage_{topic} {topic}\n\n{table(columns, rows)}"
 
 
 def _span(entry: Entry) -> list[str]:

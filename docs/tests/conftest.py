@@ -45,7 +45,7 @@ class Site:
 
     @property
     def slides(self) -> list[Path]:
-        """The slides of the workshop, one file a path."""
+        """The slides of the workshop, one file for each path."""
         return sorted(self.folder.glob("slides_*.html"))
 
     @property

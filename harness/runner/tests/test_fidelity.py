@@ -37,9 +37,13 @@ def on_both(build: Build, driver: str, model: str, row: str = "LMEM-01") -> None
     run(build, "model")
 
 
-def compare(build: Build) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+def compare(
+    build: Build, *options: str
+) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
     """The command, and its list of changes."""
-    done = build.ipclab("compare", "driver", "model", "--fidelity", "--json", "f.json")
+    done = build.ipclab(
+        "compare", "driver", "model", "--fidelity", "--json", "f.json", *options
+    )
     path = build.root / "f.json"
     return done, json.loads(path.read_text())["changes"] if path.exists() else []
 
@@ -136,17 +140,36 @@ def test_tests_of_one_side(build: Build, row: str, code: int, what: str) -> None
     assert [x["what"] for x in changes] == [what, "not recorded"]
 
 
-def test_another_sentence_is_not_compared(build: Build) -> None:
-    on_both(build, BAD, "record()")
+def reworded(build: Build, **row: str) -> None:
+    """Puts other words into a row of the model's run."""
     path = build.root / "model/run.json"
     document = json.loads(path.read_text())
-    document["requirements"]["LMEM-01"]["statement"] = "The new one."
+    document["requirements"]["LMEM-01"].update(row)
     path.write_text(json.dumps(document))
+
+
+def test_another_sentence_is_compared_by_request(build: Build) -> None:
+    on_both(build, BAD, "record()")
+    reworded(build, statement="The new one.")
     done, [change] = compare(build)
     assert done.returncode == 0
     assert (change["what"], change["reason"]) == (
         "not recorded",
         "its sentence was different then",
+    )
+    done, [change] = compare(build, "--any-catalogue")
+    assert done.returncode == 1
+    assert change["what"] == "unexplained"
+
+
+def test_another_kind_is_never_compared(build: Build) -> None:
+    on_both(build, BAD, "record()")
+    reworded(build, kind="OBSERVE")
+    done, [change] = compare(build, "--any-catalogue")
+    assert done.returncode == 0
+    assert (change["what"], change["reason"]) == (
+        "not recorded",
+        "its kind was different then",
     )
 
 

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,6 @@ class Ledger:
     concerned: re.Pattern[str]  # topics of which every sentence has an entry
     reasons: dict[str, dict[str, str]]
     entries: dict[str, list[Entry]]  # by topic
-    # A function that no test calls itself -> the one that tests call instead.
-    through: dict[str, str] = field(default_factory=dict)
 
     def cover(self, entry: Entry, kinds: Mapping[str, str]) -> str:
         """One of COVERS; `kinds` are the kinds of the catalogue's rows."""
@@ -131,7 +129,6 @@ def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
             ]
             for topic, entries in document["sentences"].items()
         },
-        document.get("through", {}),
     )
     for entry in _all(ledger):
         if wrong := _inconsistent(entry, ledger, rows):
@@ -265,19 +262,6 @@ def share(counted: Mapping[str, int]) -> float:
     return covered / (covered + counted[OPEN])
 
 
-def indirect(
-    ledger: Ledger, found: Mapping[str, list[tuple[Entry, str]]]
-) -> Counter[str]:
-    """Of functions in `through`: the number of sentences that rows judge or observe."""
-    return Counter(
-        topic
-        for topic, told in found.items()
-        if topic in ledger.through
-        for _, cover in told
-        if cover in (JUDGED, OBSERVED)
-    )
-
-
 def run(
     out: Console, source: Path, headers: Path, old: Path | None, every: bool
 ) -> int:
@@ -316,8 +300,7 @@ def _sentences(
     out: Console, ledger: Ledger, found: Mapping[str, list[tuple[Entry, str]]]
 ) -> None:
     for topic, told in found.items():
-        called = ledger.through.get(topic)
-        out.print(Text(topic + (f" (by {called})" if called else ""), style="bold"))
+        out.print(Text(topic, style="bold"))
         for entry, cover in told:
             by = ", ".join(entry.rows) or ledger.reasons[entry.why_not or ""]["says"]
             out.print(Text(f"  {cover:9} {entry.says}  [{by}]"), soft_wrap=True)
@@ -330,8 +313,7 @@ def _summary(
     kinds: Mapping[str, str],
     now: Documentation,
 ) -> None:
-    covered = coverage(ledger, kinds, now.toolkit)
-    counted = counts(covered)
+    counted = counts(coverage(ledger, kinds, now.toolkit))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")
     table.add_column()
@@ -342,11 +324,6 @@ def _summary(
         f"CUDA {now.toolkit}: {counted.total()} documented sentences; rows judge or "
         f"observe {100 * share(counted):.1f} % of the "
         f"{counted[JUDGED] + counted[OBSERVED] + counted[OPEN]} that can be judged"
-    )
-    by_runtime = indirect(ledger, covered)
-    out.print(
-        f"{by_runtime.total()} of them are of {len(by_runtime)} functions of the "
-        "driver API that no test calls itself: tests call the runtime's function"
     )
     touched = {row for finding in found for row in finding.rows}
     said = Counter(finding.what for finding in found)

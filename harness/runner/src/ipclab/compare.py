@@ -50,7 +50,7 @@ MEANING = {  # in the order in which they are shown
     SLOWER: "same verdict, another duration",
     UNEXPLAINED: "two answers, and nothing explains the difference",
     NOT_HERE: "one of the two machines lacks what the row needs",
-    RECENT: "not in the driver's run, or its sentence has changed",
+    RECENT: "not in the driver's run, or its sentence or kind has changed",
 }
 SPOKEN = {
     ANSWERS: "with another answer",
@@ -136,7 +136,8 @@ def run(out: Console, old: Path, new: Path, request: Request) -> int:
     if request.fidelity:
         labels = ("driver", "model")
         before, after = _driver_and_model(before, after)
-        found = difference(before, after, _fidelity(before[0], after[0]))
+        judge = _fidelity(before[0], after[0], request.any_catalogue)
+        found = difference(before, after, judge)
         found = replace(found, environment={})  # the two have nothing in common
     else:
         if not request.any_catalogue:
@@ -309,12 +310,15 @@ def _gone(row: Row, run: dict[str, Any]) -> tuple[str, str]:
     return DISAPPEARED, "no test judges its row any more"
 
 
-def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
+def _fidelity(
+    driver: dict[str, Any], model: dict[str, Any], any_catalogue: bool
+) -> Judge:
     """What a driver and the model say about one test, and whether that is explained.
 
     An entry of deviations.json explains a difference, and so does a limit that
     the driver has lifted, because the model follows the documentation. Nothing
-    explains a verdict that fails a run.
+    explains a verdict that fails a run. A row that has another kind now is judged
+    by another measure; one with another sentence is compared if `any_catalogue`.
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
@@ -324,7 +328,10 @@ def _fidelity(driver: dict[str, Any], model: dict[str, Any]) -> Judge:
         if there is None or here is None:
             return _as_change(RECENT, there, here, "")
         row = there.record["requirement"]
-        if _sentence(driver, row) != _sentence(model, row):
+        then, now = _sentence(driver, row), _sentence(model, row)
+        if then and now and then[1] != now[1]:
+            return _as_change(RECENT, there, here, "its kind was different then")
+        if then != now and not any_catalogue:
             return _as_change(RECENT, there, here, "its sentence was different then")
         if there.verdict == here.verdict:
             told = _answered(("driver", there), ("model", here))
@@ -450,7 +457,7 @@ def _show(
         if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
     if slower > MOST_SLOWER:
-        out.print(f"{slower} took another time: --html or --json tells which")
+        out.print(f"{slower} were faster or slower: --html or --json tells which")
     for name, pair in found.environment.items():
         for line_of in _told_apart(name.replace("_", " "), *pair):
             out.print(Text(f"environment: {line_of}"), soft_wrap=True)
