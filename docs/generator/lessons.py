@@ -48,6 +48,10 @@ def facts(top: Path, lesson: Lesson, rows: int) -> str:
         need += f", {lesson['needs']}"
     command = f"ci/ipclab sample {lesson['lesson'][:2]}"
     run = f"`{command}`"
+    if lesson["toolkit"]:
+        need += f", CUDA Toolkit {lesson['toolkit']} and a driver that knows it"
+        command += " --build build/newest"
+        run = f"`ci/newest -k {lesson['lesson']}` once, to build it, then `{command}`"
     if lesson["profile"] != "one-gpu":
         run += (
             " or, on a machine that the model plays, "

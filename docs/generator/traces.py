@@ -3,10 +3,12 @@
 docs/traces/NN_topic/ is what `ipclab trace` wrote about the lesson, without the parts
 that no picture needs. machine.txt names the machine. To record lessons again:
 
-    python -m generator.traces --lessons lessons.json --build BUILD [LESSON...]
+    python -m generator.traces --lessons lessons.json --build BUILD \\
+        --newest BUILD [LESSON...]
 
 on a GPU where there is one; a lesson that the machine cannot run is recorded on
-the reference model.
+the reference model. A lesson that needs a newer toolkit is taken from the second
+build.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -201,6 +203,8 @@ def record(lesson: Mapping[str, Any], build: Path, into: Path) -> str:
     """
     name = lesson["lesson"]
     program = build / "samples" / name / name.partition("_")[2]
+    if not program.exists():
+        raise Missing(f"{name}: there is no {program}: build it: ci/newest")
     gpu = _gpus()
     with tempfile.TemporaryDirectory(prefix="ipclab-trace-") as temporary:
         attempts = [["--backend", "cuda"]] if gpu else []
@@ -283,6 +287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="generator.traces")
     parser.add_argument("--lessons", type=Path, required=True)
     parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--newest", type=Path, required=True)
     parser.add_argument("--into", type=Path, default=TOP / "docs/traces")
     parser.add_argument("wanted", nargs="*", metavar="LESSON")
     args = parser.parse_args()
@@ -297,7 +302,8 @@ def main() -> int:
         if args.wanted and lesson["lesson"] not in args.wanted:
             continue
         try:
-            machine = record(lesson, args.build, args.into)
+            build = args.newest if lesson["toolkit"] else args.build
+            machine = record(lesson, build, args.into)
             print(f"{lesson['lesson']}: {machine}", flush=True)
         except (Missing, UsageError) as error:
             failed = True

@@ -109,7 +109,8 @@ def _page(way: Way) -> str:
     text = (
         f"/**\n@page path_{way.name} Workshop: {plain(way.title)}\n"
         f"@brief {plain(way.who)}\n\n{plain(way.who)} {_time(way.minutes)} without the "
-        f'breaks; <a href="slides_{way.name}.html">slides</a>.\n\n'
+        f'breaks; <a href="slides_{way.name}.html">slides</a>. '
+        f"Everybody starts with `ci/learn --path {way.name}`.\n\n"
     )
     clock, rows = 0, []
     for step in way.steps:

@@ -42,7 +42,7 @@ def base(symbol: str) -> str:
 
 
 def listed(text: str) -> dict[str, list[str]]:
-    """The names of calls.txt, and the arguments that are written by hand."""
+    """The names of calls.txt, newer ones with '?', and arguments written by hand."""
     found = {}
     for line in text.splitlines():
         name, _, names = line.partition("#")[0].partition("=")
@@ -62,18 +62,20 @@ def calls(wanted: dict[str, list[str]], meta: str, identifiers: str) -> list[Cal
             r"typedef struct \w+ \{([^}]*)\} (\w+)_params;", meta
         )
     }
+    by_hand = {name.rstrip("?"): names for name, names in wanted.items()}
     found = []
     for symbol in re.findall(r"CUPTI_DRIVER_TRACE_CBID_(cu\w+)", identifiers):
         name = base(symbol)
-        if name not in wanted:
+        if name not in by_hand:
             continue
         fields = structs.get(symbol)
         if fields is None and symbol not in WITHOUT_ARGUMENTS:
             continue  # reserved numbers
         if any("_v1" in kind for kind, _ in fields or []) or symbol in SMALL:
             continue  # from CUDA 3: addresses and sizes of 32 bits
-        found.append(Call(symbol, fields or [], wanted[name]))
-    missing = set(wanted) - {call.name for call in found}
+        found.append(Call(symbol, fields or [], by_hand[name]))
+    old = {name for name in wanted if not name.endswith("?")}
+    missing = old - {call.name for call in found}
     if missing:
         sys.exit(f"calls.txt: not in CUPTI's header: {', '.join(sorted(missing))}")
     return found

@@ -29,7 +29,7 @@ from ipclab.cli import main
 from ipclab.errors import HarnessError
 from ipclab.hold import Holder
 from ipclab.learn import command, exercises, paths, picture, progress
-from ipclab.learn.check import Verdict, judge
+from ipclab.learn.check import WAITED, Verdict, judge
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
@@ -43,6 +43,14 @@ BACKEND = os.environ.get("IPCLAB_LEARN_BACKEND", "model")
 BY_NAME = {exercise.name: exercise for exercise in ALL}
 SOURCES = TOP / "harness/runner/src"
 LONGEST_TASK = 10  # lines
+
+# Whose pictures are tested.
+PICTURED = (
+    ("01_first_handle", "solution 1"),
+    ("02_sent_too_early", "solution 3"),
+    ("05_lost_offset", "solution 3"),
+    ("16_an_event_to_share", "solution 1"),
+)
 
 needs_build = pytest.mark.skipif(BUILD is None, reason="no build (IPCLAB_MODEL)")
 
@@ -88,7 +96,7 @@ class Summary:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> None:
-        """Counts, seconds, and the slowest: a hook of pytest."""
+        """Tell how many cases passed, and which took longest (a hook of pytest)."""
         done = {
             case: future.result()
             for case, future in self._judged.items()
@@ -152,7 +160,7 @@ def judgements(
         for x in parameters
         if x and "variant" in x.params
     }
-    asked.add((ALL[0].name, "solution 1"))
+    asked.update(PICTURED)
     workers = os.cpu_count() or 1
     if BACKEND == "cuda":
         # The driver starts processes one after the other, and a role waits 10 s for the
@@ -317,6 +325,7 @@ def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
     (tmp_path / ALL[1].name / exercises.SOURCE).write_text(ALL[1].source)
     code, said = learn(tmp_path, "--verify")
     assert code == 1 and "1 of 2 solutions pass again" in said
+    assert re.search("does not pass: (exit code 1|possible-race)", said)
 
 
 @needs_build
@@ -361,7 +370,7 @@ def test_what_does_not_compile_shows_the_compilers_line(tmp_path: Path) -> None:
 
 @needs_build
 def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
-    verdict = judgements[ALL[0].name, "solution 1"].result().verdict
+    verdict = judgements[PICTURED[0]].result().verdict
     assert verdict.story is not None
     drawn = picture.lines(verdict.story, 80)
     assert re.match(r" +exporter +importer$", drawn[0])
@@ -371,6 +380,25 @@ def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
     narrow = picture.lines(verdict.story, 50)
     assert max(map(len, narrow)) <= 50 < max(map(len, drawn))
     assert len(narrow) > len(drawn)  # what does not fit takes a second line
+
+
+@needs_build
+def test_the_picture_has_the_record_of_a_shared_event(judgements: Judgements) -> None:
+    """Also if it came before the export: it is what the importer waits for."""
+    story = judgements[PICTURED[3]].result().verdict.story
+    assert story is not None
+    drawn = "\n".join(picture.lines(story, 80))
+    assert re.search(r"cuEventRecord\b.*\n.*cuIpcGetEventHandle", drawn)
+
+
+@needs_build
+def test_the_picture_has_a_wait_for_an_event_of_its_own(
+    judgements: Judgements,
+) -> None:
+    story = judgements[PICTURED[1]].result().verdict.story
+    assert story is not None
+    drawn = "\n".join(picture.lines(story, 80))
+    assert re.search(r"cuEventSynchronize \(memory 2\)", drawn)
 
 
 @needs_build
@@ -656,12 +684,12 @@ def test_a_variant_is_judged_as_it_has_to_be(
         assert kind == "passed", told
         return
     assert kind != "passed", told
-    # A wait that ends by its deadline makes a bad lesson.
-    assert "still waiting after 10 s" not in told
     if variant == "handed out":
         fits, says = re.fullmatch(exercise.fails, kind) is not None, exercise.says
     else:
         fits, says = kind != "compile", exercise.wrong[int(variant.split()[1]) - 1].says
     assert fits, told
+    # A wait that ends by its deadline makes a bad lesson, unless it is the lesson.
+    assert WAITED not in told or WAITED in says
     found = re.search(says, verdict.text)
     assert found, f"it does not say {says}\n{told}"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ipclab import model, supervise
-from test_build_lines import build_line, profile
+from test_build_lines import build_line, has_toolkit, profile, toolkit, with_nvcc
 from test_repository import LESSONS, TOP, source, topic
 
 FIELDS = {"change", "replace", "by", "happens", "exit", "prints"}
@@ -45,6 +45,7 @@ def build(lesson: str, text: str, folder: Path) -> Path:
         # faster.
         [*shlex.split(build_line(lesson)), "-arch=compute_75", "-o", str(program)],
         cwd=folder,
+        env=with_nvcc() if toolkit(lesson) else dict(os.environ),
         capture_output=True,
         text=True,
         timeout=300,
@@ -81,6 +82,8 @@ def kept(change: dict[str, Any], code: int, printed: str) -> bool:
 def test_what_the_page_promises_happens(
     lesson: str, number: int, tmp_path: Path
 ) -> None:
+    if toolkit(lesson) and not has_toolkit(lesson, with_nvcc()):
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
     change = changes(lesson)[number]
     program = build(lesson, changed(lesson, change), tmp_path)
     code, printed = run(lesson, program)

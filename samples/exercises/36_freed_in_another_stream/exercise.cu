@@ -2,8 +2,10 @@
 //
 // One stream still has to copy the data; another one frees it. The pool
 // gives the memory to the next owner at once, and the copy reads that
-// owner's values. A free is ordered only in its own stream. Mend
-// it; the host must not wait. It fails now with a wrong copy.
+// owner's values. A free is ordered only in its own stream. Order the
+// free after the copy. It stays where it is, before the next owner's
+// allocation, and the host must not wait.
+// It fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -31,7 +31,8 @@ int main() {
 
   void* frame = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&frame, kFrame, pool, loader));
-  hold(loader, gate);  // stands for slow work, until the gate opens
+  hold(loader, gate);     // stands for slow work: until the gate opens,
+  keep_busy(loader, 50);  // and 50 ms more
   write_values(frame, kCount, kLoaded, loader);
   CUDA_CHECK(cudaFreeAsync(frame, loader));
 

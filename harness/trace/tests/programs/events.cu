@@ -34,6 +34,14 @@ void exports_a_plain_event(Channel& channel, bool wrong) {
   channel.signal("done");
 }
 
+void creates_with_one_flag(Channel& channel, bool wrong) {
+  cudaEvent_t event;
+  const auto flags = wrong ? cudaEventInterprocess : kShared;
+  if (cudaEventCreateWithFlags(&event, flags) == cudaSuccess)
+    CUDA_CHECK(cudaEventDestroy(event));
+  channel.signal("done");
+}
+
 void waits(Channel& channel, bool) { channel.wait("done"); }
 
 void opens_its_own(Channel& channel, bool wrong) {
@@ -128,7 +136,8 @@ void copies_without_waiting(Channel& channel, bool wrong) {
 }  // namespace
 
 const std::vector<Case> kEvents = {
-    {"event-not-exportable", exports_a_plain_event, waits},
+    {"event-not-exportable.plain", exports_a_plain_event, waits},
+    {"event-not-exportable.timing", creates_with_one_flag, waits},
     {"opened-in-exporter.event", opens_its_own, opens_and_destroys},
     {"event-destroyed-while-open", destroys_early, holds_open},
     {"event-never-destroyed", destroys_after_the_end, never_destroys},

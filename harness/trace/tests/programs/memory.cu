@@ -186,6 +186,30 @@ void copies_from(Channel& channel, bool) {
   channel.signal("done");
 }
 
+void lends_and_overwrites(Channel& channel, bool) {
+  void* data = allocate();
+  channel.send("handle", handle_of(data));
+  channel.wait("copied");
+  CUDA_CHECK(cudaMemset(data, 7, kBytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  channel.signal("overwritten");
+  channel.wait("done");
+  CUDA_CHECK(cudaFree(data));
+}
+
+void queues_a_copy(Channel& channel, bool wrong) {
+  void* data = borrow(channel);
+  void* copy = allocate();
+  CUDA_CHECK(cudaMemcpyAsync(copy, data, kBytes, cudaMemcpyDefault, nullptr));
+  if (!wrong) CUDA_CHECK(cudaDeviceSynchronize());
+  channel.signal("copied");
+  channel.wait("overwritten");
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaIpcCloseMemHandle(data));
+  CUDA_CHECK(cudaFree(copy));
+  channel.signal("done");
+}
+
 }  // namespace
 
 const std::vector<Case> kMemory = {
@@ -204,4 +228,5 @@ const std::vector<Case> kMemory = {
     {"use-after-close", lends_and_says_freed, uses_after_close},
     {"pointer-of-another-process", sends_its_address, uses_an_address},
     {"possible-race.memory", writes_and_sends, copies_from},
+    {"possible-race.overwritten", lends_and_overwrites, queues_a_copy},
 };

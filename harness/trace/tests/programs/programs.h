@@ -63,8 +63,8 @@ inline void* borrow(Channel& channel) {
   return open_handle(channel.receive<cudaIpcMemHandle_t>("handle"));
 }
 
-/// In the importer: waits until the exporter has ended. In the exporter: until
-/// the importer has.
+/// In the importer, waits until the exporter has ended. In the exporter, waits
+/// until the importer has ended.
 void wait_for_peers_end();
 
 /// Waits for the end of a child, which is killed if it takes too long; the

@@ -11,14 +11,15 @@ from pathlib import Path
 from ipclab import failures
 from ipclab.learn.exercises import Exercise
 from ipclab.learn.toolbox import Ran, Toolbox
-from ipclab.trace.files import TAKES_AWAY, Call
+from ipclab.trace.files import TAKES_AWAY, Call, Process
 from ipclab.trace.story import Story
 
 MOST_LINES = 24  # of the output of a program or a compiler
 
-# The text by which an exercise reports that something is wrong, and that a question of
-# predicted() (exercise.h) has no answer yet.
-UNANSWERED = "you: not answered"
+UNANSWERED = "you: not answered"  # by predicted() of exercise.h
+# What a role says that ends because the other one has ended, or has sent no message.
+GONE = "the other role has ended"
+WAITED = "still waiting after"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Complaint:
     """Why an exercise does not pass: what was expected and what was seen."""
 
     # compile, exit, crash, hang, left, skip, finding:RULE, call:NAME, most:NAME,
-    # fault:NAME
+    # order, fault:NAME
     kind: str
     expected: str
     seen: str
@@ -72,7 +73,7 @@ def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Ver
         return Verdict(cannot, _cut(said), None, True)
     ran = toolbox.run(program, exercise.check.profile, trace=True)
     complaint = (
-        _of_end(ran, exercise.check.ignore)
+        _of_end(ran, exercise)
         or _of_findings(exercise, ran.story)
         or _of_calls(exercise, ran.story)
         or _of_faults(toolbox, exercise, program)
@@ -80,11 +81,13 @@ def judge(toolbox: Toolbox, exercise: Exercise, source: Path, work: Path) -> Ver
     return Verdict(complaint, _cut(ran.ended.output), ran.story, ran.on_model)
 
 
-def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
+def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
     ended = ran.ended
     if ended.code == 0 and not ended.survivors and not ended.timed_out:
         return None
     expected = "exit code 0, by which the program reports that the data is right"
+    if exercise.kind == "find":
+        expected = "exit code 0 on a correct driver, on which this run was"
     last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
     if ended.timed_out:
         return Complaint(
@@ -115,7 +118,10 @@ def _of_end(ran: Ran, ignored: Sequence[str]) -> Complaint | None:
         said += f"; {first}"
     elif lines:
         said += f"; {_telling(lines)}"
-    return Complaint("exit", expected, said, _besides(ran.story, ignored))
+    advice = _besides(ran.story, exercise.check.ignore)
+    if not advice and WAITED in said:
+        advice = "Why did the other role not send it? Perhaps it waits itself."
+    return Complaint("exit", expected, said, advice)
 
 
 def _besides(story: Story | None, ignored: Sequence[str]) -> str:
@@ -132,11 +138,16 @@ def _besides(story: Story | None, ignored: Sequence[str]) -> str:
 def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     """Which of several roles failed first, and how; may be empty."""
     failed = [x for x in story.trace.processes if x.died or x.exit_code]
-    first = min(failed, key=lambda x: x.ended, default=None)
+    # The end of a role ends the other one, too: a signal kills it, or it says GONE.
+    at_fault = [
+        x for x in failed if any(GONE not in line for line in _errors_of(x, lines))
+    ]
+    first = min(at_fault or failed, key=lambda x: x.ended, default=None)
     if first is None or len(story.trace.processes) == 1:
         return ""
     if not first.died:
-        own = [line for line in lines if line.startswith(first.name.split()[0])]
+        own = [line for line in lines if line.startswith(_role(first))]
+        own += _errors_of(first, lines)
         told = f"; {_telling(own)}" if own else ""
         return f"{first.name} failed first, with exit code {first.exit_code}{told}"
     made = [x for x in story.trace.entries if x.process is first]
@@ -149,6 +160,15 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     if last in TAKES_AWAY or last == "cuIpcCloseMemHandle":
         told += f". Did it use afterwards what {last} had taken away?"
     return told
+
+
+def _role(process: Process) -> str:
+    return process.name.split()[0]
+
+
+def _errors_of(process: Process, lines: Sequence[str]) -> list[str]:
+    """What the harness's part of a role has printed."""
+    return [line for line in lines if line.startswith(f"[{_role(process)} ")]
 
 
 def _telling(lines: Sequence[str]) -> str:
@@ -179,7 +199,23 @@ def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
                 f"{name} succeeds {_times(most)} at most",
                 f"it did {_times(times)}",
             )
+    if left := _left_of(exercise.check.order, done):
+        return Complaint(
+            "order",
+            f"calls in this order: {', '.join(exercise.check.order)}",
+            f"{left[0]} comes too early or not at all",
+            "The exercise is about this order: leave these calls at their places.",
+        )
     return None
+
+
+def _left_of(order: Sequence[str], done: Sequence[str]) -> list[str]:
+    """What is left of `order` when its calls are looked for one after the other."""
+    left = list(order)
+    for name in done:
+        if left and left[0] == name:
+            left.pop(0)
+    return left
 
 
 def _own_calls(story: Story) -> list[str]:
@@ -234,7 +270,8 @@ def _of_faults(toolbox: Toolbox, exercise: Exercise, program: Path) -> Complaint
                 f"fault:{name}",
                 f"exit code 1 on a driver with one fault: {fault.what}",
                 "exit code 0: your program believed the driver",
-                "A check that cannot fail proves nothing: look at the data.",
+                "A check that cannot fail proves nothing: look at the data. (What you "
+                "see above is the run on a correct driver.)",
             )
     return None
 

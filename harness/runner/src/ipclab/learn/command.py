@@ -29,7 +29,7 @@ from ipclab.learn.toolbox import Toolbox
 
 LOOK = 0.2  # seconds between two looks at a file that is watched
 ACTIONS = {
-    "next": "hand out the next exercise, check it at each save",
+    "next": "hand out the next exercise, or the one you name; check it at each save",
     "check": "check an exercise once; exit code 0 if it passes",
     "hint": "one hint more",
     "solution": "solutions: after it passed, or with --show",
@@ -201,6 +201,7 @@ def _say(
     if complaint is None:
         out.print(
             f"{exercise.number} passes ({seconds:.1f} s)."
+            + (" It also notices the wrong driver." if exercise.kind == "find" else "")
             + (
                 ""
                 if watching
@@ -234,8 +235,10 @@ def _hint(out: Console, folder: Folder, exercise: Exercise) -> int:
     for number, hint in enumerate(exercise.hints[:shown], start=1):
         out.print(f"{number}. {hint}", markup=False, highlight=False)
     left = len(exercise.hints) - shown
-    more = f"{left} more" if left else "that was the last one"
-    out.print(f"{exercise.name}: {more}", style="dim", markup=False)
+    more = (
+        f"{left} more {'hint' if left == 1 else 'hints'}" if left else "no more hints"
+    )
+    out.print(f"{exercise.number}: {more}", style="dim", markup=False)
     return 0
 
 
@@ -336,7 +339,8 @@ def _verify(
         else:
             source = folder.source(exercise)
             verdict = judge(bench, exercise, source, folder.work)
-            answer = verdict.complaint.kind if verdict.complaint else ""
+            complaint = verdict.complaint
+            answer = complaint.seen.splitlines()[0] if complaint else ""
         failed += bool(answer)
         told = f"does not pass: {answer}" if answer else "passes"
         shown = ", solution shown" if states[exercise.name].shown else ""

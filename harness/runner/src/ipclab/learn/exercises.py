@@ -77,6 +77,7 @@ _FACTS: schema.Schema = {
                     "type": "object",
                     "additionalProperties": {"type": "integer"},
                 },
+                "order": _TEXTS,
                 "faults": _TEXTS,
                 "legal": _TEXTS,
                 "ignore": _TEXTS,
@@ -107,6 +108,7 @@ class Check:
 
     calls: dict[str, int]  # driver calls, and how often each must succeed at least
     at_most: dict[str, int]  # driver calls, and how often each may succeed at most
+    order: tuple[str, ...]  # driver calls that must succeed, one after the other
     faults: tuple[str, ...]  # faults of harness/faults; the program must notice each
     legal: tuple[str, ...]  # ok-… faults: other legal answers, which must pass
     ignore: tuple[str, ...]  # rules of the trace that are not checked here
@@ -247,6 +249,7 @@ def _exercise(folder: Path) -> Exercise:
         check=Check(
             calls=dict(check.get("calls", {})),
             at_most=dict(check.get("at_most", {})),
+            order=tuple(check.get("order", ())),
             faults=tuple(check.get("faults", ())),
             legal=tuple(check.get("legal", ())),
             ignore=tuple(check.get("ignore", ())),

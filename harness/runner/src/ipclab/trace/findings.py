@@ -55,7 +55,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "possible-race": (
         "LMEM-43",
-        "synchronise before you send the message, or wait for an IPC event",
+        "let the process of the earlier work synchronise before it sends its message, "
+        "or let the other one wait for an IPC event",
     ),
     "context-destroyed": ("LIFE-11", "close what is open before the context goes"),
     "cuda-after-fork": ("LIFE-10", "start children with exec, or fork before CUDA"),

@@ -5,7 +5,7 @@ which export, and which rules were broken."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,12 @@ from ipclab.trace.things import (
     Range,
     SharedEvent,
     Space,
-    Write,
+    Work,
 )
 
 BLOCK = 2 << 20  # the blocks that cudaMalloc takes small allocations from
 INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
 MOST_USES = 500  # uses of memory by a process: its first and its last
@@ -660,6 +661,14 @@ class _Replay:
             pointer = call.arguments["phEvent"]
             event = SharedEvent(space.process, pointer, call.arguments["Flags"], call)
             space.events[pointer] = event
+        elif call.arguments["Flags"] & (INTERPROCESS | NO_TIMING) == INTERPROCESS:
+            self.found(
+                "event-not-exportable",
+                call,
+                "an interprocess event that measures time cannot be created (error "
+                f"{call.result})",
+                row="LEVT-02",
+            )
 
     def export_event(self, space: Space, call: Call) -> None:
         event = space.events.get(call.arguments["event"])
@@ -667,7 +676,7 @@ class _Replay:
         if call.ok and isinstance(event, SharedEvent):
             event.exported = call
             self.story.events.append(event)
-            self.concerns(event.made)
+            self.concerns(event.made, event.recorded)
             self._export(Handle("event", space.process, event, call,
                                 call.arguments["pHandle"]))  # fmt: skip
         elif not call.ok:
@@ -737,10 +746,11 @@ class _Replay:
         event = self._event(space, call)
         if not call.ok or event is None:
             return
+        event.recorded = call
         stream = call.arguments["hStream"]
         streams = space.pending if stream in LEGACY else {stream: ()}
         event.covers = [
-            write for x in streams for write in space.pending.get(x, {}).values()
+            work for x in streams for work in space.pending.get(x, {}).values()
         ]
         event.told = self._knowledge(space, call)
 
@@ -760,10 +770,11 @@ class _Replay:
         if not call.ok or event is None:
             return
         host = call.name != "cuStreamWaitEvent"
-        for write in event.covers:
-            write.ordered_for.add(space.process)
+        for work in event.covers:
+            work.ordered_for.add(space.process)
             if host:
-                write.done.setdefault(space.process, when(call))
+                work.done.setdefault(space.process, when(call))
+                work.memory.uses.append(call)
         if host:
             self._learns(space, event.told)
 
@@ -794,9 +805,10 @@ class _Replay:
         self, space: Space, call: Call, stream: int | None = None
     ) -> None:
         for known in list(space.pending) if stream is None else [stream]:
-            for write in space.pending.pop(known, {}).values():
-                write.done.setdefault(space.process, when(call))
-                write.memory.uses.append(call)
+            for work in space.pending.pop(known, {}).values():
+                work.done.setdefault(space.process, when(call))
+                if work.call is not call:
+                    work.memory.uses.append(call)
 
     def launch(self, space: Space, call: Call) -> None:
         for address in call.arguments["pointers"]:
@@ -826,9 +838,9 @@ class _Replay:
             return
         self.concerns(call)
         for other in self.spaces.values():
-            for writes in other.pending.values():
-                for write in writes.values():
-                    write.ordered_for.add(space.process)
+            for works in other.pending.values():
+                for work in works.values():
+                    work.ordered_for.add(space.process)
 
     def _access(
         self, space: Space, call: Call, address: int, stream: int, how: str
@@ -851,29 +863,35 @@ class _Replay:
             return
         memory.uses.append(call)
         if "r" in how:
-            self._read(space, call, memory)
-        if "w" in how and call.ok:
-            write = Write(space.process, stream, call, memory)
-            memory.writes[space.process, stream] = write
-            space.pending.setdefault(stream, {})[id(memory)] = write
+            self._ordered(space, call, memory, memory.writes.values(), "reads")
+        if how == "w":  # a kernel with this pointer may only read
+            self._ordered(space, call, memory, memory.reads.values(), "writes")
+        if call.ok:
+            work = Work(space.process, stream, call, memory)
+            known = memory.writes if "w" in how else memory.reads
+            known[space.process, stream] = work
+            space.pending.setdefault(stream, {})[id(memory), "w" in how] = work
 
-    def _read(self, space: Space, call: Call, memory: Memory) -> None:
-        for write in memory.writes.values():
+    def _ordered(
+        self, space: Space, call: Call, memory: Memory, before: Iterable[Work], how: str
+    ) -> None:
+        """Is the work of other processes, which the call must not overtake, done?"""
+        for work in before:
             if (
-                write.process is space.process
-                or any(self._knows(space, *seen) for seen in write.done.items())
-                or space.process in write.ordered_for
-                or self._has_seen_the_end(space, write.process, call)
-                or _work_together(write.call, call)
+                work.process is space.process
+                or any(self._knows(space, *seen) for seen in work.done.items())
+                or space.process in work.ordered_for
+                or self._has_seen_the_end(space, work.process, call)
+                or _work_together(work.call, call)
             ):
                 continue
             self.found(
                 "possible-race",
                 call,
-                f"{call.name} reads {memory.name}; nothing orders it after "
-                f"{write.call.name} of {write.process.name}",
-                other=write.call,
-                once=(memory, write.process, space.process),
+                f"{call.name} {how} {memory.name}; nothing orders it after "
+                f"{work.call.name} of {work.process.name}",
+                other=work.call,
+                once=(memory, work.process, space.process),
             )
 
     def _has_seen_the_end(self, space: Space, other: Process, now: Call) -> bool:

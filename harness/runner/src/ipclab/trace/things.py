@@ -25,7 +25,8 @@ class Memory:
     freed: Entry | None = None
     exports: list[Handle] = field(default_factory=list)
     openings: list[Opening] = field(default_factory=list)
-    writes: dict[tuple[Process, int], Write] = field(default_factory=dict)
+    writes: dict[tuple[Process, int], Work] = field(default_factory=dict)
+    reads: dict[tuple[Process, int], Work] = field(default_factory=dict)
     uses: list[Call] = field(
         default_factory=list
     )  # launches, copies, and waits for them
@@ -120,7 +121,8 @@ class SharedEvent:
     destroyed: Entry | None = None
     exported: Call | None = None
     openings: list[EventOpening] = field(default_factory=list)
-    covers: list[Write] = field(default_factory=list)  # by its last record
+    recorded: Call | None = None  # last
+    covers: list[Work] = field(default_factory=list)  # by its last record
     told: dict[Process, int] = field(default_factory=dict)  # what its recorder knew
 
 
@@ -151,8 +153,8 @@ class Pool:
 
 
 @dataclass(eq=False)
-class Write:
-    """The last write of a process in a stream to some memory."""
+class Work:
+    """The last write, or the last read, of some memory by a process in a stream."""
 
     process: Process
     stream: int
@@ -218,7 +220,9 @@ class Space:
     descriptors: dict[int, tuple[Handle | None, Any]] = field(default_factory=dict)
     openings: list[Opening] = field(default_factory=list)
     mappings: list[Mapping] = field(default_factory=list)
-    pending: dict[int, dict[int, Write]] = field(default_factory=dict)  # by stream
+    pending: dict[int, dict[tuple[int, bool], Work]] = field(
+        default_factory=dict
+    )  # by stream; then by memory and whether it writes
     primary: dict[int, int] = field(default_factory=dict)  # device to context
     calls: int = 0
     faulted: bool = False  # a kernel has faulted: the context is lost
