@@ -430,6 +430,14 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaErrorInvalidValue");
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaSuccess");
     EXPECT_TRUE(gives(code, "cudaDeviceGetAttribute", cudaErrorInvalidValue));
+    if (attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 1) {
+      cudaMemPool_t pool = nullptr;
+      CALL(cudaDeviceGetDefaultMemPool(&pool, 0));
+      cuuint64_t wide = 0;
+      EXPECT_CODE(cudaErrorInvalidValue,
+                  cudaMemPoolGetAttribute(
+                      pool, static_cast<cudaMemPoolAttr>(100000), &wide));
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -6,8 +6,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/cuda.h"
@@ -18,6 +20,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr auto kHeld = 50ms;  // time to call a copy meanwhile
 constexpr int kReopens = 100;
 constexpr unsigned kAdders = 2;           // exporter and one importer each
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
@@ -74,6 +77,17 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(copy_reads(buffer, pattern("B")));
     buffer.fill(pattern("C"));
     me.signal("C written");
+
+    me.wait("C read");
+    std::vector<uint32_t> values(buffer.count);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = pattern("D").at(i);
+    CALL(cudaMemcpy(buffer.data, values.data(), kBytes, cudaMemcpyDefault));
+    me.signal("D written");
+
+    me.wait("D read");
+    CALL(cudaMemset(buffer.data, 0x3C, kBytes));
+    CALL(cudaDeviceSynchronize());
+    me.signal("memset");
     me.wait("closed");
   });
 
@@ -86,6 +100,15 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     me.wait("C written");
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
+    me.signal("C read");
+    // A copy sees it without a kernel before it.
+    me.wait("D written");
+    EXPECT_TRUE(copy_reads(mapping, pattern("D")));
+    me.signal("D read");
+    me.wait("memset");
+    std::vector<unsigned char> bytes(kBytes, 0);
+    CALL(cudaMemcpy(bytes.data(), mapping.data, kBytes, cudaMemcpyDefault));
+    EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x3C));
     mapping.close();
     me.signal("closed");
   });
@@ -235,6 +258,30 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
   scenario.run(20s);
 }
 
+// Does a copy come after the kernel that is queued before it? The kernel is
+// held until the copy was called.
+static testing::AssertionResult copy_waits_its_turn(const Words& mapping) {
+  const Pattern queued = pattern("queued");
+  std::vector<uint32_t> seen(mapping.count, 0);
+  Latch latch;
+  latch.hold(nullptr);
+  mapping.queue_fill(queued, nullptr);
+  std::thread releases([&] {
+    const auto until = std::chrono::steady_clock::now() + kHeld;
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    latch.release();
+  });
+  const cudaError_t code = NOTED(cudaMemcpy(
+      seen.data(), mapping.data, mapping.bytes(), cudaMemcpyDeviceToHost));
+  releases.join();
+  CALL(code);
+  for (size_t i = 0; i < seen.size(); ++i)
+    if (seen[i] != queued.at(i))
+      return testing::AssertionFailure()
+             << "the copy has not waited for the kernel: word " << i;
+  return testing::AssertionSuccess();
+}
+
 // An importer that uses its pointer like one of cudaMalloc.
 static void uses_the_pointer_in_every_way(Role& me) {
   LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -260,6 +307,19 @@ static void uses_the_pointer_in_every_way(Role& me) {
   CALL(cudaMemcpyAsync(mapping.data, host.data(), kBytes,
                        cudaMemcpyHostToDevice, nullptr));
   done("copy from the host, async");
+
+  void* pinned = nullptr;
+  CALL(cudaHostAlloc(&pinned, kBytes, cudaHostAllocDefault));
+  on_host(pattern("copy from pinned memory"));
+  std::memcpy(pinned, host.data(), kBytes);
+  CALL(cudaMemcpyAsync(mapping.data, pinned, kBytes, cudaMemcpyHostToDevice,
+                       nullptr));
+  done("copy from pinned memory");
+
+  own.fill(pattern("copy in the thread's stream"));
+  CALL(cudaMemcpyAsync(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice,
+                       cudaStreamPerThread));
+  done("copy in the thread's stream");
 
   own.fill(pattern("copy from the device"));
   CALL(cudaMemcpy(mapping.data, own.data, kBytes, cudaMemcpyDeviceToDevice));
@@ -296,6 +356,14 @@ static void uses_the_pointer_in_every_way(Role& me) {
   CALL(cudaDeviceSynchronize());
   on_host(written);
   EXPECT_TRUE(seen == host) << "cudaMemcpyAsync to the host";
+  std::memset(pinned, 0, kBytes);
+  CALL(cudaMemcpyAsync(pinned, mapping.data, kBytes, cudaMemcpyDeviceToHost,
+                       nullptr));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(std::memcmp(pinned, host.data(), kBytes), 0)
+      << "cudaMemcpyAsync to pinned memory";
+  CALL(cudaFreeHost(pinned));
+  EXPECT_TRUE(copy_waits_its_turn(mapping));
   mapping.close();
   me.signal("closed");
 }
@@ -320,6 +388,8 @@ TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
     expect("kernel store");
     expect("copy from the host");
     expect("copy from the host, async");
+    expect("copy from pinned memory");
+    expect("copy in the thread's stream");
     expect("copy from the device");
     expect("copy from the device, async");
 
@@ -352,6 +422,37 @@ TEST(LegacyMemory, PartsOfAnOpenedPointerAreReadAndWrittenExactly) {
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kEveryWay);
     borrow_in_every_way(me, mapping);
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(LegacyMemory, ACopyBetweenGpusReachesAnOpenedPointer) {
+  covers("LMEM-35");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("handle", buffer.legacy_handle());
+    me.wait("written");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    me.signal("seen");
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    CALL(cudaSetDevice(1));
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    const DeviceBuffer own(kBytes);
+    CALL(cudaMemcpyPeerAsync(own.data, 1, mapping.data, 0, kBytes, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
+    own.fill(pattern("importer"));
+    CALL(cudaMemcpyPeerAsync(mapping.data, 0, own.data, 1, kBytes, nullptr));
+    CALL(cudaStreamSynchronize(nullptr));
+    me.signal("written");
+    me.wait("seen");
     mapping.close();
     me.signal("closed");
   });

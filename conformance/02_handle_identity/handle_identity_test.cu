@@ -21,7 +21,9 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kSmall = 4096;     // shares a block with others
 constexpr size_t kLarge = 4 << 20;  // has its own
 constexpr int kExports = 10000;
-constexpr int kTries = 64;  // to get an address back
+constexpr int kTries = 64;       // to get an address back
+constexpr int kGenerations = 4;  // of memory at one address
+constexpr size_t kIds = 300;     // more than a byte counts
 constexpr size_t kAllocations = 64;
 constexpr unsigned kProbes = 16;  // bytes looked at in one allocation
 
@@ -179,18 +181,22 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
       DeviceBuffer first(bytes);
       first.fill(pattern("first"));
       const void* address = first.data;
-      const Handle before = first.legacy_handle();
+      std::set<std::string> handles{bytes_of(first.legacy_handle())};
       first.free();
-      const auto second = allocate_at(address, bytes);
-      second->fill(pattern("second"));
-      const Handle after = second->legacy_handle();
-      if (second->data != address)
-        me.observe("the address of " + std::to_string(bytes) +
-                   " bytes does not come back");
-      came_back |= second->data == address;
-      EXPECT_NE(bytes_of(before), bytes_of(after)) << bytes << " bytes";
-      me.send("handle", after);
-      me.wait("closed");
+      for (int i = 2; i <= kGenerations; ++i) {
+        const auto next = allocate_at(address, bytes);
+        next->fill(pattern("last"));
+        const Handle handle = next->legacy_handle();
+        if (next->data != address)
+          me.observe("the address of " + std::to_string(bytes) +
+                     " bytes does not come back");
+        came_back |= next->data == address;
+        EXPECT_TRUE(handles.insert(bytes_of(handle)).second)
+            << bytes << " bytes, allocation " << i;
+        if (i < kGenerations) continue;
+        me.send("handle", handle);
+        me.wait("closed");
+      }
     }
     if (!came_back) me.not_applicable("no address comes back");
   });
@@ -198,8 +204,8 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
   scenario.role("importer", [](Role& me) {
     for (const size_t bytes : {kSmall, kLarge}) {
       LegacyMapping mapping(me.receive<Handle>("handle"), bytes);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("second")));
+      EXPECT_TRUE(kernel_reads(mapping, pattern("last")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("last")));
       mapping.close();
       me.signal("closed");
     }
@@ -459,7 +465,15 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
     }
     me.observe(std::to_string(repeats) + " of 2 addresses came back");
     if (repeats == 0) me.not_applicable("no address comes back");
+    std::vector<std::unique_ptr<DeviceBuffer>> many;
+    for (size_t i = 0; i < kIds; ++i) {
+      many.push_back(std::make_unique<DeviceBuffer>(
+          kSmall, DeviceBuffer::Fresh::kUnwritten));
+      ids.insert(id_of(*many.back()));
+    }
+    allocations += kIds;
     EXPECT_EQ(ids.size(), allocations) << "an id stands for two allocations";
+    EXPECT_EQ(id_of(*many.back()), id_of(*many.back())) << "an id that changes";
 
     const DeviceBuffer buffer(kLarge);
     buffer.fill(pattern("exporter"));

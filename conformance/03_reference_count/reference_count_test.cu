@@ -112,9 +112,15 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer other(kBytes);
+    other.fill(pattern("other"));
+    me.send("other", other.legacy_handle());
+    lends(pattern("exporter"), kBytes)(me);
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
+    LegacyMapping other(me.receive<Handle>("other"), kBytes);
     void* opened = nullptr;
     for (int i = 0; i < kOpens; ++i) opened = open_handle(handle);
     const auto address = reinterpret_cast<CUdeviceptr>(opened);
@@ -130,6 +136,8 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
     size_t size = 0;
     EXPECT_REFUSED(DRIVER(cuMemGetAddressRange)(&base, &size, address),
                    CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "still open";
+    other.close();
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
   });

@@ -183,11 +183,24 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     buffer.fill(pattern("lent by " + mine));
     me.send("handle of " + mine, buffer.legacy_handle());
 
-    LegacyMapping mapping(me.receive<Handle>("handle of " + theirs), kBytes);
+    const auto handle = me.receive<Handle>("handle of " + theirs);
+    LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
     EXPECT_TRUE(copy_reads(mapping, pattern("lent by " + theirs)));
+    // Also what is exported while something is open is this process's own.
+    DeviceBuffer later(kBytes);
+    later.fill(pattern("lent later by " + mine));
+    me.send("later handle of " + mine, later.legacy_handle());
+    LegacyMapping second(me.receive<Handle>("later handle of " + theirs),
+                         kBytes);
+    EXPECT_TRUE(kernel_reads(second, pattern("lent later by " + theirs)));
+    second.close();
     me.signal("read");
     me.wait("read");
+    later.free();  // ends nothing that this process has borrowed
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
+    me.signal("freed");
+    me.wait("freed");
     mapping.fill(pattern("written by " + mine));
     me.signal("written");
     me.wait("written");
@@ -196,6 +209,13 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     mapping.close();
     me.signal("closed");
     me.wait("closed");
+
+    // The other process has nothing open any more, and still lends.
+    LegacyMapping again(handle, kBytes);
+    EXPECT_TRUE(kernel_reads(again, pattern("written by " + mine)));
+    again.close();
+    me.signal("closed again");
+    me.wait("closed again");
   });
   scenario.run(20s);
 }

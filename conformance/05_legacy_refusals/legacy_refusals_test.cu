@@ -436,6 +436,14 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
         CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
         CUDA_ERROR_INVALID_VALUE);
     note_touched(me, address, "cuIpcOpenMemHandle");
+    // No thread of the process is another process.
+    const cudaError_t by_thread = in_a_thread([&] {
+      note_call("cudaIpcOpenMemHandle in a thread");
+      void* opened = nullptr;
+      return cudaIpcOpenMemHandle(&opened, handle, kLazy);
+    });
+    expect_documented(outcome_of(by_thread, kRuntimeRefusals),
+                      "cudaIpcOpenMemHandle in a thread");
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.send("handle", handle);
@@ -568,8 +576,14 @@ static void makes_every_mistake(Role& me) {
   by_runtime("cudaIpcCloseMemHandle of an own pointer",
              NOTED(cudaIpcCloseMemHandle(own.data)));
   by_runtime("cudaFree of an imported pointer", NOTED(cudaFree(mapping.data)));
-  EXPECT_NE(in_a_thread([&] { return cudaIpcGetMemHandle(&handle, nullptr); }),
-            cudaSuccess);
+  cudaError_t told = cudaSuccess;
+  const cudaError_t refusal = in_a_thread([&] {
+    const cudaError_t code = cudaIpcGetMemHandle(&handle, nullptr);
+    told = cudaPeekAtLastError();
+    return code;
+  });
+  EXPECT_NE(refusal, cudaSuccess);
+  EXPECT_EQ(told, refusal) << "in the thread that made the call";
   EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "it was another thread's";
 
   const auto by_driver = [&](const char* what, CUresult code) {
@@ -599,7 +613,12 @@ static void makes_every_mistake(Role& me) {
                       NOTED(cudaIpcOpenMemHandle(&pointer, lent, kLazy))));
   EXPECT_TRUE(leaves_no_error("cudaIpcCloseMemHandle",
                               NOTED(cudaIpcCloseMemHandle(pointer))));
+  // The refusals have not raised the count of what is open.
+  const void* const closed = mapping.data;
   mapping.close();
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, closed));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "still open";
   me.signal("closed");
 }
 

@@ -89,7 +89,16 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
   Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends(pattern("exporter"), kBytes, 2));
+  // The context that opens need not be the primary one.
+  scenario.role("importer with a context", [](Role& me) {
+    const SecondContext own;
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
     LegacyMapping mapping(handle, kBytes);
@@ -152,11 +161,15 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
+    CALL(cudaFree(nullptr));
+    CUdeviceptr address = 0;
+    CALL(DRIVER(cuMemAlloc)(&address, kBytes));
+    const Words buffer(reinterpret_cast<void*>(address), kBytes);
     CUipcMemHandle by_driver;
-    EXPECT_SUCCESS(DRIVER(cuIpcGetMemHandle)(
-        &by_driver, reinterpret_cast<CUdeviceptr>(buffer.data)));
-    me.send("runtime", buffer.legacy_handle());
+    EXPECT_SUCCESS(DRIVER(cuIpcGetMemHandle)(&by_driver, address));
+    cudaIpcMemHandle_t by_runtime;
+    EXPECT_SUCCESS(cudaIpcGetMemHandle(&by_runtime, buffer.data));
+    me.send("runtime", by_runtime);
     me.send("driver", same_bytes<cudaIpcMemHandle_t>(by_driver));
     for (const Api exported : kApis)
       for (const Api opened : kApis) {
@@ -166,6 +179,7 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
         me.wait("written: " + pair);
         EXPECT_TRUE(kernel_reads(buffer, pattern("importer, " + pair))) << pair;
       }
+    EXPECT_SUCCESS(cudaFree(buffer.data));
   });
 
   scenario.role("importer", [](Role& me) {

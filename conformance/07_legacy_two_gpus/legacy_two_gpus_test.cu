@@ -71,6 +71,7 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   uint32_t* const last = mapping.data + mapping.count - 1;
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), last));
   EXPECT_EQ(of_mapping.result().type, cudaMemoryTypeDevice) << "the last word";
+  EXPECT_EQ(of_mapping.result().devicePointer, last);
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), mapping.data));
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
@@ -81,6 +82,12 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   ASSERT_LT(attributes.device, count);
   EXPECT_TRUE(uuid_of(attributes.device) == uuid)
       << "device " << attributes.device << " is not where the memory lies";
+  EXPECT_EQ(pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        mapping.data),
+            unsigned{CU_MEMORYTYPE_DEVICE});
+  EXPECT_EQ(pointer_attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        mapping.data),
+            0u);
   const auto address = reinterpret_cast<CUdeviceptr>(mapping.data);
   const auto range_of = [](const Words& words, CUdeviceptr* base) {
     Sentinel<CUdeviceptr> begin;
@@ -95,6 +102,14 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   };
   CUdeviceptr base = 0;
   range_of(own, &base);
+  // Asked for an address inside, and for one result alone.
+  const auto inside = address_of(own.data + own.count / 2);
+  Sentinel<CUdeviceptr> begin;
+  Sentinel<size_t> bytes;
+  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(begin.out(), nullptr, inside));
+  EXPECT_EQ(begin.result(), address_of(own.data));
+  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(nullptr, bytes.out(), inside));
+  EXPECT_EQ(bytes.result(), kBytes);
   const size_t size = range_of(mapping, &base);
   me.observe("cuMemGetAddressRange of " + std::to_string(mapping.bytes()) +
              " bytes: " + std::to_string(size) + " bytes, from " +
@@ -160,6 +175,73 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
   scenario.run(20s);
 }
 
+// The exporter of a test in which a peer writes and adds.
+static void lends_to_a_peer(Role& me) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("exporter"));
+  me.send("handle", buffer.legacy_handle());
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+  CALL(cudaMemset(buffer.data, 0, kBytes));
+  CALL(cudaDeviceSynchronize());
+  me.signal("zeroed");
+  const auto added = me.receive<unsigned>("added");
+  unsigned sum = 1;
+  CALL(cudaMemcpy(&sum, buffer.data, sizeof sum, cudaMemcpyDeviceToHost));
+  expected_but_saw(std::to_string(added), std::to_string(sum));
+  EXPECT_EQ(sum, added);
+  me.signal("summed");
+  me.wait("closed");
+}
+
+// The importer: first the open alone enables peer access, then the program.
+static void borrows_from_a_peer(Role& me, int from, int to) {
+  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+  LegacyMapping mapping(handle, kBytes);
+  int current = -1;
+  CALL(cudaGetDevice(&current));
+  EXPECT_EQ(current, to) << "an open makes no other device current";
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  mapping.fill(pattern("importer"));
+  me.signal("written");
+
+  me.wait("zeroed");
+  int native = 0;
+  CALL(cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported,
+                                 to, from));
+  if (native != 0) {
+    launch_add(mapping.data, kAddsPerThread);
+    CALL(cudaDeviceSynchronize());
+  } else {
+    me.observe("these GPUs have no atomics between them");
+  }
+  me.send("added", native != 0 ? 256 * kAddsPerThread : 0u);
+  me.wait("summed");
+  me.observe("GPU " + std::to_string(to) +
+             ", cudaDeviceEnablePeerAccess while the handle is open: " +
+             name_of(NOTED(cudaDeviceEnablePeerAccess(from, 0))));
+  cudaGetLastError();
+  EXPECT_TRUE(context_is_usable());
+  mapping.close();
+
+  // The open also works if the program has enabled peer access itself.
+  const cudaError_t code = NOTED(cudaDeviceEnablePeerAccess(from, 0));
+  EXPECT_TRUE(code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled)
+      << name_of(code);
+  cudaGetLastError();
+  void* again = nullptr;
+  EXPECT_SUCCESS(cudaIpcOpenMemHandle(&again, handle, kLazy));
+  ASSERT_NE(again, nullptr);
+  const Words late(again, kBytes);
+  late.fill(pattern("late"));
+  EXPECT_TRUE(kernel_reads(late, pattern("late")));
+  EXPECT_TRUE(copy_reads(late, pattern("late")));
+  EXPECT_SUCCESS(cudaIpcCloseMemHandle(again));
+  me.signal("closed");
+}
+
 TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
   covers("LMEM-30");
   needs(gpus(2), legacy_memory, peer_access);
@@ -167,56 +249,10 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
     const int to = 1 - from;
     Scenario scenario;
 
-    const auto exporter = [](Role& me) {
-      const DeviceBuffer buffer(kBytes);
-      buffer.fill(pattern("exporter"));
-      me.send("handle", buffer.legacy_handle());
-      me.wait("written");
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
-      CALL(cudaMemset(buffer.data, 0, kBytes));
-      CALL(cudaDeviceSynchronize());
-      me.signal("zeroed");
-      const auto added = me.receive<unsigned>("added");
-      unsigned sum = 1;
-      CALL(cudaMemcpy(&sum, buffer.data, sizeof sum, cudaMemcpyDeviceToHost));
-      expected_but_saw(std::to_string(added), std::to_string(sum));
-      EXPECT_EQ(sum, added);
-      me.wait("closed");
-    };
-
-    const auto importer = [from, to](Role& me) {
-      LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-      int current = -1;
-      CALL(cudaGetDevice(&current));
-      EXPECT_EQ(current, to) << "an open makes no other device current";
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-      mapping.fill(pattern("importer"));
-      me.signal("written");
-
-      me.wait("zeroed");
-      int native = 0;
-      CALL(cudaDeviceGetP2PAttribute(
-          &native, cudaDevP2PAttrNativeAtomicSupported, to, from));
-      if (native != 0) {
-        launch_add(mapping.data, kAddsPerThread);
-        CALL(cudaDeviceSynchronize());
-      } else {
-        me.observe("these GPUs have no atomics between them");
-      }
-      me.send("added", native != 0 ? 256 * kAddsPerThread : 0u);
-      me.observe("GPU " + std::to_string(to) +
-                 ", cudaDeviceEnablePeerAccess while the handle is open: " +
-                 name_of(NOTED(cudaDeviceEnablePeerAccess(from, 0))));
-      cudaGetLastError();
-      EXPECT_TRUE(context_is_usable());
-      mapping.close();
-      me.signal("closed");
-    };
-
-    scenario.role("exporter", on_device(from, exporter));
-    scenario.role("importer", on_device(to, importer));
+    scenario.role("exporter", on_device(from, lends_to_a_peer));
+    scenario.role("importer", on_device(to, [from, to](Role& me) {
+                    borrows_from_a_peer(me, from, to);
+                  }));
     scenario.run(20s);
   }
 }
@@ -382,6 +418,9 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
     DeviceBuffer buffer(kLarge);
     Words(buffer.data, kBytes).fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
+    const DeviceBuffer second(kBytes);
+    second.fill(pattern("second"));
+    me.send("second", second.legacy_handle());
     me.wait("closed");
     const size_t held = free_memory();
     buffer.free();
@@ -394,6 +433,14 @@ TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
                     LegacyMapping mapping(handle, kBytes);
                     mapping.close();
                   });
+                  // One of two closes leaves what the other one needs.
+                  LegacyMapping first(handle, kBytes);
+                  LegacyMapping second(me.receive<cudaIpcMemHandle_t>("second"),
+                                       kBytes);
+                  first.close();
+                  EXPECT_TRUE(kernel_reads(second, pattern("second")));
+                  EXPECT_TRUE(copy_reads(second, pattern("second")));
+                  second.close();
                   // The peer access of the open has ended: an explicit enable
                   // succeeds again.
                   EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));

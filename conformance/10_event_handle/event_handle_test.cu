@@ -3,11 +3,14 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 
 using namespace ipclab;
@@ -17,8 +20,9 @@ namespace {
 constexpr size_t kBytes = 256 << 10;
 constexpr int kReopens = 1000;
 constexpr int kLooks = 50;
+constexpr int kMany = 300;         // events, more than a byte counts
 constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
-constexpr double kMaySpin = 0.5;   // of that time
+constexpr double kMaySpin = 0.1;   // of that time; a busy machine shares it
 
 /// What the exporter lends: memory, and the event that shows when to read it.
 struct Handles {
@@ -28,31 +32,40 @@ struct Handles {
 
 void nothing(const SharedEvent&) {}
 
+/// Holds for 1.5 s, so that a wait that ends after a second is noticed.
+void holds_on(const SharedEvent& event) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_held(event));
+}
+
 /// An exporter that writes `written` and records after a latch. It releases the
 /// latch when the importer has said `ready`. Another latch, before the writing,
 /// is released earlier: the record must be done after the last work, not after
 /// the first. `looks_on` runs while the latch holds, `looks_back` when the work
-/// is done. All work is in a new stream, or in the given stream.
+/// is done. All work is in a new stream, or in the given stream; the record may
+/// be in another one.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing,
-    std::optional<cudaStream_t> given = {}, bool with_flags = false) {
+    std::optional<cudaStream_t> given = {}, bool with_flags = false,
+    std::optional<cudaStream_t> recorded_in = {}) {
   return [=](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("old"));
     const Stream own;
     const cudaStream_t stream = given.value_or(own);
+    const cudaStream_t records = recorded_in.value_or(stream);
     const SharedEvent event;
-    const Handles handles{buffer.legacy_handle(), event.handle()};
+    const cudaIpcMemHandle_t memory = buffer.legacy_handle();
     Latch first, latch;
     first.hold(stream);
     buffer.queue_fill(written, stream);
     latch.hold(stream);
     if (with_flags)
-      CALL(cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault));
+      CALL(cudaEventRecordWithFlags(event, records, cudaEventRecordDefault));
     else
-      CALL(cudaEventRecord(event, stream));
-    me.send("handles", handles);
+      CALL(cudaEventRecord(event, records));
+    // The export changes nothing about what is recorded.
+    me.send("handles", Handles{memory, event.handle()});
 
     for (int i = 0; i < kLooks; ++i) {
       if (i == kLooks / 2) first.release();
@@ -121,18 +134,33 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
     const Stream stream;
-    const auto use = [&](int) {
-      Sentinel<cudaEvent_t> opened;
-      EXPECT_SUCCESS(cudaIpcOpenEventHandle(opened.out(), handle));
-      const cudaEvent_t event = opened.result();
-      EXPECT_SUCCESS(cudaEventQuery(event));
-      EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-      EXPECT_SUCCESS(cudaEventRecord(event, stream));
-      EXPECT_SUCCESS(cudaEventSynchronize(event));
-      EXPECT_SUCCESS(cudaEventDestroy(event));
+    const auto opened = [&](auto api) {
+      Sentinel<cudaEvent_t> event;
+      EXPECT_SUCCESS(api.ipc_open_event_handle(event.out(), handle));
+      return event.result();
+    };
+    const auto use = [&](auto api) {
+      const cudaEvent_t event = opened(api);
+      EXPECT_SUCCESS(api.event_query(event));
+      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+      EXPECT_SUCCESS(api.event_record(event, stream));
+      EXPECT_SUCCESS(api.event_synchronize(event));
+      EXPECT_SUCCESS(api.event_destroy(event));
     };
     // Others may use this GPU, too, so its memory is not judged.
-    leaves_nothing(kReopens, use, Judge::kProcess);
+    const auto use_by_both = [&](int) { by_both_apis(use); };
+    leaves_nothing(kReopens, use_by_both, Judge::kProcess);
+    by_both_apis([&](auto api) {
+      const cudaEvent_t event = opened(api);
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaEventRecord(event, stream));
+      EXPECT_CODE(api.kNotReady, api.event_query(event));
+      EXPECT_SUCCESS(api.event_destroy(event)) << "before it is complete";
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+    });
     me.signal("closed");
   });
 
@@ -140,29 +168,41 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
 }
 
 // A memset, a copy and a kernel of the importer, queued in `stream` after a
-// wait. The memset sets the last word, which the exporter has written before.
+// wait. The memset sets the last word, which the exporter has written before. A
+// copy in another stream comes after a wait by the driver API.
 static void works_after_a_wait(Role& me, const Pattern& written,
-                               cudaStream_t stream,
-                               bool destroys_early = false) {
-  const DeviceBuffer by_copy(kBytes), by_kernel(kBytes);
+                               cudaStream_t stream, bool destroys_early = false,
+                               std::optional<cudaStream_t> waits_in = {}) {
+  constexpr size_t kRest = kBytes - sizeof(uint32_t);
+  const DeviceBuffer by_copy(kBytes), by_kernel(kBytes), beside(kRest);
+  const Stream other;
   launch_copy(by_kernel, by_copy, stream);  // loads the kernel
   CALL(cudaStreamSynchronize(stream));
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
-  SharedEvent event(handles.event);
-  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
-  if (destroys_early) event.destroy();  // the stream still waits
-  constexpr size_t kRest = kBytes - sizeof(uint32_t);
+  SharedEvent event(handles.event), again(handles.event);
+  EXPECT_SUCCESS(cudaStreamWaitEvent(waits_in.value_or(stream), event, 0));
+  EXPECT_SUCCESS(DriverApi::stream_wait_event(other, again));
+  if (destroys_early) {  // the streams still wait
+    event.destroy();
+    EXPECT_SUCCESS(DriverApi::event_destroy(again.release()));
+  }
   CALL(cudaMemsetAsync(mapping.data + mapping.count - 1, 0x3C, kBytes - kRest,
                        stream));
   CALL(cudaMemcpyAsync(by_copy.data, mapping.data, kBytes,
                        cudaMemcpyDeviceToDevice, stream));
   launch_copy(by_kernel, mapping, stream);
+  CALL(cudaMemcpyAsync(beside.data, mapping.data, kRest,
+                       cudaMemcpyDeviceToDevice, other));
   look_on(me);
   EXPECT_TRUE(is_held(stream)) << "before the work was done";
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
   me.signal("ready");
 
   EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(other));
+  EXPECT_TRUE(kernel_reads(beside, written)) << "after cuStreamWaitEvent";
+  if (!destroys_early) EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(Words(by_copy.data, kRest), written)) << "by copy";
   EXPECT_TRUE(kernel_reads(Words(by_kernel.data, kRest), written))
       << "by kernel";
@@ -180,7 +220,7 @@ TEST(EventHandle, WorkBehindAWaitSeesWhatTheRecordCaptured) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", records_late(written));
+  scenario.role("exporter", records_late(written, holds_on));
   scenario.role("importer", [written](Role& me) {
     const Stream stream;
     works_after_a_wait(me, written, stream);
@@ -199,6 +239,7 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
     records_late(written, nothing, nothing, nullptr)(me);
     records_late(written, nothing, nothing, cudaStreamPerThread)(me);
     records_late(written, nothing, nothing, blocking, true)(me);
+    records_late(written, nothing, nothing, blocking, false, nullptr)(me);
     CALL(cudaStreamDestroy(blocking));
   });
   scenario.role("importer", [written](Role& me) {
@@ -207,6 +248,7 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
     works_after_a_wait(me, written, nullptr);
     works_after_a_wait(me, written, cudaStreamPerThread, true);
     works_after_a_wait(me, written, blocking);
+    works_after_a_wait(me, written, blocking, false, nullptr);
     CALL(cudaStreamDestroy(blocking));
   });
   scenario.run(30s);
@@ -217,19 +259,22 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", records_late(written));
+  scenario.role("exporter", records_late(written, holds_on));
 
   scenario.role("importer", [written](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
-    HostWait waiter(event);
+    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
     look_on(me);
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
+    EXPECT_FALSE(by_driver.returned()) << "before the work was done";
     me.signal("ready");
     EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
+    EXPECT_EQ(by_driver.join(), cudaSuccess);
     event.destroy();
     mapping.close();
     me.signal("closed");
@@ -243,25 +288,25 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", records_late(
-                                written,
-                                [](const SharedEvent& event) {
-                                  EXPECT_CODE(cudaErrorNotReady,
-                                              cudaEventQuery(event));
-                                },
-                                [](const SharedEvent& event) {
-                                  EXPECT_SUCCESS(cudaEventQuery(event));
-                                }));
+  scenario.role(
+      "exporter",
+      records_late(
+          written,
+          [](const SharedEvent& event) { EXPECT_TRUE(is_pending(event)); },
+          [](const SharedEvent& event) { EXPECT_TRUE(is_done(event)); }));
 
   scenario.role("importer", [written](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
+    // An event that was destroyed does not matter to one that is opened later.
+    SharedEvent(handles.event).destroy();
     SharedEvent event(handles.event);
     look_on(me);
     EXPECT_TRUE(is_held(event));
+    EXPECT_TRUE(is_pending(event));
     me.signal("ready");
     me.wait("done");
-    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_TRUE(is_done(event));
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_TRUE(copy_reads(mapping, written));
     event.destroy();
@@ -276,15 +321,33 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
   covers("LEVT-11");
   needs(gpus(1), legacy_events);
   const auto blocks_nobody = [](cudaEvent_t event) {
-    ASSERT_EQ(NOTED(cudaEventQuery(event)), cudaSuccess);
-    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    ASSERT_TRUE(is_done(event));
     const Stream stream;
-    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    by_both_apis([&](auto api) {
+      EXPECT_SUCCESS(api.event_synchronize(event));
+      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+    });
+    EXPECT_TRUE(passes(stream));
+  };
+  // The first record ends this.
+  const auto stands_for_work = [=](auto record) {
+    const SharedEvent event;
+    const Stream stream;
+    blocks_nobody(event);
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_SUCCESS(record(event, stream));
+    EXPECT_TRUE(is_pending(event));
+    latch.release();
     EXPECT_TRUE(passes(stream));
   };
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      stands_for_work(api.event_record);
+      stands_for_work(api.event_record_with_flags);
+    });
     const SharedEvent event;
     blocks_nobody(event);
     me.send("handle", event.handle());
@@ -302,32 +365,9 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
   scenario.run(20s);
 }
 
-// An exporter whose event blocks the thread that waits.
-static void waits_without_spinning(Role& me) {
-  const Pattern written = pattern("exporter");
-  const DeviceBuffer buffer(kBytes);
-  buffer.fill(pattern("old"));
-  const Stream stream;
-  cudaEvent_t created = nullptr;
-  EXPECT_SUCCESS(cudaEventCreateWithFlags(&created, cudaEventInterprocess |
-                                                        cudaEventDisableTiming |
-                                                        cudaEventBlockingSync));
-  Latch latch;
-  latch.hold(stream);
-  buffer.queue_fill(written, stream);
-  CALL(cudaEventRecord(created, stream));
-  Handles handles{buffer.legacy_handle(), {}};
-  EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
-  me.send("handles", handles);
-
-  HostWait waiter(created);
-  me.wait("waiting");
-  const auto until = std::chrono::steady_clock::now() + kLongWait;
-  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  EXPECT_FALSE(waiter.returned()) << "before the work was done";
-  latch.release();
-  EXPECT_EQ(waiter.join(), cudaSuccess);
-  // A blocked thread uses almost no processor time while it waits.
+// A blocked thread uses almost no processor time while it waits.
+static void expect_blocked(Role& me, const char* call, const HostWait& waiter) {
+  note_call(call);
   const double spun = static_cast<double>(waiter.cpu_us()) /
                       static_cast<double>(waiter.waited_us());
   me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
@@ -335,9 +375,43 @@ static void waits_without_spinning(Role& me) {
              " us");
   expected_but_saw("a blocked thread", "a thread that spins");
   EXPECT_LT(spun, kMaySpin) << "of its time the thread was not blocked";
+}
+
+// An exporter whose event blocks the threads that wait.
+static void waits_without_spinning(Role& me) {
+  const Pattern written = pattern("exporter");
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("old"));
+  const Stream stream;
+  constexpr unsigned kBlocking =
+      cudaEventInterprocess | cudaEventDisableTiming | cudaEventBlockingSync;
+  cudaEvent_t created = nullptr, other = nullptr;
+  EXPECT_SUCCESS(RuntimeApi::event_create(&created, kBlocking));
+  EXPECT_SUCCESS(DriverApi::event_create(&other, kBlocking));
+  Latch latch;
+  latch.hold(stream);
+  buffer.queue_fill(written, stream);
+  CALL(cudaEventRecord(created, stream));
+  CALL(cudaEventRecord(other, stream));
+  Handles handles{buffer.legacy_handle(), {}};
+  EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
+  me.send("handles", handles);
+
+  HostWait by_driver = DriverApi::host_wait(other), waiter(created);
+  me.wait("waiting");
+  const auto until = std::chrono::steady_clock::now() + kLongWait;
+  while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  EXPECT_FALSE(waiter.returned()) << "before the work was done";
+  EXPECT_FALSE(by_driver.returned()) << "before the work was done";
+  latch.release();
+  EXPECT_EQ(waiter.join(), cudaSuccess);
+  EXPECT_EQ(by_driver.join(), cudaSuccess);
+  expect_blocked(me, "cudaEventSynchronize(event) in a thread", waiter);
+  expect_blocked(me, "cuEventSynchronize(event) in a thread", by_driver);
   EXPECT_TRUE(kernel_reads(buffer, written));
   me.wait("closed");
   EXPECT_SUCCESS(cudaEventDestroy(created));
+  EXPECT_SUCCESS(cudaEventDestroy(other));
 }
 
 TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
@@ -352,12 +426,13 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
-    HostWait waiter(event);
-    for (int i = 0; i < kLooks; ++i)
-      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
+    for (int i = 0; i < kLooks; ++i) EXPECT_TRUE(is_pending(event));
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
+    EXPECT_FALSE(by_driver.returned()) << "before the work was done";
     me.signal("waiting");
     EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_EQ(by_driver.join(), cudaSuccess);
     // "As an event created with cudaEventDisableTiming": only the exporter's
     // own event blocks.
     me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
@@ -430,65 +505,125 @@ TEST(EventHandle, EveryThreadMayUseTheEvent) {
   scenario.run(30s);
 }
 
-// Two events of one process, each with its own stream. The importer opens them
-// in a different order from that of their creation.
+// An exporter that records two events, each in its own stream.
+template <class Api>
+static void lends_two_events(Role& me, Api api) {
+  const Stream stream_a, stream_b;
+  SharedEvent a, b;
+  Latch latch_a, latch_b;
+  latch_a.hold(stream_a);
+  latch_b.hold(stream_b);
+  for (const auto record : {api.event_record, api.event_record_with_flags}) {
+    CALL(record(a, stream_a));
+    CALL(record(b, stream_b));
+  }
+  const auto handle_of = [&](cudaEvent_t event) {
+    Sentinel<cudaIpcEventHandle_t> handle;
+    EXPECT_SUCCESS(api.ipc_get_event_handle(handle.out(), event));
+    return handle.result();
+  };
+  me.send("b", handle_of(b));
+  me.send("a", handle_of(a));
+  me.wait("both are pending");
+  latch_b.release();
+  EXPECT_TRUE(passes(stream_b));
+  EXPECT_SUCCESS(api.event_query(b));
+  EXPECT_SUCCESS(api.event_synchronize(b));
+  EXPECT_CODE(api.kNotReady, api.event_query(a));
+  me.signal("b is done");
+  me.wait("b is destroyed");
+  EXPECT_SUCCESS(api.event_destroy(b.release()));
+  EXPECT_CODE(api.kNotReady, api.event_query(a));
+  latch_a.release();
+  EXPECT_TRUE(passes(stream_a));
+  me.signal("a is done");
+  me.wait("closed");
+  EXPECT_SUCCESS(api.event_query(a));
+  EXPECT_SUCCESS(api.event_synchronize(a));
+}
+
+// An exporter of many events. Every second one is recorded, and pending.
+static void lends_many_events(Role& me) {
+  const Stream stream;
+  Latch latch;
+  latch.hold(stream);
+  std::vector<std::unique_ptr<SharedEvent>> many;
+  std::string handles;
+  for (int i = 0; i < kMany; ++i) {
+    many.push_back(std::make_unique<SharedEvent>());
+    if (i % 2 == 0) CALL(cudaEventRecord(*many.back(), stream));
+    const cudaIpcEventHandle_t handle = many.back()->handle();
+    handles.append(handle.reserved, sizeof handle);
+  }
+  me.send_bytes("many", handles);
+  me.wait("asked many");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
+// The importer of these.
+static void opens_many_events(Role& me) {
+  const std::string handles = me.receive_bytes("many");
+  std::vector<std::unique_ptr<SharedEvent>> many;
+  for (size_t i = 0; i < kMany; ++i) {
+    cudaIpcEventHandle_t handle;
+    std::memcpy(&handle, handles.data() + i * sizeof handle, sizeof handle);
+    many.push_back(std::make_unique<SharedEvent>(handle));
+  }
+  for (size_t i = 0; i < kMany; ++i)
+    ASSERT_EQ(NOTED(cudaEventQuery(*many[i])),
+              i % 2 == 0 ? cudaErrorNotReady : cudaSuccess)
+        << "event " << i << " of " << kMany;
+  many.clear();
+  me.signal("asked many");
+}
+
+// An importer that opens them in a different order from that of their creation.
+template <class Api>
+static void borrows_two_events(Role& me, Api api) {
+  const auto opened = [&](const char* name) {
+    Sentinel<cudaEvent_t> event;
+    EXPECT_SUCCESS(api.ipc_open_event_handle(
+        event.out(), me.receive<cudaIpcEventHandle_t>(name)));
+    return event.result();
+  };
+  const cudaEvent_t b = opened("b"), a = opened("a");
+  const Stream after_a, after_b;
+  for (const cudaEvent_t one : {b, a})
+    EXPECT_SUCCESS(api.stream_wait_event(after_a, one));
+  EXPECT_SUCCESS(api.stream_wait_event(after_b, b));
+  EXPECT_CODE(api.kNotReady, api.event_query(a));
+  EXPECT_CODE(api.kNotReady, api.event_query(b));
+  me.signal("both are pending");
+  me.wait("b is done");
+  EXPECT_SUCCESS(api.event_synchronize(b));
+  EXPECT_SUCCESS(api.event_query(b));
+  EXPECT_TRUE(passes(after_b));
+  EXPECT_CODE(api.kNotReady, api.event_query(a));
+  EXPECT_TRUE(is_held(after_a));
+  EXPECT_SUCCESS(api.event_destroy(b));
+  EXPECT_CODE(api.kNotReady, api.event_query(a));
+  me.signal("b is destroyed");
+  me.wait("a is done");
+  EXPECT_SUCCESS(api.event_query(a));
+  EXPECT_TRUE(passes(after_a));
+  EXPECT_SUCCESS(api.event_destroy(a));
+  me.signal("closed");
+}
+
+// Two events of one process, each with its own stream, and then many. The
+// importer opens the two in a different order from that of their creation.
 TEST(EventHandle, TwoEventsAreKeptApart) {
   covers("LEVT-28");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Stream stream_a, stream_b;
-    SharedEvent a, b;
-    Latch latch_a, latch_b;
-    latch_a.hold(stream_a);
-    latch_b.hold(stream_b);
-    CALL(cudaEventRecord(a, stream_a));
-    CALL(cudaEventRecord(b, stream_b));
-    me.send("b", b.handle());
-    me.send("a", a.handle());
-    me.wait("both are pending");
-    latch_b.release();
-    EXPECT_TRUE(passes(stream_b));
-    EXPECT_SUCCESS(cudaEventQuery(b));
-    EXPECT_SUCCESS(cudaEventSynchronize(b));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
-    me.signal("b is done");
-    me.wait("b is destroyed");
-    b.destroy();
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
-    latch_a.release();
-    EXPECT_TRUE(passes(stream_a));
-    me.signal("a is done");
-    me.wait("closed");
-    EXPECT_SUCCESS(cudaEventQuery(a));
+    by_both_apis([&](auto api) { lends_two_events(me, api); });
+    lends_many_events(me);
   });
-
   scenario.role("importer", [](Role& me) {
-    SharedEvent b(me.receive<cudaIpcEventHandle_t>("b"));
-    SharedEvent a(me.receive<cudaIpcEventHandle_t>("a"));
-    const Stream after_a, after_b;
-    for (const cudaEvent_t one : {cudaEvent_t{b}, cudaEvent_t{a}})
-      EXPECT_SUCCESS(cudaStreamWaitEvent(after_a, one, 0));
-    EXPECT_SUCCESS(cudaStreamWaitEvent(after_b, b, 0));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(b));
-    me.signal("both are pending");
-    me.wait("b is done");
-    EXPECT_SUCCESS(cudaEventSynchronize(b));
-    EXPECT_SUCCESS(cudaEventQuery(b));
-    EXPECT_TRUE(passes(after_b));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
-    EXPECT_TRUE(is_held(after_a));
-    b.destroy();
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(a));
-    me.signal("b is destroyed");
-    me.wait("a is done");
-    EXPECT_SUCCESS(cudaEventQuery(a));
-    EXPECT_TRUE(passes(after_a));
-    a.destroy();
-    me.signal("closed");
+    by_both_apis([&](auto api) { borrows_two_events(me, api); });
+    opens_many_events(me);
   });
-
   scenario.run(30s);
 }

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 
 using namespace ipclab;
@@ -27,7 +27,8 @@ constexpr int kSiblingRounds = 20;
 // The hosts exchange a message for every record, so a round costs two process
 // switches of the GPU. All rounds together take less than two seconds.
 constexpr int kRounds = 2048;
-constexpr int kHeldRounds = 64;  // queued before the first of them runs
+constexpr int kHeldRounds = 64;        // queued before the first of them runs
+constexpr int kManyRecords = 1 << 16;  // more than two bytes count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
 
@@ -102,6 +103,28 @@ class Whistle {
  private:
   Descriptor end_;
 };
+
+/// Records in a round of many, in each round by another function.
+void record_in(int round, cudaEvent_t event, cudaStream_t stream) {
+  switch (round % 4) {
+    case 0:
+      return CALL(RuntimeApi::event_record(event, stream));
+    case 1:
+      return CALL(DriverApi::event_record(event, stream));
+    case 2:
+      return CALL(RuntimeApi::event_record_with_flags(event, stream));
+    default:
+      return CALL(DriverApi::event_record_with_flags(event, stream));
+  }
+}
+
+/// Waits in a round of many, by the two APIs in turn.
+void wait_in(int round, cudaStream_t stream, cudaEvent_t event) {
+  if (round % 2 == 0)
+    CALL(RuntimeApi::stream_wait_event(stream, event));
+  else
+    CALL(DriverApi::stream_wait_event(stream, event));
+}
 
 /// Both sides have counted `rounds` times, each in its turn.
 testing::AssertionResult counted(const Words& counter, int rounds) {
@@ -188,7 +211,8 @@ TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
 }
 
 // An importer whose wait keeps the record that it found.
-static void importer_keeps_the_record(Role& me) {
+template <class Api>
+static void importer_keeps_the_record(Role& me, Api api) {
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
   SharedEvent event(handles.event);
@@ -197,12 +221,12 @@ static void importer_keeps_the_record(Role& me) {
   Latch early_latch, first_latch;
   // This role's latches hold both waits until the next record is made.
   early_latch.hold(early);
-  EXPECT_SUCCESS(cudaStreamWaitEvent(early, event, 0));
+  EXPECT_SUCCESS(api.stream_wait_event(early, event));
   me.signal("waits for nothing");
 
   me.wait("recorded 1");
   first_latch.hold(first);
-  EXPECT_SUCCESS(cudaStreamWaitEvent(first, event, 0));
+  EXPECT_SUCCESS(api.stream_wait_event(first, event));
   me.signal("waits for 1");
 
   me.wait("recorded 2");
@@ -210,7 +234,7 @@ static void importer_keeps_the_record(Role& me) {
   ASSERT_TRUE(passes(early)) << "the wait from before the first record";
   first_latch.release();
   EXPECT_TRUE(passes(first)) << "the wait for the first record";
-  EXPECT_SUCCESS(cudaStreamWaitEvent(second, event, 0));
+  EXPECT_SUCCESS(api.stream_wait_event(second, event));
   queue_copy(copy, mapping, second);
   me.signal("waits for 2");
 
@@ -219,11 +243,44 @@ static void importer_keeps_the_record(Role& me) {
   me.signal("still waits for 2");
   EXPECT_TRUE(passes(second)) << "the wait for the second record";
   EXPECT_TRUE(kernel_reads(copy, pattern("second")));
-  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_CODE(api.kNotReady, api.event_query(event));
   me.signal("seen");
-  event.destroy();
+  EXPECT_SUCCESS(api.event_destroy(event.release()));
   mapping.close();
   me.signal("closed");
+}
+
+// An exporter that records three times.
+template <class Api>
+static void exporter_records_again(Role& me, Api api) {
+  const DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("old"));
+  const Stream first, second, third;
+  const SharedEvent event;
+  me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+  me.wait("waits for nothing");
+  CALL(api.event_record(event, first));
+  EXPECT_TRUE(passes(first));
+  me.signal("recorded 1");
+
+  me.wait("waits for 1");
+  Latch second_latch, third_latch;
+  second_latch.hold(second);
+  buffer.queue_fill(pattern("second"), second);
+  CALL(api.event_record_with_flags(event, second));
+  me.signal("recorded 2");
+
+  me.wait("waits for 2");
+  third_latch.hold(third);
+  CALL(api.event_record(event, third));
+  me.signal("recorded 3");
+  me.wait("still waits for 2");
+  second_latch.release();
+  me.wait("seen");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(third));
+  third_latch.release();
+  EXPECT_TRUE(passes(third));
+  me.wait("closed");
 }
 
 // A wait before the record waits for nothing. A wait keeps its record although
@@ -235,99 +292,88 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("old"));
-    const Stream first, second, third;
-    const SharedEvent event;
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
-    me.wait("waits for nothing");
-    CALL(cudaEventRecord(event, first));
-    EXPECT_TRUE(passes(first));
-    me.signal("recorded 1");
-
-    me.wait("waits for 1");
-    Latch second_latch, third_latch;
-    second_latch.hold(second);
-    buffer.queue_fill(pattern("second"), second);
-    CALL(cudaEventRecord(event, second));
-    me.signal("recorded 2");
-
-    me.wait("waits for 2");
-    third_latch.hold(third);
-    CALL(cudaEventRecord(event, third));
-    me.signal("recorded 3");
-    me.wait("still waits for 2");
-    second_latch.release();
-    me.wait("seen");
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(third));
-    third_latch.release();
-    EXPECT_TRUE(passes(third));
-    me.wait("closed");
+    by_both_apis([&](auto api) { exporter_records_again(me, api); });
   });
 
-  scenario.role("importer", importer_keeps_the_record);
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { importer_keeps_the_record(me, api); });
+  });
 
   scenario.run(30s);
+}
+
+// An exporter whose second and third record are pending. The third is in a
+// stream that it then destroys.
+template <class Api>
+static void exporter_replaces_its_record(Role& me, Api api) {
+  const Stream stream;
+  cudaStream_t other = nullptr;
+  CALL(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  const SharedEvent event;
+  me.send("handle", event.handle());
+  CALL(api.event_record_with_flags(event, stream));
+  EXPECT_TRUE(passes(stream));
+  me.signal("recorded 1");
+  me.wait("asked 1");
+  Latch latch, other_latch;
+  latch.hold(stream);
+  other_latch.hold(other);
+  CALL(api.event_record(event, stream));
+  EXPECT_CODE(api.kNotReady, api.event_query(event));
+  me.signal("recorded 2");
+  for (int i = 0; i < kLooks; ++i) {
+    me.wait("look");
+    me.signal("looked");
+  }
+  me.wait("asked 2");
+  // And once more, while the second record is pending.
+  CALL(api.event_record(event, other));
+  CALL(cudaStreamDestroy(other));  // its work goes on
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_CODE(api.kNotReady, api.event_query(event));
+  CALL(api.stream_wait_event(stream, event));
+  other_latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(api.event_query(event));
+  me.signal("done");
+  me.wait("closed");
+}
+
+// An importer that asks after each record.
+template <class Api>
+static void importer_asks_for_each_record(Role& me, Api api) {
+  SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+  me.wait("recorded 1");
+  EXPECT_SUCCESS(api.event_query(event));
+  EXPECT_SUCCESS(api.event_synchronize(event));
+  me.signal("asked 1");
+  me.wait("recorded 2");
+  HostWait waiter = api.host_wait(event);
+  for (int i = 0; i < kLooks; ++i) {
+    EXPECT_CODE(api.kNotReady, api.event_query(event));
+    me.signal("look");
+    me.wait("looked");
+  }
+  EXPECT_TRUE(waiter.is_held()) << "of the first record";
+  me.signal("asked 2");
+  EXPECT_EQ(waiter.join(), cudaSuccess);
+  me.wait("done");
+  EXPECT_SUCCESS(api.event_query(event));
+  EXPECT_SUCCESS(api.event_destroy(event.release()));
+  me.signal("closed");
 }
 
 TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   covers("LEVT-13");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Stream stream, other;
-    const SharedEvent event;
-    me.send("handle", event.handle());
-    CALL(cudaEventRecord(event, stream));
-    EXPECT_TRUE(passes(stream));
-    me.signal("recorded 1");
-    me.wait("asked 1");
-    Latch latch, other_latch;
-    latch.hold(stream);
-    other_latch.hold(other);
-    CALL(cudaEventRecord(event, stream));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    me.signal("recorded 2");
-    for (int i = 0; i < kLooks; ++i) {
-      me.wait("look");
-      me.signal("looked");
-    }
-    me.wait("asked 2");
-    // And once more, while the second record is pending.
-    CALL(cudaEventRecord(event, other));
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    other_latch.release();
-    EXPECT_TRUE(passes(other));
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    me.signal("done");
-    me.wait("closed");
+    by_both_apis([&](auto api) { exporter_replaces_its_record(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
-    me.wait("recorded 1");
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    EXPECT_SUCCESS(cudaEventSynchronize(event));
-    me.signal("asked 1");
-    me.wait("recorded 2");
-    HostWait waiter(event);
-    for (int i = 0; i < kLooks; ++i) {
-      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-      me.signal("look");
-      me.wait("looked");
-    }
-    EXPECT_TRUE(waiter.is_held()) << "of the first record";
-    me.signal("asked 2");
-    EXPECT_EQ(waiter.join(), cudaSuccess);
-    me.wait("done");
-    EXPECT_SUCCESS(cudaEventQuery(event));
-    event.destroy();
-    me.signal("closed");
+    by_both_apis([&](auto api) { importer_asks_for_each_record(me, api); });
   });
-
   scenario.run(20s);
 }
 
@@ -354,16 +400,24 @@ static void exporter_plays_many_rounds(Role& me) {
       count_on<<<1, 1, 0, stream>>>(counter.data,
                                     static_cast<uint32_t>(2 * round));
       CALL(cudaGetLastError());
-      CALL(cudaEventRecord(ping, stream));
+      record_in(round, ping, stream);
       ASSERT_TRUE(whistle.blow());
       ASSERT_TRUE(whistle.hear()) << "round " << round;
-      CALL(cudaStreamWaitEvent(stream, pong, 0));
+      wait_in(round, stream, pong);
     }
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
     ASSERT_TRUE(passes(stream)) << "round " << round;
     ASSERT_TRUE(counted(counter, round));
   }
+  for (int i = 0; i < kManyRecords; ++i) CALL(cudaEventRecord(ping, stream));
+  EXPECT_TRUE(passes(stream, 15s));
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaEventRecord(ping, stream));
+  me.signal("recorded many times");
+  me.wait("asked");
+  latch.release();
   me.wait("closed");
 }
 
@@ -386,13 +440,19 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
     me.signal("opened");
     for (int round = 0; round < kRounds; ++round) {
       ASSERT_TRUE(whistle.hear()) << "round " << round;
-      CALL(cudaStreamWaitEvent(stream, ping, 0));
+      wait_in(round, stream, ping);
       count_on<<<1, 1, 0, stream>>>(counter.data,
                                     static_cast<uint32_t>(2 * round + 1));
       CALL(cudaGetLastError());
-      CALL(cudaEventRecord(pong, stream));
+      record_in(round, pong, stream);
       ASSERT_TRUE(whistle.blow());
     }
+    EXPECT_TRUE(passes(stream));
+    me.wait("recorded many times");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(ping)) << "the last record";
+    CALL(cudaStreamWaitEvent(stream, ping, 0));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    me.signal("asked");
     EXPECT_TRUE(passes(stream));
     ping.destroy();
     pong.destroy();
@@ -621,6 +681,13 @@ static void importer_stays(Role& me) {
   EXPECT_SUCCESS(cudaEventQuery(event));
   me.signal("seen first");
 
+  me.wait("recorded and destroyed");
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("both wait");
+  EXPECT_TRUE(passes(stream));
+
   me.wait("recorded second");
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   queue_copy(copy, mapping, stream);
@@ -629,6 +696,31 @@ static void importer_stays(Role& me) {
   event.destroy();
   mapping.close();
   me.signal("closed");
+}
+
+// An importer that destroys its import, without and with a record of its own.
+static void importer_destroys(Role& me) {
+  const auto handle = me.receive<Handles>("handles").event;
+  const Stream stream;
+  SharedEvent event(handle), second(handle);
+  me.wait("queued");
+  event.destroy();
+  EXPECT_SUCCESS(DriverApi::event_destroy(second.release()));
+  me.signal("destroyed");
+
+  // Once more, after a record of its own.
+  me.wait("seen first");
+  SharedEvent again(handle);
+  Latch latch;
+  latch.hold(stream);
+  EXPECT_SUCCESS(cudaEventRecord(again, stream));
+  again.destroy();
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "no wait";
+  me.signal("recorded and destroyed");
+  me.wait("both wait", 2);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("closed");  // its end must not be what the others notice
 }
 
 // One importer destroys its event while the other's wait is queued.
@@ -655,19 +747,20 @@ TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
     me.signal("released");
     me.wait("seen first");
 
+    me.wait("recorded and destroyed");
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("both wait");
+    EXPECT_TRUE(passes(stream));
+
     buffer.queue_fill(pattern("second"), stream);
     EXPECT_SUCCESS(cudaEventRecord(event, stream));
     me.signal("recorded second");
     me.wait("closed");
   });
 
-  scenario.role("importer that destroys", [](Role& me) {
-    SharedEvent event(me.receive<Handles>("handles").event);
-    me.wait("queued");
-    event.destroy();
-    me.signal("destroyed");
-    me.wait("closed");  // its end must not be what the others notice
-  });
+  scenario.role("importer that destroys", importer_destroys);
 
   scenario.role("importer that stays", importer_stays);
 

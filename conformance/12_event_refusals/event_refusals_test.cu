@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -95,22 +95,36 @@ std::function<void(Role&)> records_late(
   };
 }
 
-/// The importer's half: a copy after the wait has the exporter's values. Says
-/// "queued" and, at the end, "closed".
-void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event) {
+/// The importer's half: a copy after the wait, of each API, has the exporter's
+/// values. Says "queued" and, at the end, "closed".
+void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
+                       bool host_waits = false) {
   LegacyMapping mapping(handles.memory, kBytes);
-  const DeviceBuffer copy(kBytes), early(kBytes);
-  const Stream stream, unordered;
+  const DeviceBuffer copy(kBytes), other_copy(kBytes), early(kBytes);
+  const Stream stream, other, unordered;
   EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
   queue_copy(copy, mapping, stream);
-  // If the first copy did not wait, it would be complete when this copy is.
+  EXPECT_SUCCESS(DriverApi::stream_wait_event(other, event));
+  queue_copy(other_copy, mapping, other);
+  // If the first copies did not wait, they would be complete when this one is.
   queue_copy(early, mapping, unordered);
   EXPECT_TRUE(passes(unordered));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-  me.signal("queued");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
+  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+  if (host_waits) {
+    HostWait waiter(event);
+    EXPECT_TRUE(waiter.is_held());
+    me.signal("queued");
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+  } else {
+    me.signal("queued");
+  }
   EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(passes(other));
   EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
   EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(kernel_reads(other_copy, pattern("exporter")));
   EXPECT_TRUE(kernel_reads(early, pattern("old")));
   event.destroy();
   mapping.close();
@@ -289,9 +303,13 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
     {
       const Stream other;
       EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  cudaEventRecord(event, other));
+                  RuntimeApi::event_record(event, other));
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  RuntimeApi::event_record_with_flags(event, other));
       EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DRIVER(cuEventRecord)(event, other));
+                  DriverApi::event_record(event, other));
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DriverApi::event_record_with_flags(event, other));
       EXPECT_TRUE(context_is_usable());
     }
     CALL(cudaSetDevice(0));
@@ -313,17 +331,23 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
 TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {
   covers("LEVT-18");
   needs(gpus(2), legacy_memory, legacy_events, peer_access);
-  Scenario scenario;
-  scenario.role("exporter", records_late());
+  for (const int from : {0, 1}) {
+    Scenario scenario;
+    scenario.role("exporter", [from](Role& me) {
+      CALL(cudaSetDevice(from));
+      records_late()(me);
+    });
 
-  scenario.role("importer", [](Role& me) {
-    const auto handles = me.receive<Handles>("handles");
-    CALL(cudaSetDevice(1));
-    SharedEvent event(handles.event);
-    copies_after_wait(me, handles, event);
-  });
+    scenario.role("importer", [from](Role& me) {
+      const auto handles = me.receive<Handles>("handles");
+      CALL(cudaSetDevice(1 - from));
+      SharedEvent event(handles.event);
+      // The current GPU of the thread that waits is GPU 0.
+      copies_after_wait(me, handles, event, true);
+    });
 
-  scenario.run(30s);
+    scenario.run(30s);
+  }
 }
 
 // A driver may crash here: the report shows roles that end early, and the
@@ -484,6 +508,9 @@ TEST(EventRefusals, CaptureIntoAGraph) {
     capture("record", [&] { return cudaEventRecord(event, stream); });
     capture("external record", [&] {
       return cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal);
+    });
+    capture("cuStreamWaitEvent", [&] {
+      return DRIVER(cuStreamWaitEvent)(stream, event, CU_EVENT_WAIT_DEFAULT);
     });
     EXPECT_TRUE(context_is_usable());
   };

@@ -16,7 +16,8 @@ namespace {
 using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 2 << 20;
-constexpr size_t kWordBytes = 4096;  // one word is used
+constexpr size_t kWordBytes = 4096;     // one word is used
+constexpr uint32_t kAwaited = 0xA0007;  // more than two bytes count
 constexpr uint32_t kRounds = 50;
 constexpr int kLooks = 20;
 
@@ -29,6 +30,11 @@ CUresult wait_for(const Words& word, uint32_t value, cudaStream_t stream,
 CUresult write(const Words& word, uint32_t value, cudaStream_t stream) {
   return NOTED(DRIVER(cuStreamWriteValue32)(
       stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+// An odd word, far from the begin of its memory.
+Words far_word(const Words& memory) {
+  return {memory.data + memory.count - 3, 2 * sizeof(uint32_t)};
 }
 
 void clear(const Words& word) {
@@ -144,23 +150,23 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kWordBytes);
+    const DeviceBuffer buffer(kBytes);
     clear(buffer);
-    const Words word(buffer.data + 1, kWordBytes / 2);  // an odd word
+    const Words word = far_word(buffer);
     const Stream stream;
     me.send("word", buffer.legacy_handle());
     me.wait("importer waits");
-    EXPECT_SUCCESS(write(word, 6, stream));
+    EXPECT_SUCCESS(write(word, kAwaited - 1, stream));
     EXPECT_TRUE(passes(stream));
     uint32_t seen[2] = {};
     CALL(cudaMemcpy(seen, word.data, sizeof seen, cudaMemcpyDeviceToHost));
-    EXPECT_EQ(seen[0], 6u);
+    EXPECT_EQ(seen[0], kAwaited - 1);
     EXPECT_EQ(seen[1], 0u) << "the word after it";
-    me.signal("6 is written");
+    me.signal("another value is written");
     me.wait("importer still waits");
-    EXPECT_SUCCESS(write(word, 7, stream));
+    EXPECT_SUCCESS(write(word, kAwaited, stream));
 
-    EXPECT_SUCCESS(wait_for(word, 8, stream));
+    EXPECT_SUCCESS(wait_for(word, kAwaited + 1, stream));
     me.wait("importer has passed");
     EXPECT_TRUE(is_held(stream));
     me.signal("exporter waits");
@@ -168,21 +174,26 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     me.wait("closed");
   });
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("word"), kWordBytes);
-    const Words word(mapping.data + 1, kWordBytes / 2);
-    const Stream stream, other;
-    EXPECT_SUCCESS(wait_for(word, 7, stream));
+    LegacyMapping mapping(me.receive<Handle>("word"), kBytes);
+    const Words word = far_word(mapping);
+    const Stream stream, second, other;
+    const cudaStream_t waiting[] = {stream, second, nullptr};
+    for (const cudaStream_t each : waiting)
+      EXPECT_SUCCESS(wait_for(word, kAwaited, each));
     EXPECT_TRUE(is_held(stream));
+    for (const cudaStream_t each : waiting)
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
     EXPECT_TRUE(passes(other));
     me.signal("importer waits");
-    me.wait("6 is written");
-    EXPECT_TRUE(is_held(stream));
+    me.wait("another value is written");
+    // Together more than a second, after which no wait may end.
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
     me.signal("importer still waits");
-    EXPECT_TRUE(passes(stream));
+    for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
     me.signal("importer has passed");
 
     me.wait("exporter waits");
-    EXPECT_SUCCESS(write(word, 8, stream));
+    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
     EXPECT_TRUE(passes(stream));
     mapping.close();
     me.signal("closed");
@@ -214,6 +225,8 @@ TEST(DeviceFlags, EachConditionWaitsForItsValues) {
         {"less before the wrap", CU_STREAM_WAIT_VALUE_GEQ, 1, 0xFFFFFFFE, 1},
         {"equal alone", CU_STREAM_WAIT_VALUE_EQ, 5, 6, 5},
         {"any common bit", CU_STREAM_WAIT_VALUE_AND, 6, 9, 2},
+        {"the highest bit", CU_STREAM_WAIT_VALUE_AND, 0x80000000, 0x7FFFFFFF,
+         0x80000000},
     };
     const DeviceBuffer word(kWordBytes);
     const Stream waits, writes;

@@ -51,6 +51,11 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     EXPECT_EQ(pointer_attribute<unsigned>(
                   CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, buffer.data),
               1u);
+    // An address inside is one of an allocation that can be exported.
+    EXPECT_EQ(pointer_attribute<unsigned>(
+                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                  buffer.data + buffer.count / 2),
+              1u);
 
     void* memory = nullptr;
     size_t pitch = 0;

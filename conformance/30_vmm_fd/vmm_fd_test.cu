@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr rlim_t kRoomForDescriptors = 16;
 constexpr size_t kMostExports = 4096;
 constexpr size_t kFourGib = size_t{4} << 30;
+constexpr int kMany = 70;  // imports, or exports, of one allocation
 
 // An importer that reads the exporter's pattern.
 std::function<void(Role&)> reads_chunk(
@@ -144,6 +146,48 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
   scenario.run(20s);
 }
 
+// An importer whose calls are made in several threads.
+static void uses_chunks_in_threads(Role& me) {
+  const Descriptor descriptors[2] = {me.receive_descriptor("descriptor"),
+                                     me.receive_descriptor("descriptor")};
+  const size_t bytes = granule();
+  Sentinel<CUmemGenericAllocationHandle> handles[2];
+  CUresult codes[2], released[2];
+  in_two_threads([&](int i) {
+    codes[i] = DRIVER(cuMemImportFromShareableHandle)(
+        handles[i].out(), by_value(descriptors[i].get()), kFd);
+  });
+  Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
+  const Mapping mapping(chunks[1], bytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  const CUmemAccessDesc access = access_for(0);
+  EXPECT_EQ(in_a_thread([&] {
+              return DRIVER(cuMemSetAccess)(mapping.address(), bytes, &access,
+                                            1);
+            }),
+            CUDA_SUCCESS);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
+      << "after the thread that gave access";
+  const Reservation range(bytes);
+  EXPECT_EQ(in_a_thread([&] {
+              return DRIVER(cuMemMap)(range.at(0), bytes, 0, chunks[0].handle(),
+                                      0);
+            }),
+            CUDA_SUCCESS);
+  EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(range.at(0), bytes, &access, 1));
+  EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), pattern("exporter")))
+      << "after the thread that mapped";
+  EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), bytes));
+  in_two_threads(
+      [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
+    EXPECT_EQ(released[i], CUDA_SUCCESS) << "in thread " << i;
+  }
+  mapping.fill(pattern("importer"));
+  me.signal("done");
+}
+
 TEST(VmmFd, EveryThreadMayShareChunks) {
   covers("VMM-43");
   needs(gpus(1), vmm_fd);
@@ -169,36 +213,7 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("importer")));
   });
 
-  scenario.role("importer", [](Role& me) {
-    const Descriptor descriptors[2] = {me.receive_descriptor("descriptor"),
-                                       me.receive_descriptor("descriptor")};
-    const size_t bytes = granule();
-    Sentinel<CUmemGenericAllocationHandle> handles[2];
-    CUresult codes[2], released[2];
-    in_two_threads([&](int i) {
-      codes[i] = DRIVER(cuMemImportFromShareableHandle)(
-          handles[i].out(), by_value(descriptors[i].get()), kFd);
-    });
-    Chunk chunks[2] = {Chunk(handles[0].result()), Chunk(handles[1].result())};
-    const Mapping mapping(chunks[1], bytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    const CUmemAccessDesc access = access_for(0);
-    EXPECT_EQ(in_a_thread([&] {
-                return DRIVER(cuMemSetAccess)(mapping.address(), bytes, &access,
-                                              1);
-              }),
-              CUDA_SUCCESS);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")))
-        << "after the thread that gave access";
-    in_two_threads(
-        [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
-      EXPECT_EQ(released[i], CUDA_SUCCESS) << "in thread " << i;
-    }
-    mapping.fill(pattern("importer"));
-    me.signal("done");
-  });
+  scenario.role("importer", uses_chunks_in_threads);
 
   scenario.run(20s);
 }
@@ -216,6 +231,7 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
 
+    for (int i = 0; i < kMany; ++i) EXPECT_TRUE(chunk.descriptor());
     int numbers[2] = {-1, -1};
     for (int& number : numbers)
       EXPECT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(
@@ -243,9 +259,20 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
     second.close();
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.fill(pattern("later"));
+    me.signal("written again");
+    me.wait("read again", 3);
   });
 
-  scenario.roles("importer", 3, reads_chunk(pattern("exporter"), kernel_reads));
+  scenario.roles("importer", 3, [](Role& me) {
+    const Mapping mapping(Chunk::import(me.receive_descriptor("descriptor")),
+                          granule());
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    me.signal("done");
+    me.wait("written again");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("later")));
+    me.signal("read again");
+  });
   scenario.run(20s);
 }
 
@@ -356,6 +383,13 @@ TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
     }
     ASSERT_TRUE(is_open(descriptor.get())) << "after the release";
     const Mapping again(Chunk::import(descriptor), bytes);
+    std::vector<Chunk> many;
+    std::deque<Mapping> mappings;
+    for (int i = 0; i < kMany; ++i) {
+      many.push_back(Chunk::import(descriptor));
+      mappings.emplace_back(many.back(), bytes);
+    }
+    EXPECT_TRUE(kernel_reads(mappings.back(), pattern("exporter")));
     EXPECT_EQ(close(descriptor.release()), 0);
     EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
     EXPECT_TRUE(copy_reads(again, pattern("exporter")));

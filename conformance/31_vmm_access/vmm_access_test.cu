@@ -23,6 +23,7 @@ constexpr unsigned long long kNone = 0;
 constexpr int kChunks = 8;
 constexpr uint32_t kLanded = 0x1badbad1;
 constexpr int kNoSuchDevice = 999;
+constexpr size_t kWideAlignment = size_t{1} << 30;
 
 __device__ uint32_t loaded;
 
@@ -371,6 +372,11 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     };
     expect_refusal("a mapped range", mapping.address());
     expect_refusal("an unreserved range", unreserved);
+    const Reservation wide(2 * bytes);
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(wide.at(0), 2 * bytes, 0, second.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE)
+        << "more than the memory has";
     EXPECT_EQ(access_at(mapping.address()), 3u);
     EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
     EXPECT_TRUE(copy_reads(mapping, pattern("first")));
@@ -617,6 +623,43 @@ TEST(VmmAccess, TheWantedAddressIsAHint) {
   scenario.run(20s);
 }
 
+TEST(VmmAccess, AddressesAreAlignedAsWanted) {
+  covers("VMM-44");
+  needs(gpus(1), vmm);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("owner", [](Role& me) {
+    CALL(cudaFree(nullptr));
+    const size_t bytes = granule();
+    const auto expect_refusal = [&](const char* what, size_t size,
+                                    size_t alignment) {
+      SCOPED_TRACE(what);
+      Sentinel<CUdeviceptr> address;
+      EXPECT_REFUSED(
+          DRIVER(cuMemAddressReserve)(address.out(), size, alignment, 0, 0),
+          CUDA_ERROR_INVALID_VALUE);
+      note_touched(me, address, "cuMemAddressReserve");
+    };
+    expect_refusal("an alignment that is no power of two", bytes, 3 * bytes);
+    expect_refusal("a size that is no multiple of a page", bytes + 1, 0);
+    EXPECT_TRUE(context_is_usable());
+
+    // Of several ranges that are reserved at once, a single one is aligned
+    // by luck.
+    std::vector<CUdeviceptr> reserved;
+    for (const size_t alignment : {bytes, 2 * bytes, kWideAlignment})
+      for (int i = 0; i < 3; ++i) {
+        Sentinel<CUdeviceptr> address;
+        EXPECT_SUCCESS(
+            DRIVER(cuMemAddressReserve)(address.out(), bytes, alignment, 0, 0));
+        EXPECT_EQ(address.result() % alignment, 0u);
+        reserved.push_back(address.result());
+      }
+    for (const CUdeviceptr address : reserved)
+      EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
+  });
+  scenario.run(20s);
+}
+
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
   covers("VMM-35");
   needs(gpus(1), vmm_fd);
@@ -743,6 +786,11 @@ TEST(VmmAccess, AnImportedHandleKnowsItsProperties) {
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Chunk shared = Chunk::create(granule());
+    const Chunk later =
+        Chunk::create(granule(), chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    EXPECT_EQ(shared.properties().requestedHandleTypes,
+              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUmemAllocationProp found = chunk.properties();
     EXPECT_EQ(found.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT_EQ(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
@@ -801,7 +849,7 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
-    const Chunk other = Chunk::create(bytes);
+    Chunk other = Chunk::create(bytes);
     const Reservation range(3 * bytes);
     range.map(0, bytes, chunk);
     range.map(2 * bytes, bytes, other);
@@ -827,11 +875,22 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
                    CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(context_is_usable());
 
-    // It is a separate reference. It stays after that of the import has been
-    // released.
+    // A mapping gives back a handle that was released. It can be exported.
+    const CUmemGenericAllocationHandle released = other.handle();
+    other.release();
+    Sentinel<CUmemGenericAllocationHandle> back;
+    EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
+        back.out(), pointer_to(range.at(2 * bytes))));
+    EXPECT_EQ(back.result(), released);
+    EXPECT_TRUE(Chunk(back.value).descriptor());
+
+    // Each is a separate reference. One stays after that of the import and the
+    // other have been released.
+    const CUmemGenericAllocationHandle other_reference = retained(0);
     range.unmap(2 * bytes, bytes);
     range.unmap(0, bytes);
     chunk.release();
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(other_reference));
     const Mapping again(Chunk(kept), bytes);
     EXPECT_TRUE(kernel_reads(again, pattern("exporter")));
     me.signal("done");
@@ -915,8 +974,9 @@ TEST(VmmAccess, ADmaBufIsAnotherExport) {
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
-    const Mapping mapping(
-        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    const Chunk chunk =
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE));
+    const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
     const auto export_range = [&](CUdeviceptr address, size_t size) {
       int number = -1;
@@ -936,6 +996,13 @@ TEST(VmmAccess, ADmaBufIsAnotherExport) {
     const CUresult unaligned = export_range(mapping.address() + 16, bytes / 2);
     me.observe("of an unaligned range: " + name_of(unaligned));
     EXPECT_NE(unaligned, CUDA_SUCCESS);
+    EXPECT_NE(export_range(mapping.address(), bytes - 16), CUDA_SUCCESS)
+        << "a size that is no multiple of a page";
+    const Reservation range(2 * bytes);
+    range.map(0, bytes, chunk);
+    EXPECT_NE(export_range(range.at(0), range.bytes()), CUDA_SUCCESS)
+        << "a range with a hole";
+    range.unmap(0, bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(context_is_usable());
   });
@@ -966,6 +1033,14 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     EXPECT_EQ(access_at(mapping.address(), 0), kNone);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    const DeviceBuffer copy(bytes);
+    CALL(cudaMemcpyPeerAsync(copy.data, 1, mapping.data, 0, bytes, nullptr));
+    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+    CALL(cudaMemset(mapping.data, 0x3C, bytes));
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));
+    EXPECT_EQ(word, 0x3C3C3C3Cu) << "set by GPU 1";
+    EXPECT_EQ(Chunk::create(bytes, chunk_of(1)).properties().location.id, 1);
     mapping.fill(pattern("by GPU 1"));
     EXPECT_SUCCESS(set_access(mapping.address(), bytes, access_for(0)));
     EXPECT_EQ(access_at(mapping.address(), 0), 3u);

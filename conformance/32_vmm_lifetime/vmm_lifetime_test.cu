@@ -31,7 +31,7 @@ constexpr size_t kWatched = size_t{2} << 30;  // far above other changes
 constexpr int kImports = 3;
 constexpr auto kPatience = 10s;
 
-// Another process; its end is waited for.
+// Another process, and a wait for its end.
 class Process {
  public:
   explicit Process(pid_t pid)

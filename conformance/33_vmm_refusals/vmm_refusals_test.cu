@@ -277,12 +277,22 @@ TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
             << candidate.what;
         EXPECT_EQ(fcntl(candidate.number, F_GETFD) != -1, was_open)
             << candidate.what;
+        const Chunk good = Chunk::import(lent);
+        EXPECT_EQ(good.properties().location.id, 0) << candidate.what;
       }
     };
     attempt();  // what the driver opens only once is open now
     const size_t before = open_descriptors().size();
     attempt();
     EXPECT_EQ(open_descriptors().size(), before) << "descriptors";
+    for (const auto type :
+         {CU_MEM_HANDLE_TYPE_NONE, CU_MEM_HANDLE_TYPE_WIN32}) {
+      Sentinel<CUmemGenericAllocationHandle> handle;
+      EXPECT_NE(NOTED(DRIVER(cuMemImportFromShareableHandle)(
+                    handle.out(), by_value(lent.get()), type)),
+                CUDA_SUCCESS)
+          << "a good descriptor as handle type " << type;
+    }
     EXPECT_TRUE(context_is_usable());
     const Mapping mapping(Chunk::import(lent), bytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));

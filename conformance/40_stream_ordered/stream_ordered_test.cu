@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -44,31 +44,37 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
   covers("SOMA-02");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto allocates = [](auto api) {
+    const Pool fresh;  // none of its memory was in use before
+    CALL(api.device_set_mem_pool(0, fresh));
     const Stream stream;
-    const AsyncBuffer first(kBytes, stream);
+    const AsyncBuffer first = allocated(api, kBytes, stream);
     first.fill(pattern("first"), stream);
     Latch latch;
     latch.hold(stream);
 
-    const AsyncBuffer buffer(kBytes, stream);
+    const AsyncBuffer buffer = allocated(api, kBytes, stream);
     EXPECT_NE(buffer.data, nullptr);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     buffer.queue_fill(pattern("later"), stream);
+    const AsyncBuffer of_pool = allocated(api, fresh, kBytes, stream);
+    of_pool.queue_fill(pattern("of the pool"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
     EXPECT_TRUE(copy_reads(buffer, pattern("later")));
+    EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     for (const cudaStream_t other : {cudaStreamLegacy, cudaStreamPerThread}) {
-      const AsyncBuffer more(kBytes, other);
+      const AsyncBuffer more = allocated(api, kBytes, other);
       more.queue_fill(pattern("a default stream"), other);
       EXPECT_TRUE(passes(other));
       EXPECT_TRUE(kernel_reads(more, pattern("a default stream")));
     }
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(allocates); });
   scenario.run(30s);
 }
 
@@ -76,13 +82,14 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
   covers("SOMA-03");
   needs(gpus(2), pools);
   Scenario scenario;
-  scenario.role("allocator", [](Role&) {
+  const auto allocates = [](auto api) {
+    CALL(cudaSetDevice(0));
     const Stream stream;
     const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(1));
-    const AsyncBuffer of_stream(kBytes, stream);
+    const AsyncBuffer of_stream = allocated(api, kBytes, stream);
     // The default stream is that of the current device.
-    const AsyncBuffer of_default_stream(kBytes);
+    const AsyncBuffer of_default_stream = allocated(api, kBytes);
     CALL(cudaStreamSynchronize(nullptr));
     CALL(cudaSetDevice(0));
     const AsyncBuffer of_pool(pool, kBytes, stream);
@@ -100,12 +107,29 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
       EXPECT_TRUE(kernel_reads(buffer, pattern("here")));
       EXPECT_TRUE(copy_reads(buffer, pattern("here")));
     }
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(allocates); });
   scenario.run(20s);
+}
+
+// Memory for a round of many, in each round by another function.
+static AsyncBuffer allocated_in(int round, cudaMemPool_t pool,
+                                cudaStream_t stream) {
+  switch (round % 4) {
+    case 0:
+      return allocated(RuntimeApi{}, kRoundBytes, stream);
+    case 1:
+      return allocated(DriverApi{}, kRoundBytes, stream);
+    case 2:
+      return allocated(RuntimeApi{}, pool, kRoundBytes, stream);
+    default:
+      return allocated(DriverApi{}, pool, kRoundBytes, stream);
+  }
 }
 
 // Allocates in one stream, and uses the memory in another one.
 static void uses_memory_in_a_second_stream(Role&) {
+  const Pool pool;
   const Stream first, second;
   cudaEvent_t earlier, written;
   CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
@@ -115,7 +139,7 @@ static void uses_memory_in_a_second_stream(Role&) {
   WrongWords wrong;
   const auto lend = [&](int round) {
     const Pattern expected = pattern("round " + std::to_string(round));
-    AsyncBuffer buffer(kRoundBytes, first);
+    AsyncBuffer buffer = allocated_in(round, pool, first);
     buffer.queue_fill(expected, first);
     CALL(cudaEventRecord(written, first));
     CALL(cudaStreamWaitEvent(second, written));
@@ -127,18 +151,18 @@ static void uses_memory_in_a_second_stream(Role&) {
 
   Latch latch;
   latch.hold(first);
-  lend(1);
+  for (int round = 1; round <= 4; ++round) lend(round);
   EXPECT_TRUE(is_held(second));
   latch.release();
-  for (int round = 2; round < kRounds; ++round) lend(round);
+  for (int round = 5; round < kRounds; ++round) lend(round);
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
   // Ordered by a synchronise or a query of the host, without an event. The work
   // continues only while the host waits for it.
-  for (const bool whole_device : {false, true}) {
+  const auto order_by_host = [&](auto api, bool whole_device) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
-    AsyncBuffer seen(kBytes, first);
+    AsyncBuffer seen = allocated(api, kBytes, first);
     Latch held;
     held.hold(first);
     seen.queue_fill(pattern("seen"), first);
@@ -151,12 +175,16 @@ static void uses_memory_in_a_second_stream(Role&) {
     releases.join();
     wrong.queue_count(seen, pattern("seen"), second);
     seen.free_async(second);
-  }
-  AsyncBuffer asked(kRoundBytes, first);
-  asked.queue_fill(pattern("asked"), first);
-  EXPECT_TRUE(passes(first));
-  wrong.queue_count(asked, pattern("asked"), second);
-  asked.free_async(second);
+  };
+  by_both_apis([&](auto api) {
+    for (const bool whole_device : {false, true})
+      order_by_host(api, whole_device);
+    AsyncBuffer asked = allocated(api, kRoundBytes, first);
+    asked.queue_fill(pattern("asked"), first);
+    EXPECT_TRUE(passes(first));
+    wrong.queue_count(asked, pattern("asked"), second);
+    asked.free_async(second);
+  });
   CALL(cudaStreamSynchronize(second));
   EXPECT_EQ(wrong.so_far(), 0u);
   CALL(cudaEventDestroy(written));
@@ -175,7 +203,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   covers("SOMA-05");
   needs(gpus(1), pools, alone);
   Scenario scenario;
-  scenario.role("allocator", [](Role&) {
+  const auto frees = [](auto api) {
     const Stream stream;
     CALL(cudaDeviceSynchronize());
     const size_t before = free_memory();
@@ -192,7 +220,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     Latch latch;
     latch.hold(stream);
     wrong.queue_count(start, pattern("start"), stream);
-    EXPECT_SUCCESS(cudaFreeAsync(memory, stream));
+    EXPECT_SUCCESS(api.free_async(memory, stream));
     EXPECT_LT(free_memory(), before - kLarge / 2) << "still in use";
     latch.release();
     EXPECT_TRUE(passes(stream));
@@ -200,7 +228,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     CALL(cudaDeviceSynchronize());
     EXPECT_GT(free_memory(), before - kLarge / 2) << "not given back";
     EXPECT_TRUE(context_is_usable());
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(frees); });
   scenario.run(20s);
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -14,16 +14,27 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 
+// The pool that both APIs name.
+template <class Ask>
+cudaMemPool_t named_by_both(Ask ask) {
+  Sentinel<cudaMemPool_t> pool, same;
+  EXPECT_SUCCESS(ask(RuntimeApi{}, pool.out()));
+  const cudaMemPool_t found = pool.result();
+  EXPECT_SUCCESS(ask(DriverApi{}, same.out()));
+  EXPECT_EQ(same.result(), found) << "by the driver API";
+  return found;
+}
+
 cudaMemPool_t default_pool(int device = 0) {
-  cudaMemPool_t pool = nullptr;
-  CALL(cudaDeviceGetDefaultMemPool(&pool, device));
-  return pool;
+  return named_by_both([=](auto api, cudaMemPool_t* pool) {
+    return api.device_get_default_mem_pool(pool, device);
+  });
 }
 
 cudaMemPool_t current_pool(int device = 0) {
-  Sentinel<cudaMemPool_t> pool;
-  CALL(cudaDeviceGetMemPool(pool.out(), device));
-  return pool.result();
+  return named_by_both([=](auto api, cudaMemPool_t* pool) {
+    return api.device_get_mem_pool(pool, device);
+  });
 }
 
 int device_count() {
@@ -62,25 +73,30 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   covers("SOMA-07");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto sets_the_current_pool = [](auto api) {
     EXPECT_EQ(current_pool(), default_pool());
-    expect_from(default_pool(), AsyncBuffer(kBytes));
+    expect_from(default_pool(), allocated(api, kBytes));
 
     const Pool own;
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, own));
+    EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
     EXPECT_EQ(current_pool(), own);
     EXPECT_NE(default_pool(), own);
-    expect_from(own, AsyncBuffer(kBytes));
+    expect_from(own, allocated(api, kBytes));
+    expect_from(own, allocated(api, kBytes, cudaStreamPerThread));
     CALL(in_a_thread([&] {
       EXPECT_EQ(current_pool(), own) << "in another thread";
-      expect_from(own, AsyncBuffer(kBytes));
+      expect_from(own, allocated(api, kBytes));
       return cudaSuccess;
     }));
 
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool()));
+    EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
     EXPECT_EQ(current_pool(), default_pool());
-    expect_from(default_pool(), AsyncBuffer(kBytes));
-  });
+    expect_from(default_pool(), allocated(api, kBytes));
+    EXPECT_EQ(attribute(own, cudaMemPoolAttrUsedMemCurrent), 0u)
+        << "all that was allocated is freed";
+  };
+  scenario.role("allocator",
+                [=](Role&) { by_both_apis(sets_the_current_pool); });
   scenario.run(20s);
 }
 
@@ -88,20 +104,22 @@ TEST(Pools, EachGpuHasACurrentPoolOfItsOwn) {
   covers("SOMA-07");
   needs(gpus(2), pools);
   Scenario scenario;
-  scenario.role("allocator", [](Role&) {
+  const auto sets_both_pools = [](auto api) {
+    CALL(cudaSetDevice(0));
     const Pool on_0, on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, on_0));
+    EXPECT_SUCCESS(api.device_set_mem_pool(0, on_0));
     EXPECT_EQ(current_pool(1), default_pool(1));
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, on_1));
+    EXPECT_SUCCESS(api.device_set_mem_pool(1, on_1));
     EXPECT_EQ(current_pool(0), on_0);
     EXPECT_EQ(current_pool(1), on_1);
-    expect_from(on_0, AsyncBuffer(kBytes));
+    expect_from(on_0, allocated(api, kBytes));
     CALL(cudaSetDevice(1));
-    expect_from(on_1, AsyncBuffer(kBytes));
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(0, default_pool(0)));
+    expect_from(on_1, allocated(api, kBytes));
+    EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool(0)));
     EXPECT_EQ(current_pool(1), on_1);
-    EXPECT_SUCCESS(cudaDeviceSetMemPool(1, default_pool(1)));
-  });
+    EXPECT_SUCCESS(api.device_set_mem_pool(1, default_pool(1)));
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(sets_both_pools); });
   scenario.run(20s);
 }
 
@@ -118,8 +136,25 @@ TEST(Pools, ANamedPoolServesOneCall) {
     overload.free();
     EXPECT_SUCCESS(cudaMallocAsync(&overload.data, kBytes, own, nullptr));
     expect_from(own, overload);
+    expect_from(own, allocated(DriverApi{}, own, kBytes));
     EXPECT_EQ(current_pool(), default_pool());
     expect_from(default_pool(), AsyncBuffer(kBytes));
+
+    // The same if another pool was made current.
+    by_both_apis([&](auto api) {
+      const Pool first, second;
+      const auto expect_own = [&](cudaMemPool_t current) {
+        expect_from(own, AsyncBuffer(own, kBytes));
+        expect_from(own, allocated(DriverApi{}, own, kBytes));
+        EXPECT_EQ(current_pool(), current);
+      };
+      EXPECT_SUCCESS(api.device_set_mem_pool(0, first));
+      expect_own(first);
+      EXPECT_SUCCESS(api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
+                                          cudaMemAllocationTypePinned, second));
+      expect_own(second);
+      EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
+    });
   });
   scenario.run(20s);
 }
@@ -132,11 +167,13 @@ TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
     const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
     const Stream of_0;
     const AsyncBuffer buffer(on_1, kBytes, of_0);
+    const AsyncBuffer by_driver = allocated(DriverApi{}, on_1, kBytes, of_0);
     CALL(cudaStreamSynchronize(of_0));
     EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_EQ(current_pool(1), default_pool(1));
     CALL(cudaSetDevice(1));
     expect_from(on_1, buffer);
+    expect_from(on_1, by_driver);
   });
   scenario.run(20s);
 }
@@ -147,8 +184,11 @@ TEST(Pools, ThePoolOfAnotherDeviceIsNeverCurrent) {
   Scenario scenario;
   scenario.role("allocator", [](Role&) {
     const Pool on_1(pool_properties(cudaMemHandleTypeNone, 0, 1));
-    EXPECT_REFUSED(cudaDeviceSetMemPool(0, on_1), cudaErrorInvalidValue,
-                   cudaErrorInvalidDevice);
+    EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, on_1),
+                   cudaErrorInvalidValue, cudaErrorInvalidDevice);
+    EXPECT_EQ(current_pool(0), default_pool(0));
+    EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, on_1),
+                   CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(0), AsyncBuffer(kBytes));
@@ -169,21 +209,27 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   covers("SOMA-10");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto destroys_the_current = [](auto api) {
     Pool own;
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
-    own.destroy();
+    Pool().destroy();
+    EXPECT_EQ(current_pool(), own) << "another pool was destroyed";
+    EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
     EXPECT_EQ(current_pool(), default_pool());
     expect_from(default_pool(), AsyncBuffer(kBytes));
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
-  });
+  };
+  scenario.role("allocator",
+                [=](Role&) { by_both_apis(destroys_the_current); });
   scenario.role("destroyer of the default", [](Role&) {
     const AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
-    EXPECT_REFUSED(cudaMemPoolDestroy(default_pool()), cudaErrorInvalidValue);
+    by_both_apis([](auto api) {
+      EXPECT_REFUSED(api.mem_pool_destroy(default_pool()), api.kInvalidValue);
+    });
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(), AsyncBuffer(kBytes));
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
@@ -294,19 +340,28 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
   covers("SOMA-14");
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
-  scenario.role("owner", [](Role&) {
+  const auto gives_access = [](auto api) {
+    constexpr auto kNone = cudaMemAccessFlagsProtNone;
+    constexpr auto kAll = cudaMemAccessFlagsProtReadWrite;
+    CALL(cudaSetDevice(0));
     const Pool other, pool;
     const AsyncBuffer older(pool, kBytes);
     older.fill(pattern("older"));
-    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtNone);
-    EXPECT_SUCCESS(give_access(1, pool));
-    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
-    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
-    EXPECT_SUCCESS(give_access(1, other));
-    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtReadWrite);
-    EXPECT_SUCCESS(give_access(1, other, cudaMemAccessFlagsProtNone));
-    EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
-    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
+    EXPECT_EQ(access_of(1, pool), kNone);
+    EXPECT_SUCCESS(api.mem_pool_set_access(pool, 1, kAll));
+    EXPECT_EQ(access_of(1, pool), kAll);
+    EXPECT_EQ(access_of(1, other), kNone);
+    // The pool's own GPU is the first of two.
+    cudaMemAccessDesc both[2]{};
+    for (const int gpu : {0, 1})
+      both[gpu] = {{cudaMemLocationTypeDevice, gpu}, kAll};
+    EXPECT_SUCCESS(cudaMemPoolSetAccess(other, both, 2));
+    EXPECT_EQ(access_of(1, other), kAll);
+    AsyncBuffer(other, kBytes).free();
+    EXPECT_EQ(access_of(1, other), kAll) << "the pool is empty again";
+    EXPECT_SUCCESS(api.mem_pool_set_access(other, 1, kNone));
+    EXPECT_EQ(access_of(1, other), kNone);
+    EXPECT_EQ(access_of(1, pool), kAll);
     const AsyncBuffer newer(pool, kBytes);
     newer.fill(pattern("newer"));
 
@@ -318,7 +373,8 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     older.fill(pattern("GPU 1"));
     CALL(cudaSetDevice(0));
     EXPECT_TRUE(kernel_reads(older, pattern("GPU 1")));
-  });
+  };
+  scenario.role("owner", [=](Role&) { by_both_apis(gives_access); });
   scenario.run(20s);
 }
 
@@ -335,64 +391,71 @@ TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
       CALL(cudaDeviceCanAccessPeer(&reaches, device, 0));
       if (reaches == 0) strangers.push_back(device);
     }
-    for (const int stranger : strangers) {
+    const auto gives_access = [&](int stranger, auto api) {
       SCOPED_TRACE("device " + std::to_string(stranger));
       const Pool pool;
-      const Outcome at_once = outcome_of(
-          NOTED(give_access(stranger, pool)),
-          std::vector{cudaErrorInvalidDevice, cudaErrorInvalidValue});
+      const Outcome at_once =
+          outcome_of(api.mem_pool_set_access(pool, stranger,
+                                             cudaMemAccessFlagsProtReadWrite),
+                     std::vector{api.kInvalidDevice, api.kInvalidValue});
       me.observe("access for device " + std::to_string(stranger) + " of " +
                  std::to_string(devices) + ": " + at_once.code);
       EXPECT_NE(at_once.kind, Outcome::kOtherRefusal) << at_once.code;
       if (at_once.kind != Outcome::kWrongSuccess) {
         expect_from(pool, AsyncBuffer(pool, kBytes));
-        continue;
+        return;
       }
       Sentinel<void*> memory;
       EXPECT_REFUSED(
           cudaMallocFromPoolAsync(memory.out(), kBytes, pool, nullptr),
           cudaErrorInvalidValue, cudaErrorNotSupported,
           cudaErrorMemoryAllocation);
-    }
+    };
+    for (const int stranger : strangers)
+      by_both_apis([&](auto api) { gives_access(stranger, api); });
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
 }
 
 // Queries the pool of each place and kind of memory.
-static void asks_for_pools_by_place(Role& me) {
+template <class Api>
+static void asks_for_pools_by_place(Role& me, Api api) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;
   constexpr auto kManaged = cudaMemAllocationTypeManaged;
-  cudaMemLocation here{cudaMemLocationTypeDevice, 0};
+  constexpr cudaMemLocation here{cudaMemLocationTypeDevice, 0};
   const auto default_here = [&] {
     Sentinel<cudaMemPool_t> pool;
-    EXPECT_SUCCESS(cudaMemGetDefaultMemPool(pool.out(), &here, kPinned));
+    EXPECT_SUCCESS(api.mem_get_default_mem_pool(pool.out(), here, kPinned));
     return pool.result();
   };
   const auto current_here = [&] {
     Sentinel<cudaMemPool_t> pool;
-    EXPECT_SUCCESS(cudaMemGetMemPool(pool.out(), &here, kPinned));
+    EXPECT_SUCCESS(api.mem_get_mem_pool(pool.out(), here, kPinned));
     return pool.result();
   };
   EXPECT_EQ(default_here(), default_pool());
   EXPECT_EQ(current_here(), current_pool());
   const Pool own, later;
   for (const cudaMemPool_t next : {cudaMemPool_t{own}, cudaMemPool_t{later}}) {
-    EXPECT_SUCCESS(cudaMemSetMemPool(&here, kPinned, next));
+    EXPECT_SUCCESS(api.mem_set_mem_pool(here, kPinned, next));
     EXPECT_EQ(current_pool(), next);
     EXPECT_EQ(current_here(), next);
     EXPECT_EQ(default_here(), default_pool());
   }
-  CALL(cudaDeviceSetMemPool(0, default_pool()));
+  EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
+  EXPECT_EQ(current_here(), own);
+  EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
+  EXPECT_EQ(current_here(), default_pool());
 
-  const auto expect_no_place = [](const char* what, cudaMemLocation location,
-                                  cudaMemAllocationType type) {
+  const auto expect_no_place = [&](const char* what, cudaMemLocation location,
+                                   cudaMemAllocationType type) {
     SCOPED_TRACE(what);
     Sentinel<cudaMemPool_t> none;
-    EXPECT_REFUSED(cudaMemGetDefaultMemPool(none.out(), &location, type),
-                   cudaErrorInvalidValue, cudaErrorNotSupported);
-    EXPECT_REFUSED(cudaMemGetMemPool(none.out(), &location, type),
-                   cudaErrorInvalidValue);
+    EXPECT_REFUSED(api.mem_get_default_mem_pool(none.out(), location, type),
+                   api.kInvalidValue, api.kNotSupported);
+    EXPECT_REFUSED(api.mem_get_mem_pool(none.out(), location, type),
+                   api.kInvalidValue);
   };
   expect_no_place("pinned memory nowhere", {cudaMemLocationTypeNone, 0},
                   kPinned);
@@ -403,8 +466,8 @@ static void asks_for_pools_by_place(Role& me) {
   const auto expect_no_match = [&](const char* what, cudaMemLocation location,
                                    cudaMemAllocationType type) {
     SCOPED_TRACE(what);
-    EXPECT_REFUSED(cudaMemSetMemPool(&location, type, own),
-                   cudaErrorInvalidValue);
+    EXPECT_REFUSED(api.mem_set_mem_pool(location, type, own),
+                   api.kInvalidValue);
   };
   expect_no_match("device memory for the host", {cudaMemLocationTypeHost, 0},
                   kPinned);
@@ -416,11 +479,10 @@ static void asks_for_pools_by_place(Role& me) {
   const auto observe_place = [&](const char* what, cudaMemLocation location,
                                  cudaMemAllocationType type) {
     Sentinel<cudaMemPool_t> pool;
-    const cudaError_t code =
-        NOTED(cudaMemGetDefaultMemPool(pool.out(), &location, type));
+    const auto code = api.mem_get_default_mem_pool(pool.out(), location, type);
     cudaGetLastError();
     me.observe(std::string("default pool of ") + what + ": " + name_of(code));
-    if (code == cudaSuccess)
+    if (code == decltype(code){})
       EXPECT_NE(pool.result(), default_pool()) << "that of the GPU";
   };
   observe_place("pinned host memory", {cudaMemLocationTypeHost, 0}, kPinned);
@@ -435,7 +497,9 @@ TEST(Pools, APlaceAndAKindOfMemoryNameAPool) {
   covers("SOMA-32");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("asker", asks_for_pools_by_place);
+  scenario.role("asker", [](Role& me) {
+    by_both_apis([&](auto api) { asks_for_pools_by_place(me, api); });
+  });
   scenario.run(20s);
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -15,6 +15,7 @@ constexpr size_t kMiB = 1 << 20;
 constexpr size_t kBytes = 4 * kMiB;    // the part that is checked word by word
 constexpr size_t kLarge = 512 * kMiB;  // far more than anything else takes
 constexpr size_t kBlock = 64 * kMiB;
+constexpr size_t kFourGib = size_t{4} << 30;  // does not fit in 32 bits
 constexpr int kBlocks = 8;
 
 uint64_t used(cudaMemPool_t pool) {
@@ -27,6 +28,25 @@ void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(reserved(pool), used(pool));
   EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh), reserved(pool));
   EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemHigh), used(pool));
+}
+
+// Both APIs tell the same numbers of a pool that is not in use now.
+void expect_told_by_both(cudaMemPool_t pool) {
+  for (const cudaMemPoolAttr which :
+       {cudaMemPoolAttrReleaseThreshold, cudaMemPoolAttrReservedMemCurrent,
+        cudaMemPoolAttrReservedMemHigh, cudaMemPoolAttrUsedMemCurrent,
+        cudaMemPoolAttrUsedMemHigh}) {
+    Sentinel<cuuint64_t> told;
+    EXPECT_SUCCESS(DriverApi::mem_pool_get_attribute(pool, which, told.out()));
+    EXPECT_EQ(told.result(), attribute(pool, which))
+        << "attribute " << which << " by cuMemPoolGetAttribute";
+  }
+}
+
+template <class Api>
+void set_threshold(Api api, cudaMemPool_t pool, cuuint64_t bytes) {
+  EXPECT_SUCCESS(api.mem_pool_set_attribute(
+      pool, cudaMemPoolAttrReleaseThreshold, &bytes));
 }
 
 void allocate_and_free(cudaMemPool_t pool, size_t bytes, cudaStream_t stream) {
@@ -48,11 +68,13 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
   covers("SOMA-16");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role& me) {
+  const auto sets_thresholds = [](Role& me, auto api) {
     const Stream stream;
     const Pool pool;
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), 0u);
-    set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+    expect_told_by_both(pool);
+    set_threshold(api, pool, UINT64_MAX);
+    expect_told_by_both(pool);
     const Pool later;
     EXPECT_EQ(attribute(later, cudaMemPoolAttrReleaseThreshold), 0u);
     const AsyncBuffer neighbour(pool, kBytes, stream);
@@ -70,12 +92,18 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
         {"device", [&] { CALL(cudaDeviceSynchronize()); }}};
     for (const auto& [name, synchronise] : synchronises) {
       SCOPED_TRACE(name);
-      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+      set_threshold(api, pool, UINT64_MAX);
       allocate_and_free(pool, kLarge, stream);
       synchronise();
       EXPECT_GE(reserved(pool), kLarge) << "threshold UINT64_MAX";
 
-      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, 0);
+      set_threshold(api, pool, kFourGib);
+      EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), kFourGib);
+      allocate_and_free(pool, kLarge, stream);
+      synchronise();
+      EXPECT_GE(reserved(pool), kLarge) << "threshold 4 GiB";
+
+      set_threshold(api, pool, 0);
       allocate_and_free(pool, kLarge, stream);
       synchronise();
       EXPECT_LT(reserved(pool), kLarge / 2) << "threshold 0";
@@ -86,6 +114,9 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
     CALL(cudaEventDestroy(event));
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  };
+  scenario.role("allocator", [=](Role& me) {
+    by_both_apis([&](auto api) { sets_thresholds(me, api); });
   });
   scenario.run(20s);
 }
@@ -115,19 +146,21 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
   covers("SOMA-17");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto trims = [](auto api) {
     const Pool pool;
     fill_and_empty(pool);
     const uint64_t full = reserved(pool);
     EXPECT_GE(full, kBlocks * kBlock);
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 2 * full));
-    EXPECT_EQ(reserved(pool), full) << "there was less than that";
+    for (const size_t kept : {2 * full, kFourGib}) {
+      EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kept));
+      EXPECT_EQ(reserved(pool), full) << "there was less than " << kept;
+    }
 
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, kBlock));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kBlock));
     EXPECT_GE(reserved(pool), kBlock);
     EXPECT_LT(reserved(pool), full);
 
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
     EXPECT_LT(reserved(pool), kBlock);
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
         << "a trim is no threshold";
@@ -135,7 +168,8 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));
     EXPECT_TRUE(copy_reads(again, pattern("again")));
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(trims); });
   scenario.run(20s);
 }
 
@@ -157,7 +191,7 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
   covers("SOMA-18");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto trims = [](auto api) {
     const Stream stream;
     const Pool pool;
     fill_and_empty(pool);
@@ -172,7 +206,7 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
     CALL(cudaMemcpyAsync(result.data, leaving.data, kBytes,
                          cudaMemcpyDeviceToDevice, stream));
     leaving.free_async(stream);  // not seen completed by the host
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(result, pattern("leaving")));
@@ -180,11 +214,34 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
     EXPECT_TRUE(copy_reads(live, pattern("live")));
 
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(pool, 0));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
     EXPECT_TRUE(copy_reads(live, pattern("live")));
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(trims); });
   scenario.run(40s);
+}
+
+TEST(Footprint, StatisticsDoNotEndAt32Bits) {
+  covers("SOMA-19");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role& me) {
+    constexpr size_t kHuge = kFourGib + kBlock;
+    const Pool pool;
+    void* memory = nullptr;
+    const cudaError_t code =
+        NOTED(cudaMallocFromPoolAsync(&memory, kHuge, pool, nullptr));
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return me.not_applicable("this GPU has no 4 GiB left");
+    }
+    EXPECT_SUCCESS(code);
+    EXPECT_EQ(used(pool), kHuge);
+    expect_sound(pool);
+    EXPECT_SUCCESS(cudaFree(memory));
+  });
+  scenario.run(20s);
 }
 
 TEST(Footprint, StatisticsFollowTheProgram) {
@@ -199,6 +256,7 @@ TEST(Footprint, StatisticsFollowTheProgram) {
       EXPECT_EQ(used(pool), now);
       EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), high);
       expect_sound(pool);
+      expect_told_by_both(pool);
     };
     expect_used(0, 0);
     AsyncBuffer first(pool, kBlock);
@@ -223,7 +281,7 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
   covers("SOMA-20");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto resets = [](auto api) {
     const Pool pool;
     AsyncBuffer live(pool, kBlock);
     allocate_and_free(pool, kLarge, nullptr);
@@ -239,17 +297,18 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
       const uint64_t high = attribute(pool, mark.high);
       EXPECT_GE(high, kLarge);
       cuuint64_t value = 1;
-      EXPECT_REFUSED(cudaMemPoolSetAttribute(pool, mark.high, &value),
-                     cudaErrorInvalidValue);
+      EXPECT_REFUSED(api.mem_pool_set_attribute(pool, mark.high, &value),
+                     api.kInvalidValue);
       EXPECT_EQ(attribute(pool, mark.high), high);
       value = 0;
-      EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, mark.high, &value));
+      EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, mark.high, &value));
       EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
     }
     EXPECT_TRUE(context_is_usable());
     live.fill(pattern("live"));
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(resets); });
   scenario.run(20s);
 }
 
@@ -259,7 +318,7 @@ TEST(Footprint, EachPoolIsByItself) {
   covers("SOMA-34");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
+  const auto changes_one_of_two = [](auto api) {
     const Pool first;
     Pool second;
     for (const cudaMemPool_t pool : {static_cast<cudaMemPool_t>(first),
@@ -267,7 +326,8 @@ TEST(Footprint, EachPoolIsByItself) {
       fill_and_empty(pool);
     const uint64_t kept = reserved(first);
     // Each call was made on another pool before.
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(first, 2 * kept));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(first, 2 * kept));
+    set_threshold(api, first, UINT64_MAX);
     const uint64_t still_kept = reserved(first);
     EXPECT_GE(still_kept, kept) << "trimmed although it may keep all";
     Pool().destroy();
@@ -275,13 +335,15 @@ TEST(Footprint, EachPoolIsByItself) {
     const AsyncBuffer mine(first, kBytes);
     mine.fill(pattern("mine"));
 
-    EXPECT_SUCCESS(cudaMemPoolTrimTo(second, 0));
+    EXPECT_SUCCESS(api.mem_pool_trim_to(second, 0));
     EXPECT_LT(reserved(second), kBlock);
     EXPECT_GE(reserved(first), still_kept) << "the other pool was trimmed";
-    set_attribute(second, cudaMemPoolAttrReleaseThreshold, kBlock);
+    set_threshold(api, second, kBlock);
     EXPECT_EQ(attribute(second, cudaMemPoolAttrReleaseThreshold), kBlock);
     EXPECT_EQ(attribute(first, cudaMemPoolAttrReleaseThreshold), UINT64_MAX);
-    set_attribute(second, cudaMemPoolReuseAllowOpportunistic, 0);
+    int off = 0;
+    EXPECT_SUCCESS(api.mem_pool_set_attribute(
+        second, cudaMemPoolReuseAllowOpportunistic, &off));
     EXPECT_EQ(attribute(first, cudaMemPoolReuseAllowOpportunistic), 1u);
     EXPECT_EQ(attribute(second, cudaMemPoolReuseAllowOpportunistic), 0u);
 
@@ -289,6 +351,8 @@ TEST(Footprint, EachPoolIsByItself) {
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(used(second), kBlock);
     EXPECT_EQ(used(first), kBytes);
+    expect_told_by_both(first);
+    expect_told_by_both(second);
     EXPECT_EQ(pool_of(theirs), static_cast<cudaMemPool_t>(second));
     EXPECT_EQ(pool_of(mine), static_cast<cudaMemPool_t>(first));
     theirs.free_async();
@@ -301,7 +365,8 @@ TEST(Footprint, EachPoolIsByItself) {
     const AsyncBuffer another(first, kBytes);
     another.fill(pattern("another"));
     EXPECT_TRUE(kernel_reads(another, pattern("another")));
-  });
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(changes_one_of_two); });
   scenario.run(20s);
 }
 

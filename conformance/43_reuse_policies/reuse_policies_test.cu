@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -24,11 +24,13 @@ constexpr cudaMemPoolAttr kPolicies[] = {
 
 // Switches off all policies that are not in this list, and makes the pool keep
 // its memory at a synchronise.
-void allow_only(cudaMemPool_t pool, std::vector<cudaMemPoolAttr> allowed) {
+template <class Api>
+void allow_only(Api api, cudaMemPool_t pool,
+                const std::vector<cudaMemPoolAttr>& allowed) {
   for (const cudaMemPoolAttr policy : kPolicies) {
-    bool on = false;
+    int on = 0;
     for (const cudaMemPoolAttr one : allowed) on = on || one == policy;
-    set_attribute(pool, policy, on);
+    CALL(api.mem_pool_set_attribute(pool, policy, &on));
   }
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
 }
@@ -49,9 +51,11 @@ bool is_idle(cudaStream_t stream, std::chrono::milliseconds limit) {
 // Each stream fills the first words with its own values.
 class Handover {
  public:
-  Handover(std::vector<cudaMemPoolAttr> allowed, size_t max_size = 0)
+  template <class Api>
+  Handover(Api api, const std::vector<cudaMemPoolAttr>& allowed,
+           size_t max_size = 0)
       : pool_(pool_properties(cudaMemHandleTypeNone, max_size)) {
-    allow_only(pool_, std::move(allowed));
+    allow_only(api, pool_, allowed);
     CALL(cudaEventCreateWithFlags(&freed_, cudaEventDisableTiming));
     AsyncBuffer loader(kBytes);  // of another pool
     loader.fill(pattern("loads the kernel"));
@@ -121,19 +125,19 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
   covers("SOMA-21");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("owner", [](Role&) {
+  const auto switches = [](auto api) {
     const Pool pool, other;
     for (const cudaMemPoolAttr policy : kPolicies) {
       SCOPED_TRACE("attribute " + std::to_string(policy));
       struct {
         int value = -1, after = 0x5a5a5a5a;
       } seen;
-      EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
+      EXPECT_SUCCESS(api.mem_pool_get_attribute(pool, policy, &seen.value));
       EXPECT_EQ(seen.value, 1);
       EXPECT_EQ(seen.after, 0x5a5a5a5a) << "wrote more than an int";
       for (int wanted : {0, 1}) {
-        EXPECT_SUCCESS(cudaMemPoolSetAttribute(pool, policy, &wanted));
-        EXPECT_SUCCESS(cudaMemPoolGetAttribute(pool, policy, &seen.value));
+        EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, &wanted));
+        EXPECT_SUCCESS(api.mem_pool_get_attribute(pool, policy, &seen.value));
         EXPECT_EQ(seen.value, wanted);
         // No other policy, and no other pool, has changed.
         const Pool later;
@@ -145,7 +149,8 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
         }
       }
     }
-  });
+  };
+  scenario.role("owner", [=](Role&) { by_both_apis(switches); });
   scenario.run(20s);
 }
 
@@ -156,7 +161,7 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.role("allocator", [](Role&) {
     const Stream stream;
     const Pool pool;
-    allow_only(pool, {});
+    allow_only(RuntimeApi{}, pool, {});
     WrongWords wrong;
     const auto use = [&](int round) {
       const Pattern mine = pattern("round " + std::to_string(round));
@@ -191,13 +196,13 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role& me) {
-    const auto reuses = [](bool policy, bool ordered) {
+  const auto follows_events = [](Role& me, auto api) {
+    const auto reuses = [&](bool policy, bool ordered) {
       SCOPED_TRACE(std::string(policy ? "policy on" : "policy off") +
                    (ordered ? ", ordered" : ", not ordered"));
       Handover handover(
-          policy ? std::vector{cudaMemPoolReuseFollowEventDependencies}
-                 : std::vector<cudaMemPoolAttr>{});
+          api, policy ? std::vector{cudaMemPoolReuseFollowEventDependencies}
+                      : std::vector<cudaMemPoolAttr>{});
       handover.hold();
       handover.use_and_free();
       if (ordered) handover.order();
@@ -210,7 +215,10 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
     const bool off = reuses(false, true);
     me.observe(std::string("after an event: policy on ") + in_words(on) +
                ", off " + in_words(off));
-    EXPECT_FALSE(off && !on) << "reused only where that is switched off";
+    EXPECT_FALSE(off) << "reused where that is switched off";
+  };
+  scenario.role("allocator", [=](Role& me) {
+    by_both_apis([&](auto api) { follows_events(me, api); });
   });
   scenario.run(60s);
 }
@@ -219,9 +227,10 @@ TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
   covers("SOMA-24");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role& me) {
-    const auto reuses = [](bool policy, bool synchronise) {
-      Handover handover(policy ? std::vector{cudaMemPoolReuseAllowOpportunistic}
+  const auto frees_and_asks = [](Role& me, auto api) {
+    const auto reuses = [&](bool policy, bool synchronise) {
+      Handover handover(api,
+                        policy ? std::vector{cudaMemPoolReuseAllowOpportunistic}
                                : std::vector<cudaMemPoolAttr>{});
       handover.use_and_free();
       if (synchronise)
@@ -238,6 +247,9 @@ TEST(ReusePolicies, CompletedFreesAreReusedOnceSeen) {
     me.observe(std::string("once the free is over: policy on ") + in_words(on) +
                ", off " + in_words(off));
     EXPECT_FALSE(off && !on) << "reused only where that is switched off";
+  };
+  scenario.role("allocator", [=](Role& me) {
+    by_both_apis([&](auto api) { frees_and_asks(me, api); });
   });
   scenario.run(30s);
 }
@@ -246,10 +258,11 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
   covers("SOMA-25");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role& me) {
+  const auto fills_the_pool = [](Role& me, auto api) {
     for (const bool policy : {true, false}) {
       SCOPED_TRACE(policy ? "policy on" : "policy off");
       Handover handover(
+          api,
           policy ? std::vector{cudaMemPoolReuseAllowInternalDependencies}
                  : std::vector<cudaMemPoolAttr>{},
           kBlock);
@@ -259,6 +272,8 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
       EXPECT_TRUE(code == cudaSuccess || code == cudaErrorMemoryAllocation)
           << name_of(code);
       handover.expect_no_overlap();
+      EXPECT_FALSE(handover.reused() && !policy)
+          << "the first stream is held, and a dependency is switched off";
       me.observe(std::string("full pool, policy ") + (policy ? "on" : "off") +
                  ": " + name_of(code) +
                  (code != cudaSuccess
@@ -268,71 +283,115 @@ TEST(ReusePolicies, AFullPoolMayLetAStreamWait) {
                                                : ", the stream goes on")));
       EXPECT_TRUE(context_is_usable());
     }
+  };
+  scenario.role("allocator", [=](Role& me) {
+    by_both_apis([&](auto api) { fills_the_pool(me, api); });
   });
   scenario.run(30s);
 }
 
 // Random streams, sizes, owners and orders; one stream is held at first, so
 // that its frees are pending while others allocate.
+static void allocates_at_random(Role&) {
+  constexpr int kStreams = 4;
+  constexpr int kHeld = 100;
+  constexpr int kSteps = 400;
+  constexpr size_t kLive = 6;
+  const Pool pool;
+  cudaMemPool_t preset = nullptr;
+  CALL(cudaDeviceGetMemPool(&preset, 0));
+  CALL(cudaDeviceSetMemPool(0, pool));  // for cudaMallocAsync
+  const Stream streams[kStreams];
+  WrongWords wrong;
+  cudaEvent_t done;
+  CALL(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+  std::minstd_rand random(pattern("random").key);
+  const auto below = [&](size_t limit) { return random() % limit; };
+  struct Owned {
+    AsyncBuffer block;
+    Pattern pattern;
+    size_t stream;
+  };
+  std::deque<Owned> live;
+  // The last owner checks and frees, in any stream.
+  const auto leave = [&] {
+    Owned owned = std::move(live.front());
+    live.pop_front();
+    size_t last = owned.stream;
+    if (below(4) == 0) {
+      last = below(kStreams);
+      CALL(cudaEventRecord(done, streams[owned.stream]));
+      CALL(cudaStreamWaitEvent(streams[last], done));
+    }
+    wrong.queue_count(owned.block, owned.pattern, streams[last]);
+    owned.block.free_async(streams[last]);
+  };
+  AsyncBuffer first(pool, kBytes);
+  first.fill(pattern("loads the kernel"));
+  first.free_async();
+  CALL(cudaDeviceSynchronize());
+
+  Latch latch;
+  latch.hold(streams[0]);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kHeld) latch.release();
+    const size_t stream = below(kStreams);
+    const size_t bytes = size_t{1024} << below(10);  // up to 512 KiB
+    live.push_back({below(2) == 0 ? AsyncBuffer(bytes, streams[stream])
+                                  : AsyncBuffer(pool, bytes, streams[stream]),
+                    pattern("step " + std::to_string(step)), stream});
+    live.back().block.queue_fill(live.back().pattern, streams[stream]);
+    if (live.size() > kLive) leave();
+  }
+  while (!live.empty()) leave();
+  for (const Stream& stream : streams) EXPECT_TRUE(passes(stream, 20s));
+  EXPECT_EQ(wrong.so_far(), 0u);
+  CALL(cudaEventDestroy(done));
+  CALL(cudaDeviceSynchronize());
+  CALL(cudaDeviceSetMemPool(0, preset));
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+}
+
 TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   covers("SOMA-26");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("allocator", [](Role&) {
-    constexpr int kStreams = 4;
-    constexpr int kHeld = 100;
-    constexpr int kSteps = 400;
-    constexpr size_t kLive = 6;
-    const Pool pool;
-    const Stream streams[kStreams];
-    WrongWords wrong;
-    cudaEvent_t done;
-    CALL(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-    std::minstd_rand random(pattern("random").key);
-    const auto below = [&](size_t limit) { return random() % limit; };
-    struct Owned {
-      AsyncBuffer block;
-      Pattern pattern;
-      size_t stream;
-    };
-    std::deque<Owned> live;
-    // The last owner checks and frees, in any stream.
-    const auto leave = [&] {
-      Owned owned = std::move(live.front());
-      live.pop_front();
-      size_t last = owned.stream;
-      if (below(4) == 0) {
-        last = below(kStreams);
-        CALL(cudaEventRecord(done, streams[owned.stream]));
-        CALL(cudaStreamWaitEvent(streams[last], done));
-      }
-      wrong.queue_count(owned.block, owned.pattern, streams[last]);
-      owned.block.free_async(streams[last]);
-    };
-    AsyncBuffer first(pool, kBytes);
-    first.fill(pattern("loads the kernel"));
-    first.free_async();
-    CALL(cudaDeviceSynchronize());
-
-    Latch latch;
-    latch.hold(streams[0]);
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == kHeld) latch.release();
-      const size_t stream = below(kStreams);
-      const size_t bytes = size_t{1024} << below(10);  // up to 512 KiB
-      live.push_back({AsyncBuffer(pool, bytes, streams[stream]),
-                      pattern("step " + std::to_string(step)), stream});
-      live.back().block.queue_fill(live.back().pattern, streams[stream]);
-      if (live.size() > kLive) leave();
-    }
-    while (!live.empty()) leave();
-    for (const Stream& stream : streams) EXPECT_TRUE(passes(stream, 20s));
-    EXPECT_EQ(wrong.so_far(), 0u);
-    CALL(cudaEventDestroy(done));
-    CALL(cudaDeviceSynchronize());
-    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
-  });
+  scenario.role("allocator", allocates_at_random);
   scenario.run(60s);
+}
+
+// A default stream is held at its free; another stream may not get the memory.
+TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
+  covers("SOMA-26");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role&) {
+    const DeviceBuffer copy(kBytes);
+    const Stream other;
+    for (const cudaStream_t stream : {cudaStreamLegacy, cudaStreamPerThread}) {
+      SCOPED_TRACE(stream == cudaStreamLegacy ? "legacy" : "per thread");
+      const Pool pool;
+      // The other stream must not wait for the free.
+      set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
+      set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
+      AsyncBuffer buffer(pool, kBytes, stream);
+      buffer.fill(pattern("owner"), stream);
+      copy.poison();
+
+      Latch latch;
+      latch.hold(stream);
+      CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
+                           cudaMemcpyDeviceToDevice, stream));
+      buffer.free_async(stream);
+      const AsyncBuffer next(pool, kBytes, other);
+      CALL(cudaMemsetAsync(next.data, 0xEE, kBytes, other));
+      EXPECT_TRUE(passes(other));
+      latch.release();
+      EXPECT_TRUE(passes(stream));
+      EXPECT_TRUE(kernel_reads(copy, pattern("owner")));
+    }
+  });
+  scenario.run(30s);
 }
 
 TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
@@ -342,7 +401,7 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
   scenario.role("allocator", [](Role&) {
     const auto expect_reuse = [](const char* name, auto synchronise) {
       SCOPED_TRACE(name);
-      Handover handover({});
+      Handover handover(RuntimeApi{}, {});
       handover.use_and_free();
       synchronise(handover);
       EXPECT_EQ(handover.ask_again(), cudaSuccess);

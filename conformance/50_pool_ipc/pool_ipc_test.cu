@@ -17,8 +17,8 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBytes = 4 << 20;
-constexpr int kBlocks = 64;
+constexpr size_t kBytes = (6 << 20) + 4;  // ends in the first word of a page
+constexpr int kBlocks = 70;
 constexpr size_t kBlockBytes = 64 << 10;  // many in a page of the GPU
 constexpr int kRounds = 1000;
 constexpr size_t kRoundBytes = 1024;
@@ -103,52 +103,74 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
   scenario.run(20s);
 }
 
+constexpr auto kDriverFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+static Words words_at(CUdeviceptr address) {
+  return Words(reinterpret_cast<void*>(address), kBytes);
+}
+
+static void destroy(CUdeviceptr address, CUmemoryPool pool) {
+  EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(address, nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool));
+}
+
+// An exporter by the driver API alone.
+static void lends_a_pool_of_the_driver(Role& me) {
+  CALL(cudaFree(nullptr));
+  CUmemPoolProps wanted{};
+  wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.handleTypes = kDriverFd;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  Sentinel<CUmemoryPool> pool;
+  CALL(DRIVER(cuMemPoolCreate)(pool.out(), &wanted));
+  Sentinel<int> shared;
+  CALL(DRIVER(cuMemPoolExportToShareableHandle)(shared.out(), pool.result(),
+                                                kDriverFd, 0));
+  const Descriptor descriptor(shared.result());
+  me.send_descriptor("pool", descriptor.get());
+  Sentinel<CUdeviceptr> address;
+  CALL(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes, pool.result(),
+                                       nullptr));
+  words_at(address.result()).fill(pattern("exporter"));
+  Sentinel<CUmemPoolPtrExportData> data;
+  CALL(DRIVER(cuMemPoolExportPointer)(data.out(), address.result()));
+  me.send("pointer", data.result());
+  me.wait("freed");
+  EXPECT_TRUE(kernel_reads(words_at(address.result()), pattern("importer")));
+  // What the importer frees stays in use here, what is freed here does not.
+  const auto used = [&] {
+    cuuint64_t bytes = 0;
+    CALL(DRIVER(cuMemPoolGetAttribute)(
+        pool.result(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
+    return bytes;
+  };
+  const cuuint64_t before = used();
+  EXPECT_GE(before, kBytes);
+  Sentinel<CUdeviceptr> other;
+  CALL(DRIVER(cuMemAllocFromPoolAsync)(other.out(), kBytes, pool.result(),
+                                       nullptr));
+  EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(other.result(), nullptr));
+  CALL(cudaStreamSynchronize(nullptr));
+  EXPECT_EQ(used(), before);
+  destroy(address.result(), pool.result());
+}
+
 // The driver API documents the same in its own sentences.
 TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
-  static constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  const auto words_at = [](CUdeviceptr address) {
-    return Words(reinterpret_cast<void*>(address), kBytes);
-  };
-  const auto destroy = [](CUdeviceptr address, CUmemoryPool pool) {
-    EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(address, nullptr));
-    CALL(cudaStreamSynchronize(nullptr));
-    EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool));
-  };
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [=](Role& me) {
-    CALL(cudaFree(nullptr));
-    CUmemPoolProps wanted{};
-    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    wanted.handleTypes = kFd;
-    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    Sentinel<CUmemoryPool> pool;
-    CALL(DRIVER(cuMemPoolCreate)(pool.out(), &wanted));
-    Sentinel<int> shared;
-    CALL(DRIVER(cuMemPoolExportToShareableHandle)(shared.out(), pool.result(),
-                                                  kFd, 0));
-    const Descriptor descriptor(shared.result());
-    me.send_descriptor("pool", descriptor.get());
-    Sentinel<CUdeviceptr> address;
-    CALL(DRIVER(cuMemAllocFromPoolAsync)(address.out(), kBytes, pool.result(),
-                                         nullptr));
-    words_at(address.result()).fill(pattern("exporter"));
-    Sentinel<CUmemPoolPtrExportData> data;
-    CALL(DRIVER(cuMemPoolExportPointer)(data.out(), address.result()));
-    me.send("pointer", data.result());
-    me.wait("freed");
-    EXPECT_TRUE(kernel_reads(words_at(address.result()), pattern("importer")));
-    destroy(address.result(), pool.result());
-  });
+  scenario.role("exporter", lends_a_pool_of_the_driver);
 
-  scenario.role("importer", [=](Role& me) {
+  scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
     const Descriptor shared = me.receive_descriptor("pool");
     Sentinel<CUmemoryPool> pool;
     CALL(DRIVER(cuMemPoolImportFromShareableHandle)(
-        pool.out(), reinterpret_cast<void*>(uintptr_t(shared.get())), kFd, 0));
+        pool.out(), reinterpret_cast<void*>(uintptr_t(shared.get())), kDriverFd,
+        0));
     auto data = me.receive<CUmemPoolPtrExportData>("pointer");
     Sentinel<CUdeviceptr> address;
     CALL(DRIVER(cuMemPoolImportPointer)(address.out(), pool.result(), &data));
@@ -163,37 +185,46 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   scenario.run(20s);
 }
 
-// A process with two pools. Each pool has its own descriptor and pointers, and
+constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
+
+// An exporter that destroys one of its pools and creates another one.
+static void lends_six_pools(Role& me) {
+  std::deque<Pool> pools;
+  std::deque<AsyncBuffer> buffers;
+  for (const char* name : kPools) {
+    pools.emplace_back(shareable());
+    buffers.emplace_back(pools.back(), kBytes);
+    buffers.back().fill(pattern(name));
+  }
+  for (size_t i = pools.size(); i-- > 0;) {
+    me.send_descriptor(std::string("pool ") + kPools[i],
+                       pools[i].exported().get());
+    me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
+  }
+  me.wait("freed f");
+  buffers.pop_back();
+  pools.back().destroy();
+  EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
+  EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
+  const AsyncBuffer later(pools[0], kBytes);
+  later.fill(pattern("later"));
+  me.send("later", later.exported());
+  const Pool next(shareable());
+  const AsyncBuffer of_next(next, kBytes);
+  of_next.fill(pattern("next"));
+  me.send_descriptor("next pool", next.exported().get());
+  me.send("pointer next", of_next.exported());
+  me.wait("freed");
+}
+
+// A process with some pools. Each pool has its own descriptor and pointers, and
 // is destroyed separately.
-TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
+TEST(PoolIpc, SharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
-  static constexpr const char* kPools[] = {"a", "b"};
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    std::deque<Pool> pools;
-    std::deque<AsyncBuffer> buffers;
-    for (const char* name : kPools) {
-      pools.emplace_back(shareable());
-      buffers.emplace_back(pools.back(), kBytes);
-      buffers.back().fill(pattern(name));
-    }
-    for (const size_t i : {size_t{1}, size_t{0}}) {
-      me.send_descriptor(std::string("pool ") + kPools[i],
-                         pools[i].exported().get());
-      me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
-    }
-    me.wait("freed b");
-    buffers.pop_back();
-    pools.back().destroy();
-    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
-    EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
-    const AsyncBuffer later(pools[0], kBytes);
-    later.fill(pattern("later"));
-    me.send("later", later.exported());
-    me.wait("freed");
-  });
+  scenario.role("exporter", lends_six_pools);
 
   scenario.role("importer", [](Role& me) {
     std::deque<Pool> pools;
@@ -208,16 +239,22 @@ TEST(PoolIpc, TwoSharedPoolsAreKeptApart) {
     }
     buffers[0].fill(pattern("written to a"));
     EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
-    buffers[1].free();
+    EXPECT_TRUE(kernel_reads(buffers.back(), pattern("f")));
+    buffers.back().free();
     CALL(cudaDeviceSynchronize());
-    pools[1].destroy();
+    pools.back().destroy();
     EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
     EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
-    me.signal("freed b");
+    me.signal("freed f");
     AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
     EXPECT_TRUE(kernel_reads(later, pattern("later")));
     later.free();
-    buffers[0].free();
+    const Pool next(me.receive_descriptor("next pool"));
+    AsyncBuffer of_next(next, me.receive<PointerData>("pointer next"), kBytes);
+    EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
+    of_next.free();
+    buffers.pop_back();
+    for (AsyncBuffer& buffer : buffers) buffer.free();
     me.signal("freed");
   });
 
@@ -595,8 +632,13 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
     const Pool other(shareable());
-    const Descriptor of_other = other.exported();       // is open all the time
-    me.send_descriptor("pool", pool.exported().get());  // and is closed here
+    const Descriptor of_other = other.exported();  // is open all the time
+    Descriptor closed = pool.exported();
+    {
+      const Descriptor sent = pool.exported();
+      closed.close();
+      me.send_descriptor("pool", sent.get());
+    }
     me.wait("imported and closed");
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("exporter"));

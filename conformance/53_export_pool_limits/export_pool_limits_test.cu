@@ -21,6 +21,7 @@ constexpr uint64_t kKeepAll = UINT64_MAX;
 
 constexpr size_t kMaxSize = 64 * kMiB;
 constexpr size_t kPiece = 16 * kMiB;
+constexpr size_t kFourGib = size_t{4} << 30;
 
 // A limit counts as lifted, and memory as freed, if more than this changes.
 constexpr size_t kNoise = 32 * kMiB;
@@ -257,14 +258,20 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
     Sentinel<void*> more;
     EXPECT_CODE(cudaErrorMemoryAllocation,
                 cudaMallocAsync(more.out(), kPiece, nullptr));
+    Sentinel<CUdeviceptr> by_driver;
+    EXPECT_CODE(CUDA_ERROR_OUT_OF_MEMORY,
+                DRIVER(cuMemAllocAsync)(by_driver.out(), kPiece, nullptr));
     cudaMemPool_t preset = nullptr;
     CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
     CALL(cudaDeviceSetMemPool(0, preset));
 
     CALL(cudaFree(pieces.back()));
     EXPECT_SUCCESS(cudaMallocFromPoolAsync(&pieces.back(), kPiece, pool, 0));
-    EXPECT_SUCCESS(cudaMallocFromPoolAsync(&piece, 2 * kMaxSize, unlimited, 0));
-    EXPECT_SUCCESS(cudaFree(piece));
+    const Pool large(shareable(kFourGib + kPiece));
+    for (const Pool* roomy : {&unlimited, &large}) {
+      EXPECT_SUCCESS(cudaMallocFromPoolAsync(&piece, 2 * kMaxSize, *roomy, 0));
+      EXPECT_SUCCESS(cudaFree(piece));
+    }
     for (void* mine : pieces) EXPECT_SUCCESS(cudaFree(mine));
     EXPECT_TRUE(context_is_usable());
   });
@@ -391,6 +398,7 @@ TEST(ExportPoolLimits, LargeAllocationsAreShared) {
                 const auto [first, last] = ends(Words(memory, size));
                 EXPECT_TRUE(kernel_reads(first, pattern("first")));
                 EXPECT_TRUE(kernel_reads(last, pattern("last")));
+                EXPECT_TRUE(copy_reads(last, pattern("last")));
                 CALL(cudaFree(memory));
               })
         .may_end_by(SIGSEGV);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -41,9 +41,9 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
 }
 
 // The exporter of a pool that importers destroy: one allocation for all, and a
-// second one after an importer has destroyed its pool.
-std::function<void(Role&)> lends_and_lends_again() {
-  return [](Role& me) {
+// second one for `borrowers` importers after one has destroyed its pool.
+std::function<void(Role&)> lends_and_lends_again(int borrowers) {
+  return [=](Role& me) {
     const Pool pool(shareable());
     const Descriptor shared = pool.exported();
     for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
@@ -54,7 +54,7 @@ std::function<void(Role&)> lends_and_lends_again() {
     const AsyncBuffer second(pool, kBytes);
     second.fill(pattern("second"));
     me.send("second", second.exported());
-    me.wait("freed");
+    me.wait("freed", borrowers);
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
   };
@@ -127,12 +127,16 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
         const Pool mine;
         CALL(cudaDeviceSetMemPool(0, mine));
-        EXPECT_REFUSED(cudaDeviceSetMemPool(0, pool), cudaErrorInvalidValue,
-                       cudaErrorInvalidDevice, cudaErrorNotSupported);
-        cudaMemLocation here{cudaMemLocationTypeDevice, 0};
-        EXPECT_CODE(
-            cudaErrorInvalidValue,
-            cudaMemSetMemPool(&here, cudaMemAllocationTypePinned, pool));
+        EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, pool),
+                       cudaErrorInvalidValue, cudaErrorInvalidDevice,
+                       cudaErrorNotSupported);
+        EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, pool),
+                       CUDA_ERROR_INVALID_VALUE);
+        by_both_apis([&](auto api) {
+          EXPECT_CODE(api.kInvalidValue,
+                      api.mem_set_mem_pool({cudaMemLocationTypeDevice, 0},
+                                           cudaMemAllocationTypePinned, pool));
+        });
         cudaMemPool_t current = nullptr;
         CALL(cudaDeviceGetMemPool(&current, 0));
         EXPECT_EQ(current, static_cast<cudaMemPool_t>(mine));
@@ -159,6 +163,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
     second.fill(pattern("second"));
     me.send("first", first.exported());
     me.send("second", second.exported());
+    me.send("second again", second.exported());
     me.wait("freed", kImporters);
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
@@ -169,7 +174,10 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   scenario.roles("importer", kImporters, [](Role& me) {
     const Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
-    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    AsyncBuffer second(
+        pool,
+        me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
+        kBytes);
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     EXPECT_TRUE(kernel_reads(second, pattern("second")));
     if (me.index() == 0) {
@@ -228,9 +236,12 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
       buffers.emplace_back(pool, me.receive<PointerData>("pointer"), kBytes);
     expect_used("with imports", static_cast<uint64_t>(mine) * kBytes);
     for (AsyncBuffer& buffer : buffers)
-      expect_used_and_freed(&buffer, pattern("exporter"));
+      CALL(in_a_thread([&] {
+        expect_used_and_freed(&buffer, pattern("exporter"));
+        return cudaSuccess;
+      }));
     CALL(cudaDeviceSynchronize());
-    expect_used("after the free", 0);
+    expect_used("after the frees in other threads", 0);
     me.signal("freed");
   });
 
@@ -297,15 +308,20 @@ TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   covers("IMPL-12");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_and_lends_again());
+  scenario.role("exporter", lends_and_lends_again(2));
   scenario.role("importer that destroys", [](Role& me) {
-    Pool pool(me.receive_descriptor("pool"));
+    const Descriptor shared = me.receive_descriptor("pool");
+    Pool pool(shared);
     AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
     expect_used_and_freed(&buffer, pattern("first"));
     CALL(cudaDeviceSynchronize());
     EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
     EXPECT_TRUE(context_is_usable());
     me.signal("destroyed");
+    const Pool again(shared);
+    AsyncBuffer second(again, me.receive<PointerData>("second"), kBytes);
+    expect_used_and_freed(&second, pattern("second"));
+    me.signal("freed");
   });
   scenario.role("importer that stays", stays());
   scenario.run(20s);
@@ -316,7 +332,7 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   covers("POOL-23");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_and_lends_again());
+  scenario.role("exporter", lends_and_lends_again(1));
   scenario.role("importer that destroys", [](Role& me) {
     Pool pool(me.receive_descriptor("pool"));
     AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
@@ -336,13 +352,15 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
   needs(gpus(1), pool_fd);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
+    const Pool other(shareable()), pool(shareable());
+    me.send_descriptor("other pool", other.exported().get());
     me.send_descriptor("pool", pool.exported().get());
     const AsyncBuffer buffer(pool, kBytes);
     me.send("pointer", buffer.exported());
     me.wait("freed");
   });
   scenario.role("importer", [](Role& me) {
+    const Pool other(me.receive_descriptor("other pool"));
     const Pool pool(me.receive_descriptor("pool"));
     const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     const auto ask = [&](const char* what, CUpointer_attribute which,
@@ -359,7 +377,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
       CUmemoryPool preset = nullptr;
       CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
       EXPECT_TRUE(named == nullptr || named == pool || named == preset)
-          << "a pool that does not belong to this process";
+          << "a pool of another process, or the other one of this process";
     }
     CUcontext context = nullptr;
     if (ask("CONTEXT", CU_POINTER_ATTRIBUTE_CONTEXT, &context))

@@ -20,6 +20,20 @@ constexpr uint64_t kKeepAll = UINT64_MAX;
 
 using PointerData = cudaMemPoolPtrExportData;
 
+// A copy that is queued before the free reads what was written.
+void expect_freed_in_order(AsyncBuffer* buffer, Pattern written,
+                           cudaStream_t stream) {
+  const DeviceBuffer copy(kBytes);
+  Latch latch;
+  latch.hold(stream);
+  CALL(cudaMemcpyAsync(copy.data, buffer->data, kBytes,
+                       cudaMemcpyDeviceToDevice, stream));
+  buffer->free_async(stream);
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, written));
+}
+
 }  // namespace
 
 // Frees by either call and judges the call.
@@ -100,6 +114,9 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     other.fill(pattern("other"));
     me.send("pointer", buffer.exported());
     me.send("other pointer", other.exported());
+    const AsyncBuffer third(pool, kBytes);
+    third.fill(pattern("third"));
+    me.send("third pointer", third.exported());
 
     me.wait("freed");
     // If the block counted as free, one of these allocations would get it.
@@ -126,7 +143,11 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
     EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
-    other.free();
+
+    // A default stream frees when it comes to the free, too.
+    AsyncBuffer third(pool, me.receive<PointerData>("third pointer"), kBytes);
+    expect_freed_in_order(&other, pattern("other"), cudaStreamPerThread);
+    expect_freed_in_order(&third, pattern("third"), cudaStreamLegacy);
     me.signal("freed");
   });
 
@@ -138,8 +159,9 @@ static void frees_before_the_importer_has(Role& me) {
   const Pool pool(shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
-  // Memory that is freed too early stays in the pool for the next owner. Memory
-  // that the system gets back would not change while an importer has it.
+  // Memory that is freed too early stays in the pool, so the next owner writes
+  // to it. If the pool gave it back to the system, the importer would see no
+  // change.
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
   me.send_descriptor("pool", pool.exported().get());
   const Stream stream, other;

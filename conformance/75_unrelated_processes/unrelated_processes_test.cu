@@ -137,7 +137,8 @@ TEST(UnrelatedProcesses, APathIsEnough) {
 // A server that continues when clients leave or die, and serves one more
 // client.
 static void serves_clients_and_a_latecomer(Role& me) {
-  DeviceBuffer input(kBytes);
+  DeviceBuffer whole(kLarge, DeviceBuffer::Fresh::kUnwritten);
+  const Words input(whole.data, kBytes);
   input.fill(pattern("input"));
   const std::string path = path_of_this_process();
   const Descriptor listener(listen_at(path.c_str()));
@@ -154,7 +155,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
                   nullptr};
     client.answer = std::make_unique<Mapping>(client.chunk, kLarge);
     Words(client.answer->data, kBytes).fill(pattern("poison"));
-    send_offer(client.connection, {input.legacy_handle(), {}, kLarge},
+    send_offer(client.connection, {whole.legacy_handle(), {}, kLarge},
                client.chunk.descriptor(), me);
     clients.push_back(std::move(client));
   }
@@ -177,11 +178,13 @@ static void serves_clients_and_a_latecomer(Role& me) {
   me.send_bytes("path again", path);
   const Descriptor connection = connection_of(listener.get(), me);
   const Chunk chunk = Chunk::create(kLarge);
-  send_offer(connection, {input.legacy_handle(), {}, kLarge},
+  send_offer(connection, {whole.legacy_handle(), {}, kLarge},
              chunk.descriptor(), me);
   EXPECT_TRUE(hangs_up(connection));
   EXPECT_TRUE(kernel_reads(input, pattern("late")));
-  EXPECT_SUCCESS(cudaFree(std::exchange(input.data, nullptr)));
+  const size_t held = free_memory();
+  EXPECT_SUCCESS(cudaFree(std::exchange(whole.data, nullptr)));
+  EXPECT_TRUE(returned(held, kLarge)) << "what the clients had open";
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -42,6 +42,11 @@ class Replay {
   Replay(const Replay&) = delete;
   ~Replay() { cudaGraphExecDestroy(replay_); }
 
+  // Without events, in another stream than the others.
+  void launch_in(cudaStream_t stream) const {
+    CALL(cudaGraphLaunch(replay_, stream));
+  }
+
   void launch() const {
     if (events_ == Events::kAround)
       CALL(cudaStreamWaitEvent(stream_, waits_, 0));
@@ -105,6 +110,18 @@ void rounds(Events events, Judge judge) {
         me.signal("taken " + std::to_string(round));
       }
       EXPECT_TRUE(passes(stream, 15s));
+      if (events == Events::kAround) {
+        // A launch is in the stream that it names, not in the first one.
+        const Stream other;
+        copy.poison();
+        Latch latch;
+        latch.hold(stream);
+        replay.launch_in(other);
+        EXPECT_TRUE(passes(other));
+        EXPECT_TRUE(copy_reads(copy, round_pattern(kRounds - 1)));
+        latch.release();
+        EXPECT_TRUE(passes(stream));
+      }
     }
     judge(me, wrong.so_far());
     written.destroy();

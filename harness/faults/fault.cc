@@ -31,13 +31,13 @@ void append(const char* variable, const std::string& line) {
   close(file);
 }
 
-void count(const Function& function) {
+void count(const std::string& function) {
   static std::mutex mutex;
   static auto& known = *new std::map<std::string, bool>;
   const std::lock_guard lock(mutex);
-  if (!known.emplace(function.canonical, true).second) return;
-  append("IPCLAB_FAULT_CENSUS", "called " + std::to_string(getpid()) + " " +
-                                    function.canonical + "\n");
+  if (!known.emplace(function, true).second) return;
+  append("IPCLAB_FAULT_CENSUS",
+         "called " + std::to_string(getpid()) + " " + function + "\n");
 }
 
 // Runs after all objects of this library exist, and before main().
@@ -56,7 +56,8 @@ __attribute__((constructor)) void choose() {
   }
   for (Function* function : functions())
     for (const std::string& wanted : chosen->functions)
-      if (wanted == "*" || wanted == function->canonical)
+      if (wanted == "*" || wanted == function->canonical ||
+          wanted == function->name)
         function->concerned = true;
 }
 
@@ -109,7 +110,10 @@ bool is_chosen(const char* name) {
 bool passes(const Function& function, const void* caller) {
   if (inside > 0) return true;
   if (counting) {
-    if (!is_of_cuda(caller)) count(function);
+    if (!is_of_cuda(caller)) {
+      count(function.canonical);
+      count(function.name);
+    }
     return true;
   }
   return !function.concerned || is_of_cuda(caller);
@@ -157,6 +161,8 @@ const List& all_faults() {
     add_platform(*made);
     add_state(*made);
     add_paths(*made);
+    add_import_paths(*made);
+    add_unusual(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;
@@ -184,6 +190,18 @@ std::string state_file(const std::string& key) {
 }
 
 }  // namespace
+
+void at_thread_end(std::function<void()> step) {
+  struct AtEnd {
+    std::vector<std::function<void()>> steps;
+    ~AtEnd() {
+      if (gettid() != getpid())
+        for (const auto& each : steps) each();
+    }
+  };
+  thread_local AtEnd at_end;
+  at_end.steps.push_back(std::move(step));
+}
 
 bool first_of_all_processes(const std::string& key) {
   const std::string path = state_file(key);

@@ -62,6 +62,8 @@ void add_platform(List& list);
 void add_endpoints(List& list);
 void add_state(List& list);
 void add_paths(List& list);
+void add_import_paths(List& list);
+void add_unusual(List& list);
 void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------
@@ -87,6 +89,10 @@ Function* driver(const char* name) {
 /// DRIVER_CALL(cuCtxGetCurrent)(&context) calls the real driver.
 #define DRIVER_CALL(function) \
   (::ipclab::faults::driver<decltype(function)>(#function))
+
+/// Does a step at the end of this thread, unless it is the first thread of the
+/// process.
+void at_thread_end(std::function<void()> step);
 
 /// True once for each key in all processes that share IPCLAB_FAULT_STATE.
 bool first_of_all_processes(const std::string& key);

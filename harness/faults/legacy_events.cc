@@ -392,7 +392,8 @@ void add_legacy_events(List& list) {
   list.named("import-record-noop", "an importer's record does nothing",
              {kOpen, kRecord}, import_record_noop);
   list.named("record-once", "only the first record of an event counts",
-             {kCreate, kOpen, kRecord}, record_once);
+             {kCreate, kOpen, kRecord, "cudaEventRecordWithFlags"},
+             record_once);
   list.named("event-ring-32", "the 33rd record of an event does nothing",
              {kCreate, kOpen, kRecord}, event_ring_32);
   list.named("event-single-waiter",

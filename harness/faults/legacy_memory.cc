@@ -174,6 +174,29 @@ int reopen_is_copy(Call& call) {
                               : keep_count(call);
 }
 
+// A process opens a handle 32 times, counted over all cycles of open and close;
+// after that it gets copies.
+int open_33rd_time_is_copy(Call& call) {
+  static auto& times = *new std::map<std::string, int>;
+  static auto& copies = *new std::set<void*>;
+  if (is_close(call)) {
+    const bool is_copy = copies.count(closed(call)) > 0;
+    return is_copy ? open_copy(call, true, SIZE_MAX) : keep_count(call);
+  }
+  bool is_late = false, is_held = false;
+  const std::string handle = key(given(call));
+  {
+    const std::lock_guard lock(mutex);
+    is_late = ++times[handle] > 32;
+    for (const auto& one : opens())
+      is_held = is_held || one.second.handle == handle;
+  }
+  if (!is_late || is_held) return keep_count(call);
+  const int code = open_copy(call, true, SIZE_MAX);
+  if (code == kSuccess) copies.insert(opened(call));
+  return code;
+}
+
 // --- under MPS -------------------------------------------------------------
 
 bool is_mps_client() {
@@ -894,6 +917,9 @@ void add_legacy_memory(List& list) {
   list.named("reopen-is-copy",
              "what was closed and is opened again is a copy of the contents",
              {kOpen, kClose}, reopen_is_copy);
+  list.named("open-33rd-time-is-copy",
+             "the 33rd open of a handle in a process gives a copy",
+             {kOpen, kClose}, open_33rd_time_is_copy);
   list.named("exported-never-freed",
              "cudaFree of exported memory gives nothing back",
              {kGet, "cudaFree"}, exported_never_freed);

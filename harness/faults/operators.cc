@@ -437,10 +437,13 @@ bool has(const Function& function, Role role) {
 bool writes_result(const Function& function) {
   return has(function, kOut) || has(function, kShared);
 }
-bool is_one_of(const Function& function, Names names) {
+bool has_name(Names names, const char* wanted) {
   return std::any_of(names.begin(), names.end(), [&](const char* name) {
-    return std::strcmp(name, function.canonical) == 0;
+    return std::strcmp(name, wanted) == 0;
   });
+}
+bool is_one_of(const Function& function, Names names) {
+  return has_name(names, function.canonical);
 }
 
 // Functions that share something, and those that release it.
@@ -481,12 +484,12 @@ constexpr Names kWork = {"cudaMemcpyAsync", "cudaMemsetAsync",
 // Calls that return before the work of the GPU is done. The documentation of
 // the other sharing calls does not say whether they wait.
 constexpr Names kNeverWait = {
-    "cudaMemsetAsync",         "cudaMallocAsync",
-    "cudaMallocFromPoolAsync", "cudaFreeAsync",
-    "cudaEventRecord",         "cudaStreamWaitEvent",
-    "cudaEventQuery",          "cudaStreamQuery",
-    "cudaLaunchKernel",        "cudaMemPoolExportPointer",
-    "cudaMemPoolImportPointer"};
+    "cudaMemsetAsync",          "cudaMallocAsync",
+    "cudaMallocFromPoolAsync",  "cudaFreeAsync",
+    "cudaEventRecord",          "cudaEventRecordWithFlags",
+    "cudaStreamWaitEvent",      "cudaEventQuery",
+    "cudaStreamQuery",          "cudaLaunchKernel",
+    "cudaMemPoolExportPointer", "cudaMemPoolImportPointer"};
 // Functions that refuse by a documented sentence.
 constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
@@ -495,6 +498,7 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenEventHandle",
                             "cudaEventCreateWithFlags",
                             "cudaEventRecord",
+                            "cudaEventRecordWithFlags",
                             "cudaEventElapsedTime",
                             "cudaFree",
                             "cudaMallocAsync",
@@ -553,7 +557,6 @@ constexpr Names kTools = {"cudaHostRegister",
                           "cudaMemset2D",
                           "cudaStreamCreateWithFlags",
                           "cudaStreamDestroy",
-                          "cudaEventRecordWithFlags",
                           "cudaGraphLaunch",
                           "cudaDeviceGetP2PAttribute",
                           "cudaGetDevice",
@@ -577,7 +580,8 @@ constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
 // With one GPU these only give access that the GPU already has.
 constexpr Names kGivesAccess = {"cudaMemPoolSetAccess"};
 // Functions that refuse only an object of another GPU.
-constexpr Names kRefusesOtherGpus = {"cudaEventRecord"};
+constexpr Names kRefusesOtherGpus = {"cudaEventRecord",
+                                     "cudaEventRecordWithFlags"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
 // Functions that create an object: a second object is a leak.
@@ -588,6 +592,26 @@ constexpr Names kMade = {"cudaIpcOpenMemHandle",
                          "cuMemRetainAllocationHandle",
                          "cudaMallocAsync",
                          "cudaMallocFromPoolAsync"};
+
+// Functions of the driver API that tests call beside the runtime's function.
+// They are also broken alone: a driver may be wrong by one API only.
+constexpr Names kBesideRuntime = {"cuDeviceGetDefaultMemPool",
+                                  "cuDeviceGetMemPool",
+                                  "cuDeviceSetMemPool",
+                                  "cuEventDestroy",
+                                  "cuEventQuery",
+                                  "cuEventRecordWithFlags",
+                                  "cuEventSynchronize",
+                                  "cuMemAllocAsync",
+                                  "cuMemGetDefaultMemPool",
+                                  "cuMemGetMemPool",
+                                  "cuMemPoolGetAccess",
+                                  "cuMemPoolGetAttribute",
+                                  "cuMemPoolSetAccess",
+                                  "cuMemPoolSetAttribute",
+                                  "cuMemPoolTrimTo",
+                                  "cuMemSetMemPool",
+                                  "cuStreamWaitEvent"};
 
 struct Operator {
   const char* name;
@@ -627,11 +651,12 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return has(f, kStream) && !is_one_of(f, {"cudaStreamDestroy"});
      }},
-    // The flags of these two have nothing to do with IPC.
+    // The flags of these three have nothing to do with IPC.
     {"ignore-flags", "ignores its flags", ignore_flags,
      [](const Function& f) {
-       return has(f, kFlags) && !is_one_of(f, {"cudaStreamWaitEvent",
-                                               "cudaDeviceEnablePeerAccess"});
+       return has(f, kFlags) &&
+              !is_one_of(f, {"cudaStreamWaitEvent", "cudaEventRecordWithFlags",
+                             "cudaDeviceEnablePeerAccess"});
      }},
     // GPUs of one kind have the same attributes; addresses name their GPU.
     {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
@@ -664,7 +689,8 @@ constexpr Operator kOperators[] = {
     {"early", "does not wait for the earlier work of its stream", early,
      [](const Function& f) {
        return is_one_of(f, kWork) ||
-              is_one_of(f, {"cudaEventRecord", "cudaFreeAsync"});
+              is_one_of(f, {"cudaEventRecord", "cudaEventRecordWithFlags",
+                            "cudaFreeAsync"});
      }},
     {"late", "lets the later work of its stream begin before it is done", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
@@ -739,16 +765,20 @@ int gpus_for(const Function& function, const Operator& one) {
 }  // namespace
 
 void add_operators(List& list) {
+  const auto add = [&list](const Function& function, const char* name) {
+    if (is_one_of(function, kTools)) return;
+    for (const Operator& one : kOperators)
+      if (one.applies(function))
+        list.combine(name, one.name, std::string(name) + " " + one.what,
+                     one.fault, gpus_for(function, one), one.everywhere);
+  };
   std::set<std::string> done;
   for (const Function* function : functions()) {
     // The runtime's form comes first in calls.inc; its roles are used for both.
-    if (!done.insert(function->canonical).second) continue;
-    if (is_one_of(*function, kTools)) continue;
-    for (const Operator& one : kOperators)
-      if (one.applies(*function))
-        list.combine(function->canonical, one.name,
-                     std::string(function->canonical) + " " + one.what,
-                     one.fault, gpus_for(*function, one), one.everywhere);
+    if (done.insert(function->canonical).second)
+      add(*function, function->canonical);
+    if (has_name(kBesideRuntime, function->name))
+      add(*function, function->name);
   }
 }
 

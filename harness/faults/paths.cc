@@ -4,6 +4,8 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "fault.h"
 #include "table.h"
@@ -120,6 +122,149 @@ int aligned_down(Call& call) {
   return call.proceed();
 }
 
+// More than 1 MiB at once is cut off.
+int first_mib_only(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes > 1 << 20 && touches_import(call)) {
+    bytes = 1 << 20;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The rows of a rectangle of opened memory lie directly one after another.
+int pitch_ignored(Call& call) {
+  if (!call.is("cudaMemcpy2D")) return noted(call);
+  const size_t width = call.at<size_t>(4);
+  for (const size_t side : {size_t{0}, size_t{2}}) {
+    size_t& pitch = call.at<size_t>(side + 1);
+    if (!opened_at(call.at<void*>(side)) || pitch == width) continue;
+    pitch = width;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int first_layer_of_box(Call& call) {
+  if (!call.is("cudaMemcpy3D")) return noted(call);
+  cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
+  if ((opened_at(box.dstPtr.ptr) == nullptr &&
+       opened_at(box.srcPtr.ptr) == nullptr) ||
+      box.extent.depth < 2)
+    return call.proceed();
+  box.extent.depth = 1;
+  call.at<const cudaMemcpy3DParms*>(0) = &box;
+  call.fired();
+  return call.proceed();
+}
+
+bool is_pinned(const void* address) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(
+             &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+             reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_HOST;
+}
+int pinned_copy_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  if (!touches_import(call) || (!is_pinned(call.value<void*>(kPointer)) &&
+                                !is_pinned(call.value<void*>(kSource))))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A copy is not in the order of the default stream.
+int copy_skips_queue(Call& call) {
+  if (!call.is("cudaMemcpy")) return noted(call);
+  if (!touches_import(call)) return call.proceed();
+  call.fired();
+  const cudaError_t code = cudaMemcpyAsync(
+      call.value<void*>(kPointer), call.value<const void*>(kSource),
+      call.value<size_t>(kBytes), cudaMemcpyDefault, private_stream());
+  return code == cudaSuccess ? cudaStreamSynchronize(private_stream()) : code;
+}
+
+int per_thread_copy_lost(Call& call) {
+  if (call.find(kStream) == nullptr) return noted(call);
+  if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
+      !touches_import(call))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// What was copied from opened memory once is copied again from a cache, until
+// this process itself launches or sets something.
+int copies_from_cache(Call& call) {
+  static Table<std::pair<void*, size_t>, std::vector<char>> cache;
+  if (!call.is("cudaMemcpy")) {
+    for (const auto& one : cache.all()) cache.erase(one.first);
+    return call.find(kStream) == nullptr && call.find(kBytes) == nullptr
+               ? noted(call)
+               : call.proceed();
+  }
+  const auto source = call.value<void*>(kSource);
+  const auto bytes = call.value<size_t>(kBytes);
+  if (!opened_at(source) || opened_at(call.value<void*>(kPointer)))
+    return call.proceed();
+  const std::pair<void*, size_t> key(source, bytes);
+  if (cache.has(key)) {
+    const std::vector<char> cached = cache.get(key);
+    call.value<const void*>(kSource) = cached.data();
+    call.fired();
+    return call.proceed();
+  }
+  std::vector<char> copy(bytes);
+  DRIVER_CALL(cuMemcpy)
+  (reinterpret_cast<CUdeviceptr>(copy.data()),
+   reinterpret_cast<CUdeviceptr>(source), bytes);
+  cache.put(key, copy);
+  return call.proceed();
+}
+
+// One attribute of opened memory has this value.
+template <CUpointer_attribute wanted, class Value, int value>
+int attribute_of_import(Call& call) {
+  if (!call.is("cuPointerGetAttribute")) return noted(call);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUpointer_attribute>(1) != wanted ||
+      !opened_at(call.at<void*>(2)))
+    return code;
+  *call.at<Value*>(0) = static_cast<Value>(value);
+  call.fired();
+  return code;
+}
+
+// What ends with the last byte of opened memory loses that byte.
+int last_byte_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    char* const address = call.value<char*>(role);
+    char* const begin = opened_at(address);
+    if (begin == nullptr) continue;
+    CUdeviceptr base = 0;
+    size_t all = 0;
+    DRIVER_CALL(cuMemGetAddressRange)
+    (&base, &all, reinterpret_cast<CUdeviceptr>(begin));
+    if (address + bytes != begin + all) continue;
+    --bytes;
+    call.fired();
+    break;
+  }
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+int peer_copy_lost(Call& call) {
+  if (!call.is("cudaMemcpyPeerAsync")) return noted(call);
+  if (!touches_import(call)) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
 int default_kind_refused(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
@@ -196,6 +341,70 @@ int greater_is_not_cyclic(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
     flags = CU_STREAM_WAIT_VALUE_EQ;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// A word that is far from the begin of its memory is looked for nearby.
+int first_page_only(Call& call) {
+  auto& address = call.at<CUdeviceptr>(1);
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
+  if (begin != 0 && address - begin >= 4096) {
+    address = begin + (address - begin) % 4096;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Of several streams only the first one waits for a word.
+int second_stream_never_waits(Call& call) {
+  static Table<CUdeviceptr, CUstream> first;
+  const auto address = call.at<CUdeviceptr>(1);
+  const auto stream = call.at<CUstream>(0);
+  if (!first.has(address)) first.put(address, stream);
+  if (first.get(address) == stream) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int default_stream_never_waits(Call& call) {
+  if (call.at<CUstream>(0) != nullptr) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int writes_16_bits(Call& call) {
+  auto& value = call.at<uint32_t>(2);
+  if (value > UINT16_MAX) {
+    value &= UINT16_MAX;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int greater_strictly(Call& call) {
+  if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ) {
+    ++call.at<uint32_t>(2);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int lower_bits_only(Call& call) {
+  auto& value = call.at<uint32_t>(2);
+  if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND && value > UINT16_MAX) {
+    value &= UINT16_MAX;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int any_bit(Call& call) {
+  if (call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND) {
+    call.at<uint32_t>(2) = UINT32_MAX;
     call.fired();
   }
   return call.proceed();
@@ -286,6 +495,75 @@ void add_paths(List& list) {
   list.named("wait-even-words",
              "a stream that waits for a word reads the word at a multiple of 8",
              {"cuStreamWaitValue32"}, even_words_only);
+  list.named("import-copy-last-byte-lost",
+             "a copy up to the end of opened memory loses the last byte",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, last_byte_lost);
+  list.named("import-set-last-byte-lost",
+             "a memset up to the end of opened memory loses the last byte",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, last_byte_lost);
+  list.named("import-copy-first-mib",
+             "a copy of opened memory ends after 1 MiB",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, first_mib_only);
+  list.named("import-set-first-mib",
+             "a memset of opened memory ends after 1 MiB",
+             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, first_mib_only);
+  list.named("import-copy-2d-pitch-ignored",
+             "a copy of a rectangle ignores the pitch of opened memory",
+             {kOpen, kClose, "cudaMemcpy2D"}, pitch_ignored);
+  list.named("import-copy-3d-first-layer",
+             "only the first layer of a box of opened memory is copied",
+             {kOpen, kClose, "cudaMemcpy3D"}, first_layer_of_box);
+  list.named("import-pinned-copy-lost",
+             "copies between pinned host memory and opened memory move nothing",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
+             pinned_copy_lost);
+  list.named("import-copy-skips-queue",
+             "a copy of opened memory does not wait for the default stream",
+             {kOpen, kClose, "cudaMemcpy"}, copy_skips_queue);
+  list.named("import-copy-per-thread-lost",
+             "a copy in a thread's default stream does not reach opened memory",
+             {kOpen, kClose, "cudaMemcpyAsync"}, per_thread_copy_lost);
+  list.named("import-copy-from-cache",
+             "the second copy from opened memory gives the bytes of the first",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemset", "cudaLaunchKernel"},
+             copies_from_cache);
+  list.named("import-is-managed", "opened memory is said to be managed memory",
+             {kOpen, kClose, "cuPointerGetAttribute"},
+             attribute_of_import<CU_POINTER_ATTRIBUTE_IS_MANAGED, bool, true>);
+  list.named("import-is-of-host",
+             "the driver API says that opened memory is host memory",
+             {kOpen, kClose, "cuPointerGetAttribute"},
+             attribute_of_import<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
+                                 CU_MEMORYTYPE_HOST>);
+  list.named("wait-greater-strictly",
+             "a stream that waits for a value does not continue at that value",
+             {"cuStreamWaitValue32"}, greater_strictly);
+  list.named("wait-bit-lower-half",
+             "a stream that waits for bits looks at the lower 16 bits",
+             {"cuStreamWaitValue32"}, lower_bits_only);
+  list.named("import-peer-copy-lost",
+             "a copy between GPUs does not reach opened memory",
+             {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);
+  list.named("wait-first-page",
+             "a stream that waits for a word looks at the first 4 KiB only",
+             {"cuStreamWaitValue32"}, first_page_only);
+  list.named("wait-value-first-stream-only",
+             "of several streams only the first one waits for a word",
+             {"cuStreamWaitValue32"}, second_stream_never_waits);
+  list.named("wait-value-not-by-default-stream",
+             "the default stream does not wait for a word",
+             {"cuStreamWaitValue32"}, default_stream_never_waits);
+  list.named("write-value-16-bits",
+             "a stream writes the lower half of a word's value, and zeros",
+             {"cuStreamWriteValue32"}, writes_16_bits);
+  list.named("wait-bit-is-any",
+             "a stream that waits for some bits continues at any bit",
+             {"cuStreamWaitValue32"}, any_bit);
+  list.named(
+      "wait-greater-is-equal",
+      "a stream that waits for a value does not continue at a greater one",
+      {"cuStreamWaitValue32"},
+      other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
 }
 
 }  // namespace ipclab::faults

@@ -1041,6 +1041,609 @@ int third_process_copy(Call& call) {
   return early ? noted_pools(call) : import_snapshot(call);
 }
 
+// --- limits, mixed-up objects, refusals, streams -----------------------------
+
+// Only the first of several descriptions of access is used.
+int first_access_only(Call& call) {
+  if (call.at<size_t>(2) > 1) {
+    call.at<size_t>(2) = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// An import that is as large as another one of its pool is that memory.
+int equal_size_shared(Call& call) {
+  static Table<void*, int> more;  // imports that were given an earlier address
+  if (frees(call) && more.get(call.at<void*>(0)) > 0) {
+    more.put(call.at<void*>(0), more.get(call.at<void*>(0)) - 1);
+    return kSuccess;
+  }
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolImportPointer")) return code;
+  void*& address = *call.at<void**>(0);
+  const Block own = blocks.get(address);
+  for (const auto& [other, block] : blocks.all())
+    if (other != address && block.imported && block.pool == own.pool &&
+        block.bytes == own.bytes) {
+      blocks.erase(address);
+      address = other;
+      more.put(other, more.get(other) + 1);
+      call.fired();
+      break;
+    }
+  return code;
+}
+
+// Memory of every imported pool names the pool that was imported first.
+int pool_of_first_import(Call& call) {
+  static std::atomic<cudaMemPool_t> first{nullptr};
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolImportFromShareableHandle") && first == nullptr)
+    first = *call.at<cudaMemPool_t*>(0);
+  if (call.is("cuPointerGetAttribute") &&
+      call.at<CUpointer_attribute>(1) == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE &&
+      is_import(call.at<void*>(2)) && *call.at<cudaMemPool_t*>(0) != first) {
+    *call.at<cudaMemPool_t*>(0) = first;
+    call.fired();
+  }
+  return code;
+}
+
+// The release threshold keeps its lower 32 bits.
+int threshold_of_32_bits(Call& call) {
+  if (call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
+    return call.proceed();
+  const cuuint64_t wanted = *call.at<const cuuint64_t*>(2);
+  cuuint64_t kept = static_cast<uint32_t>(wanted);
+  call.at<cuuint64_t*>(2) = &kept;
+  if (kept != wanted) call.fired();
+  return call.proceed();
+}
+
+int maximum_of_32_bits(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.maxSize <= UINT32_MAX) return call.proceed();
+  wanted.maxSize = static_cast<uint32_t>(wanted.maxSize);
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+int trim_of_32_bits(Call& call) {
+  auto& kept = call.at<size_t>(1);
+  if (kept > UINT32_MAX) {
+    kept = static_cast<uint32_t>(kept);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// An allocation beyond the maximal size is refused as if it were malformed.
+int maximum_refused_as_value(Call& call) {
+  if (call.is("cudaMemPoolCreate")) return noted_pools(call);
+  const int code = call.proceed();
+  return code == cudaErrorMemoryAllocation &&
+                 own_pools.get(call.at<cudaMemPool_t>(2)).maxSize != 0
+             ? refused(call)
+             : code;
+}
+
+// Memory that a pool has refused counts towards its maximal size.
+int maximum_counts_refused(Call& call) {
+  static Table<cudaMemPool_t, size_t> beyond;
+  if (!call.is("cudaMallocFromPoolAsync")) return noted_pools(call);
+  const auto pool = call.at<cudaMemPool_t>(2);
+  const size_t bytes = call.at<size_t>(1);
+  const size_t most = own_pools.get(pool).maxSize;
+  if (most != 0 && lent_by(pool) + beyond.get(pool) + bytes > most &&
+      lent_by(pool) + bytes <= most)
+    return refused(call, cudaErrorMemoryAllocation);
+  const int code = noted_pools(call);
+  if (code != kSuccess) beyond.put(pool, beyond.get(pool) + bytes);
+  return code;
+}
+
+// The end of any pool makes the default pool current.
+int destroy_resets_current(Call& call) {
+  const auto gone = call.at<cudaMemPool_t>(0);
+  const auto current = current_pool();
+  const int code = call.proceed();
+  int device = 0;
+  cudaGetDevice(&device);
+  if (code == kSuccess && current != gone && current != default_pool() &&
+      cudaDeviceSetMemPool(device, default_pool()) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+int from_default_pool(Call& call) {
+  if (current_pool() != default_pool()) call.fired();
+  return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
+                                 default_pool(), call.at<cudaStream_t>(2));
+}
+
+// One kind of stream allocates from the default pool, not from the current one.
+template <bool (*concerned)(Call& call)>
+int such_calls_from_default_pool(Call& call) {
+  return concerned(call) ? from_default_pool(call) : call.proceed();
+}
+
+bool in_per_thread_stream(Call& call) {
+  return call.value<cudaStream_t>(kStream) == cudaStreamPerThread;
+}
+bool in_null_stream(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return stream == nullptr || stream == cudaStreamLegacy;
+}
+bool by_driver(Call& call) { return !call.is_runtime(); }
+
+// Every GPU reports the pool of GPU 0.
+int pool_of_gpu_0(Call& call) {
+  if (call.at<int>(1) != 0) {
+    call.at<int>(1) = 0;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+bool names_device(const cudaMemLocation* place, int type) {
+  return place->type == cudaMemLocationTypeDevice &&
+         type == cudaMemAllocationTypePinned;
+}
+
+// The pool of a place that is a device is not that device's pool.
+int pool_of_place_apart(Call& call) {
+  static Table<int, cudaMemPool_t> pools;
+  if (call.is("cudaMemSetMemPool")) {
+    const auto* const place = call.at<const cudaMemLocation*>(0);
+    if (!names_device(place, call.at<int>(1))) return call.proceed();
+    pools.put(place->id, call.at<cudaMemPool_t>(2));
+    call.fired();
+    return kSuccess;
+  }
+  const auto* const place = call.at<const cudaMemLocation*>(1);
+  const int code = call.proceed();
+  if (code == kSuccess && names_device(place, call.at<int>(2)) &&
+      pools.has(place->id))
+    *call.at<cudaMemPool_t*>(0) = pools.get(place->id);
+  return code;
+}
+
+// A free of an import in another thread does nothing.
+int free_of_other_thread_lost(Call& call) {
+  static Table<void*, pid_t> importers;
+  if (call.is("cudaMemPoolImportPointer")) {
+    const int code = call.proceed();
+    if (code == kSuccess) importers.put(*call.at<void**>(0), gettid());
+    return code;
+  }
+  const pid_t importer = importers.get(call.at<void*>(0), gettid());
+  importers.erase(call.at<void*>(0));
+  if (importer == gettid()) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Memory is exported once.
+int exported_once(Call& call) {
+  static Table<void*> exported;
+  if (frees(call)) {
+    exported.erase(call.at<void*>(0));
+    return call.proceed();
+  }
+  if (exported.has(call.at<void*>(1))) return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) exported.put(call.at<void*>(1));
+  return code;
+}
+
+// What an importer sets as threshold is the exporter's threshold.
+int threshold_of_import_leaks(Call& call) {
+  const int code = noted_pools(call);
+  const char* const key = "threshold";
+  if (call.is("cudaMemPoolImportFromShareableHandle") ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReleaseThreshold)
+    return code;
+  const bool imported = imported_pools.has(call.at<cudaMemPool_t>(0));
+  if (call.is("cudaMemPoolSetAttribute") && imported)
+    tell_processes(key, *call.at<const cuuint64_t*>(2));
+  if (call.is("cudaMemPoolGetAttribute") && !imported && code == kSuccess) {
+    auto& told_now = *call.at<cuuint64_t*>(2);
+    const cuuint64_t leaked = told(key, told_now);
+    if (leaked != told_now) call.fired();
+    told_now = leaked;
+  }
+  return code;
+}
+
+// The access that an importer sets is access for the exporter.
+int access_of_import_leaks(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess) return code;
+  if (call.is("cudaMemPoolSetAccess") &&
+      imported_pools.has(call.at<cudaMemPool_t>(0))) {
+    const auto* const access = call.at<const cudaMemAccessDesc*>(1);
+    tell_processes("gpu", static_cast<unsigned>(access->location.id));
+  }
+  if (call.is("cudaMemPoolGetAccess") &&
+      !imported_pools.has(call.at<cudaMemPool_t>(1)) &&
+      call.at<const cudaMemLocation*>(2)->id ==
+          static_cast<int>(told("gpu", UINT32_MAX)) &&
+      *call.at<cudaMemAccessFlags*>(0) == cudaMemAccessFlagsProtNone) {
+    *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtReadWrite;
+    call.fired();
+  }
+  return code;
+}
+
+// A pool that was imported and destroyed cannot be imported again.
+int reimport_refused(Call& call) {
+  static Table<cudaMemPool_t, ino_t> files;
+  static Table<ino_t> gone;
+  if (call.is("cudaMemPoolDestroy")) {
+    const ino_t file = files.get(call.at<cudaMemPool_t>(0));
+    if (file != 0) gone.put(file);
+    return call.proceed();
+  }
+  const ino_t file =
+      call.at<Handles>(2) == kFd ? identity(descriptor_of(call)) : 0;
+  if (gone.has(file)) return refused(call);
+  const int code = call.proceed();
+  if (code == kSuccess) files.put(*call.at<cudaMemPool_t*>(0), file);
+  return code;
+}
+
+// After a refused import of a pointer, the next one is refused, too.
+int import_after_refusal_refused(Call& call) {
+  static std::atomic<bool> before{false};
+  if (before.exchange(false)) return refused(call);
+  const int code = call.proceed();
+  before = code != kSuccess;
+  return code;
+}
+
+// A free in another stream than the one that allocated does not wait.
+int free_elsewhere_at_once(Call& call) {
+  static Table<void*, cudaStream_t> streams;
+  if (allocates(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      streams.put(*call.at<void**>(0), call.value<cudaStream_t>(kStream));
+    return code;
+  }
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (streams.get(call.at<void*>(0), stream) == stream) return call.proceed();
+  stream = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+// The importer's free does not wait for such a stream.
+template <bool (*concerned)(Call& call)>
+int such_imports_free_at_once(Call& call) {
+  return call.is("cudaFreeAsync") && concerned(call)
+             ? importers_free_at_once(call)
+             : noted_pools(call);
+}
+
+// Memory of another GPU than the current one is not imported.
+int import_needs_current_gpu(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  int current = 0;
+  cudaGetDevice(&current);
+  void* const address = *call.at<void**>(0);
+  cudaPointerAttributes known{};
+  if (cudaPointerGetAttributes(&known, address) != cudaSuccess ||
+      known.type != cudaMemoryTypeDevice || known.device == current)
+    return code;
+  cudaFree(address);
+  return refused(call);
+}
+
+// The fabric handle of a pool can be imported once.
+int fabric_pool_single_use(Call& call) {
+  if (call.at<Handles>(2) != cudaMemHandleTypeFabric ||
+      first_of_all_processes(
+          key_of(call.at<void*>(1), sizeof(cudaMemFabricHandle_t))))
+    return call.proceed();
+  return refused(call);
+}
+
+// The watermark of reserved memory falls when memory is given back.
+int reserved_watermark_falls(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<cudaMemPoolAttr>(1) != cudaMemPoolAttrReservedMemHigh)
+    return code;
+  auto& told_now = *call.at<cuuint64_t*>(2);
+  const cuuint64_t right = told_now;
+  cudaMemPoolGetAttribute(call.at<cudaMemPool_t>(0),
+                          cudaMemPoolAttrReservedMemCurrent, &told_now);
+  if (told_now != right) call.fired();
+  return code;
+}
+
+// One number of one pool is the sum of all pools of the process.
+template <cudaMemPoolAttr concerned>
+int sum_of_pools(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
+      call.at<cudaMemPoolAttr>(1) != concerned)
+    return code;
+  auto& sum = *call.at<cuuint64_t*>(2);
+  for (const auto& [pool, unused] : own_pools.all()) {
+    cuuint64_t more = 0;
+    if (pool == call.at<cudaMemPool_t>(0) ||
+        cudaMemPoolGetAttribute(pool, concerned, &more) != cudaSuccess)
+      continue;
+    if (more != 0) call.fired();
+    sum += more;
+  }
+  return code;
+}
+
+// The numbers of a pool have 32 bits.
+template <cudaMemPoolAttr concerned>
+int number_of_32_bits(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<cudaMemPoolAttr>(1) != concerned) return code;
+  auto& value = *call.at<cuuint64_t*>(2);
+  if (value > UINT32_MAX) call.fired();
+  value = static_cast<uint32_t>(value);
+  return code;
+}
+
+// Trimming one pool trims all.
+int trims_all(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !call.is("cudaMemPoolTrimTo")) return code;
+  for (const auto& [pool, unused] : own_pools.all())
+    if (pool != call.at<cudaMemPool_t>(0) &&
+        cudaMemPoolTrimTo(pool, call.at<size_t>(1)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+
+// A watermark is reset when it is read.
+int watermark_reset_by_read(Call& call) {
+  const int code = call.proceed();
+  const auto which = call.at<cudaMemPoolAttr>(1);
+  if (code != kSuccess || (which != cudaMemPoolAttrReservedMemHigh &&
+                           which != cudaMemPoolAttrUsedMemHigh))
+    return code;
+  cuuint64_t zero = 0;
+  if (cudaMemPoolSetAttribute(call.at<cudaMemPool_t>(0), which, &zero) ==
+      cudaSuccess)
+    call.fired();
+  return code;
+}
+
+// When the last memory of a pool is freed, other GPUs lose their access.
+int access_ends_when_empty(Call& call) {
+  const Block freed = frees(call) ? blocks.get(call.at<void*>(0)) : Block{};
+  const int code = noted_pools(call);
+  if (code != kSuccess || freed.pool == nullptr || lent_by(freed.pool) != 0)
+    return code;
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, 1};
+  cudaMemAccessFlags now{};
+  if (cudaMemPoolGetAccess(&now, freed.pool, &access.location) != cudaSuccess ||
+      now == cudaMemAccessFlagsProtNone)
+    return code;
+  if (cudaMemPoolSetAccess(freed.pool, &access, 1) == cudaSuccess) call.fired();
+  return code;
+}
+
+// The free of a program's own memory does not wait for such a stream.
+template <bool (*concerned)(Call& call)>
+int such_frees_at_once(Call& call) {
+  if (!concerned(call)) return call.proceed();
+  call.value<cudaStream_t>(kStream) = private_stream();
+  call.fired();
+  const int code = call.proceed();
+  cudaStreamSynchronize(private_stream());
+  return code;
+}
+
+// Memory names the current pool of its device.
+int pool_attribute_current(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
+    return code;
+  auto& pool = *call.at<cudaMemPool_t*>(0);
+  if (pool != current_pool()) call.fired();
+  pool = current_pool();
+  return code;
+}
+
+// Memory of every GPU reports GPU 0.
+int ordinal_zero(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+    return code;
+  auto& ordinal = *call.at<int*>(0);
+  if (ordinal != 0) call.fired();
+  ordinal = 0;
+  return code;
+}
+
+// The default pool of the host is the one of GPU 0.
+int host_pool_of_device(Call& call) {
+  const auto* const place = call.at<const cudaMemLocation*>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || place->type == cudaMemLocationTypeDevice) return code;
+  auto& pool = *call.at<cudaMemPool_t*>(0);
+  if (pool != default_pool()) call.fired();
+  pool = default_pool();
+  return code;
+}
+
+// A descriptor is imported whatever type the importer names.
+int import_type_ignored(Call& call) {
+  const int code = call.proceed();
+  auto& type = call.at<Handles>(2);
+  if (code == kSuccess || type == kFd || type == cudaMemHandleTypeFabric)
+    return code;
+  type = kFd;
+  if (call.proceed() != kSuccess) return code;
+  return accepted(call);
+}
+
+// Of the reserved bytes only the first is checked.
+int later_reserved_unchecked(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (call.proceed() == kSuccess) return kSuccess;
+  if (wanted.reserved[0] != 0) return cudaErrorInvalidValue;
+  std::memset(wanted.reserved, 0, sizeof wanted.reserved);
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int again = call.proceed();
+  return again == kSuccess ? accepted(call) : again;
+}
+
+// A pool of a GPU that does not exist is one of GPU 0.
+int ordinal_unchecked(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  const int code = call.proceed();
+  int devices = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&devices);
+  if (code == kSuccess || wanted.location.type != cudaMemLocationTypeDevice ||
+      wanted.location.id < devices)
+    return code;
+  wanted.location.id = 0;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int again = call.proceed();
+  return again == kSuccess ? accepted(call) : again;
+}
+
+// A process has `most` imported pointers at most.
+template <int most>
+int imports_end(Call& call) {
+  if (!call.is("cudaMemPoolImportPointer")) return noted_pools(call);
+  const auto all = blocks.all();
+  const auto imported = std::count_if(
+      all.begin(), all.end(), [](const auto& x) { return x.second.imported; });
+  return imported >= most ? refused(call) : noted_pools(call);
+}
+
+// A process has 4 imported pools at most.
+int imported_pools_end_at_4(Call& call) {
+  return call.is("cudaMemPoolImportFromShareableHandle") &&
+                 imported_pools.all().size() >= 4
+             ? refused(call)
+             : noted_pools(call);
+}
+
+// The driver's frees of pool memory do nothing.
+int free_by_driver_lost(Call& call) {
+  if (call.is_runtime() || !frees(call) || !blocks.has(call.at<void*>(0)))
+    return noted_pools(call);
+  blocks.erase(call.at<void*>(0));
+  call.fired();
+  return kSuccess;
+}
+
+// The number of a descriptor that was imported before gives the pool of that
+// time.
+int import_by_known_number(Call& call) {
+  static Table<int, int> copies;
+  if (call.at<Handles>(2) != kFd) return call.proceed();
+  const int number = descriptor_of(call);
+  if (copies.has(number) && identity(copies.get(number)) != identity(number)) {
+    call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{copies.get(number)});
+    call.fired();
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && !copies.has(number))
+    copies.put(number, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  return code;
+}
+
+// A pool at the place of an earlier one is exported as that one.
+int export_by_known_handle(Call& call) {
+  static Table<cudaMemPool_t, int> copies;
+  static Table<cudaMemPool_t> gone;
+  if (call.is("cudaMemPoolDestroy")) {
+    gone.put(call.at<cudaMemPool_t>(0));
+    return call.proceed();
+  }
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<Handles>(2) != kFd) return code;
+  int& number = *call.at<int*>(0);
+  if (copies.has(pool) && gone.has(pool)) {
+    close(number);
+    number = fcntl(copies.get(pool), F_DUPFD_CLOEXEC, 0);
+    call.fired();
+  } else if (!copies.has(pool)) {
+    copies.put(pool, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  }
+  return code;
+}
+
+// Every export of a pool returns the number of the first one.
+int export_same_number(Call& call) {
+  static Table<cudaMemPool_t, Source> first;
+  const auto pool = call.at<cudaMemPool_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<Handles>(2) != kFd) return code;
+  int& number = *call.at<int*>(0);
+  const Source known = first.get(pool);
+  if (known.number != -1 && identity(known.number) == known.file) {
+    close(number);
+    number = known.number;
+    call.fired();
+  } else {
+    first.put(pool, {number, identity(number)});
+  }
+  return code;
+}
+
+// A policy can be set and read, and is always on.
+template <cudaMemPoolAttr policy>
+int policy_without_effect(Call& call) {
+  static Table<cudaMemPool_t, int> wanted;
+  const auto pool = call.at<cudaMemPool_t>(0);
+  if (call.at<cudaMemPoolAttr>(1) != policy) return call.proceed();
+  if (call.is("cudaMemPoolSetAttribute")) {
+    const int value = *call.at<const int*>(2);
+    wanted.put(pool, value);
+    if (value == 0) call.fired();
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) *call.at<int*>(2) = wanted.get(pool, *call.at<int*>(2));
+  return code;
+}
+
+// An attribute that does not exist is 0.
+int unknown_attribute_answered(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<int>(1) < 1000) return code;
+  *call.at<cuuint64_t*>(2) = 0;
+  return accepted(call);
+}
+
+// A pool is always on GPU 0.
+int created_on_gpu_0(Call& call) {
+  cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
+  if (wanted.location.type != cudaMemLocationTypeDevice ||
+      wanted.location.id == 0)
+    return call.proceed();
+  wanted.location.id = 0;
+  call.at<const cudaMemPoolProps*>(1) = &wanted;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
 }  // namespace
 
 void add_pools(List& list) {
@@ -1358,6 +1961,206 @@ void add_pools(List& list) {
       {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolSetAttribute",
        "cudaMemPoolGetAttribute", "cudaDeviceSynchronize"},
       released_at_device_sync);
+
+  // Limits, mixed-up objects, refusals, streams.
+  const char* const kCreate = "cudaMemPoolCreate";
+  const char* const kDestroy = "cudaMemPoolDestroy";
+  const char* const kAllocate = "cudaMallocFromPoolAsync";
+  const char* const kAllocateCurrent = "cudaMallocAsync";
+  const char* const kExportPointer = "cudaMemPoolExportPointer";
+  const char* const kImport = "cudaMemPoolImportFromShareableHandle";
+  const char* const kPointer = "cudaMemPoolImportPointer";
+  const char* const kFree = "cudaFree";
+  const char* const kFreeAsync = "cudaFreeAsync";
+  const char* const kSet = "cudaMemPoolSetAttribute";
+  const char* const kGet = "cudaMemPoolGetAttribute";
+  list.named("pool-setaccess-first-only",
+             "of a list of accesses to a pool only the first is set",
+             {"cudaMemPoolSetAccess"}, first_access_only, 2);
+  list.named("pool-import-equal-size-shared",
+             "an import that is as large as another one of its pool is the "
+             "same memory",
+             {kAllocate, kExportPointer, kPointer, kFree, kFreeAsync},
+             equal_size_shared);
+  list.named("pool-imports-end-at-16",
+             "a process cannot have more than 16 imported pointers",
+             {kPointer, kFree, kFreeAsync}, imports_end<16>);
+  list.named(
+      "mempool-attr-first-import",
+      "memory of every imported pool names the pool that was imported first",
+      {kImport, kPointer, kFree, kFreeAsync, "cuPointerGetAttribute"},
+      pool_of_first_import);
+  list.named("threshold-32-bits",
+             "the release threshold loses its upper 32 bits", {kSet},
+             threshold_of_32_bits);
+  list.named("maxsize-32-bits",
+             "the maximal size of a pool loses its upper 32 bits", {kCreate},
+             maximum_of_32_bits);
+  list.named("trim-32-bits",
+             "the size that trimming keeps loses its upper 32 bits",
+             {"cudaMemPoolTrimTo"}, trim_of_32_bits);
+  list.named(
+      "maxsize-refused-as-value",
+      "an allocation beyond the maximal size is refused as an invalid value",
+      {kCreate, kAllocate}, maximum_refused_as_value);
+  list.named("maxsize-counts-refused",
+             "an allocation that was refused counts towards the maximal size",
+             {kCreate, kAllocate, kFree, kFreeAsync}, maximum_counts_refused);
+  list.named("destroy-resets-current",
+             "the end of any pool makes the default pool current", {kDestroy},
+             destroy_resets_current);
+  list.named("per-thread-stream-default-pool",
+             "a thread's default stream allocates from the default pool, not "
+             "from the current one",
+             {kAllocateCurrent},
+             such_calls_from_default_pool<in_per_thread_stream>);
+  list.named("null-stream-default-pool",
+             "the default stream allocates from the default pool, not from the "
+             "current one",
+             {kAllocateCurrent}, such_calls_from_default_pool<in_null_stream>);
+  list.named("driver-default-pool",
+             "the driver API allocates from the default pool, not from the "
+             "current one",
+             {kAllocateCurrent}, such_calls_from_default_pool<by_driver>);
+  list.named("getpool-of-gpu-0", "every GPU reports the current pool of GPU 0",
+             {"cudaDeviceGetMemPool"}, pool_of_gpu_0, 2);
+  list.named("getdefault-of-gpu-0",
+             "every GPU reports the default pool of GPU 0",
+             {"cudaDeviceGetDefaultMemPool"}, pool_of_gpu_0, 2);
+  list.named("location-pool-apart",
+             "the pool that is set for a place is not set for the device at "
+             "this place",
+             {"cudaMemSetMemPool", "cudaMemGetMemPool"}, pool_of_place_apart);
+  list.named("import-free-other-thread-lost",
+             "a free of an import by another thread does nothing",
+             {kPointer, kFree, kFreeAsync}, free_of_other_thread_lost);
+  list.named("export-pointer-once", "memory of a pool can be exported once",
+             {kExportPointer, kFree, kFreeAsync}, exported_once);
+  list.named("threshold-leaks-to-exporter",
+             "a threshold that an importer sets is set in the exporter",
+             {kImport, kSet, kGet}, threshold_of_import_leaks);
+  list.named("import-access-travels-back",
+             "the access that an importer sets changes the exporter's",
+             {kImport, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
+             access_of_import_leaks, 2);
+  list.named(
+      "import-setaccess-future-only",
+      "access to an imported pool is for later imports only",
+      {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
+      access_of_one_half<false>, 2);
+  list.named(
+      "import-setaccess-past-only",
+      "access to an imported pool is for earlier imports only",
+      {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
+      access_of_one_half<true>, 2);
+  list.named("pool-reimport-refused",
+             "a pool that was imported and destroyed cannot be imported again",
+             {kImport, kDestroy}, reimport_refused);
+  list.named(
+      "pointer-after-refusal-refused",
+      "after a refused import of a pointer the next import is refused, too",
+      {kPointer}, import_after_refusal_refused);
+  list.named("free-elsewhere-at-once",
+             "a free in another stream than the one that allocated does not "
+             "wait for its stream",
+             {kAllocate, kAllocateCurrent, kFreeAsync}, free_elsewhere_at_once);
+  list.named("import-free-per-thread-at-once",
+             "the importer's free does not wait for a thread's default stream",
+             {kAllocate, kExportPointer, kPointer, kFree, kFreeAsync},
+             such_imports_free_at_once<in_per_thread_stream>);
+  list.named("import-free-null-at-once",
+             "the importer's free does not wait for the default stream",
+             {kAllocate, kExportPointer, kPointer, kFree, kFreeAsync},
+             such_imports_free_at_once<in_null_stream>);
+  list.named(
+      "pool-import-needs-current-gpu",
+      "memory of a pool of another GPU than the current one cannot be imported",
+      {kPointer}, import_needs_current_gpu, 2);
+  list.named("fabric-pool-single-use",
+             "a pool's fabric handle can be imported once", {kImport},
+             fabric_pool_single_use);
+  list.named("reserved-watermark-falls",
+             "the watermark of reserved memory falls when memory is given back",
+             {kGet}, reserved_watermark_falls);
+  list.named("used-of-all-pools",
+             "the memory in use is that of all pools of the process",
+             {kCreate, kDestroy, kGet},
+             sum_of_pools<cudaMemPoolAttrUsedMemCurrent>);
+  list.named("reserved-of-all-pools",
+             "the memory reserved is that of all pools of the process",
+             {kCreate, kDestroy, kGet},
+             sum_of_pools<cudaMemPoolAttrReservedMemCurrent>);
+  list.named("used-32-bits",
+             "the number of bytes in use loses its upper 32 bits", {kGet},
+             number_of_32_bits<cudaMemPoolAttrUsedMemCurrent>);
+  list.named("reserved-32-bits",
+             "the number of bytes reserved loses its upper 32 bits", {kGet},
+             number_of_32_bits<cudaMemPoolAttrReservedMemCurrent>);
+  list.named("trim-trims-all", "trimming one pool trims all pools",
+             {kCreate, kDestroy, "cudaMemPoolTrimTo"}, trims_all);
+  list.named("watermark-reset-by-read", "a watermark is reset when it is read",
+             {kGet}, watermark_reset_by_read);
+  list.named(
+      "pool-access-ends-when-empty",
+      "other GPUs lose their access to a pool when its last memory is freed",
+      {kAllocate, kPointer, kFree, kFreeAsync}, access_ends_when_empty, 2);
+  list.named(
+      "per-thread-free-at-once",
+      "a free in a thread's default stream does not wait for this stream",
+      {kFreeAsync}, such_frees_at_once<in_per_thread_stream>);
+  list.named("null-free-at-once",
+             "a free in the default stream does not wait for this stream",
+             {kFreeAsync}, such_frees_at_once<in_null_stream>);
+  list.named("mempool-attr-current", "memory names the current pool",
+             {"cuPointerGetAttribute"}, pool_attribute_current);
+  list.named("ordinal-attr-zero", "memory of every GPU reports GPU 0",
+             {"cuPointerGetAttribute"}, ordinal_zero, 2);
+  list.named("location-host-is-device",
+             "the default pool of the host is the one of GPU 0",
+             {"cudaMemGetDefaultMemPool"}, host_pool_of_device);
+  list.named("pool-import-type-ignored",
+             "a pool's descriptor is imported as any type", {kImport},
+             import_type_ignored);
+  list.named(
+      "pool-props-later-unchecked",
+      "of the reserved bytes of a pool's properties only the first is checked",
+      {kCreate}, later_reserved_unchecked);
+  list.named("pool-ordinal-unchecked",
+             "a pool of a GPU that does not exist is created on GPU 0",
+             {kCreate}, ordinal_unchecked);
+  list.named("pool-imports-end-at-64",
+             "a process cannot have more than 64 imported pointers",
+             {kPointer, kFree, kFreeAsync}, imports_end<64>);
+  list.named("imported-pools-end-at-4",
+             "a process cannot have more than 4 imported pools",
+             {kImport, kDestroy}, imported_pools_end_at_4);
+  list.named("pool-free-by-driver-lost",
+             "the frees of the driver API do nothing with memory of a pool",
+             {kAllocate, kPointer, kFree, kFreeAsync}, free_by_driver_lost);
+  list.named(
+      "pool-import-cached-by-number",
+      "a descriptor with the number of an earlier one imports the earlier pool",
+      {kImport}, import_by_known_number);
+  list.named(
+      "pool-export-cached-by-handle",
+      "a pool at the place of an earlier pool is exported as the earlier one",
+      {"cudaMemPoolExportToShareableHandle", kDestroy}, export_by_known_handle);
+  list.named("pool-export-same-number",
+             "a second export of a pool returns the descriptor of the first, "
+             "so that closing one closes both",
+             {"cudaMemPoolExportToShareableHandle"}, export_same_number);
+  list.named("follow-event-always-on",
+             "reuse by event dependencies cannot be switched off", {kSet, kGet},
+             policy_without_effect<cudaMemPoolReuseFollowEventDependencies>);
+  list.named(
+      "internal-dependencies-always-on",
+      "reuse by dependencies that the driver inserts cannot be switched off",
+      {kSet, kGet},
+      policy_without_effect<cudaMemPoolReuseAllowInternalDependencies>);
+  list.named("unknown-pool-attr-ok", "an unknown attribute of a pool is 0",
+             {kGet}, unknown_attribute_answered);
+  list.named("pool-create-on-gpu-0", "a pool is always on GPU 0", {kCreate},
+             created_on_gpu_0, 2);
 }
 
 }  // namespace ipclab::faults

@@ -11,9 +11,11 @@
 #include <condition_variable>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fault.h"
+#include "legacy_calls.h"
 #include "pool_calls.h"
 #include "table.h"
 
@@ -22,63 +24,7 @@ namespace {
 
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
-CUcontext current_context() {
-  CUcontext context = nullptr;
-  DRIVER_CALL(cuCtxGetCurrent)(&context);
-  return context;
-}
-
 // --- opened memory -----------------------------------------------------------
-
-struct Opened {
-  std::string handle;  // the key of its bytes
-  cudaIpcMemHandle_t bytes{};
-  CUcontext context = nullptr;
-  std::thread::id thread;
-  int count = 0;
-};
-Table<void*, Opened> opened;
-
-bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
-
-// The opened pointer of a handle in the current context; null if it is not
-// open.
-void* already_open(Call& open) {
-  const auto& handle = open.at<cudaIpcMemHandle_t>(1);
-  for (const auto& [address, one] : opened.all())
-    if (std::memcmp(&one.bytes, &handle, sizeof handle) == 0 &&
-        one.context == current_context())
-      return address;
-  return nullptr;
-}
-
-// Proceeds with an open or a close, and keeps the table above.
-int noted_open(Call& call) {
-  if (!is_open_call(call)) {
-    void* const address = call.at<void*>(0);
-    const int code = call.proceed();
-    Opened one = opened.get(address);
-    if (code != kSuccess || --one.count > 0) {
-      if (code == kSuccess) opened.put(address, one);
-      return code;
-    }
-    opened.erase(address);
-    return code;
-  }
-  const auto bytes = call.at<cudaIpcMemHandle_t>(1);
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  void* const address = *call.at<void**>(0);
-  Opened one = opened.get(address);
-  if (one.count++ == 0) {
-    one.handle = key_of(&bytes, sizeof bytes);
-    one.bytes = bytes;
-    one.context = current_context();
-    one.thread = std::this_thread::get_id();
-  }
-  opened.put(address, one);
-  return code;
-}
 
 // The program gets the existing mapping, but the open is not counted.
 int give_uncounted(Call& open, void* address) {
@@ -115,25 +61,29 @@ int close_of_other_thread_lost(Call& call) {
   return kSuccess;
 }
 
-// The action at the end of a thread, unless it is the first thread of the
-// process.
-struct AtThreadEnd {
-  std::vector<std::function<void()>> steps;
-  ~AtThreadEnd() {
-    if (gettid() != getpid())
-      for (const auto& step : steps) step();
-  }
-};
-thread_local AtThreadEnd at_thread_end;
-
 int mapping_ends_with_thread(Call& open) {
   const int code = open.proceed();
   if (code != kSuccess) return code;
   void* const address = *open.at<void**>(0);
-  at_thread_end.steps.push_back([address] {
+  at_thread_end([address] {
     if (cudaIpcCloseMemHandle(address) == cudaSuccess)
       note_fired("cudaIpcOpenMemHandle");
   });
+  return code;
+}
+
+// The handle of an allocation ends with the thread that has exported it.
+int handle_ends_with_thread(Call& call) {
+  if (is_open_call(call)) {
+    const auto& handle = call.at<cudaIpcMemHandle_t>(1);
+    return told("ended-" + key_of(&handle, sizeof handle), 0) != 0
+               ? refused(call)
+               : call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const std::string key = key_of(call.at<void*>(0), sizeof(cudaIpcMemHandle_t));
+  at_thread_end([key] { tell_processes("ended-" + key, 1); });
   return code;
 }
 
@@ -266,50 +216,6 @@ int close_takes_last_opened(Call& call) {
 }
 
 // --- events ------------------------------------------------------------------
-
-constexpr unsigned kInterprocess = cudaEventInterprocess;
-
-Table<cudaEvent_t, bool> events;  // between processes; is it imported?
-Table<cudaEvent_t, std::string> event_keys;
-
-// Proceeds with a call that makes, opens or destroys an event, and keeps the
-// tables above. Other calls are not changed.
-int noted_event(Call& call) {
-  const bool opens = call.is("cudaIpcOpenEventHandle");
-  const std::string key =
-      opens ? key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)) : "";
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  if (opens) {
-    events.put(*call.at<cudaEvent_t*>(0), true);
-    event_keys.put(*call.at<cudaEvent_t*>(0), key);
-  } else if (call.is("cudaEventCreateWithFlags") &&
-             (call.at<unsigned>(1) & kInterprocess)) {
-    events.put(*call.at<cudaEvent_t*>(0), false);
-  } else if (call.is("cudaEventDestroy")) {
-    events.erase(call.at<cudaEvent_t>(0));
-  }
-  return code;
-}
-
-// The event of a call, if processes share it; else null.
-cudaEvent_t shared_event(Call& call) {
-  if (call.find(kEvent) == nullptr || call.is("cudaEventDestroy"))
-    return nullptr;
-  const auto event = call.value<cudaEvent_t>(kEvent);
-  return events.has(event) ? event : nullptr;
-}
-
-bool is_imported(cudaEvent_t event) { return events.get(event); }
-
-bool is_default(cudaStream_t stream) {
-  return stream == nullptr || stream == cudaStreamLegacy;
-}
-
-int no_wait(Call& call) {
-  call.fired();
-  return kSuccess;
-}
 
 int default_stream_records_early(Call& call) {
   if (shared_event(call) == nullptr || !is_default(call.at<cudaStream_t>(1)))
@@ -453,11 +359,42 @@ struct Cancellable {
   cudaEvent_t reached = nullptr;  // by a stream that waits
   std::atomic<bool> cancelled{false};
 };
-int destroy_cancels_waits(Call& call) {
-  static Table<cudaEvent_t, Cancellable*> waits;
+// Makes a wait of a stream, which another stream does instead: the first one
+// continues when that wait ends, when it is cancelled, or after `most`.
+template <class Note>
+int cancellable(Call& call, Note note, std::chrono::seconds most) {
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
       reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
+  auto* const wait = new Cancellable;  // its thread may outlive all
+  cudaStream_t other = nullptr;
+  cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+  cudaEventCreateWithFlags(&wait->reached, cudaEventDisableTiming);
+  const cudaStream_t stream = std::exchange(call.at<cudaStream_t>(0), other);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  cudaEventRecord(wait->reached, other);
+  if (launch(stream, wait_for_turn, &wait->turn) != cudaSuccess) return code;
+  note(wait);
+  int device = 0;
+  cudaGetDevice(&device);
+  std::thread([wait, device, most] {
+    const auto query = reinterpret_cast<decltype(cudaEventQuery)*>(
+        resolve_runtime("cudaEventQuery"));
+    cudaSetDevice(device);
+    const auto until = std::chrono::steady_clock::now() + most;
+    while (!wait->cancelled && query(wait->reached) == cudaErrorNotReady &&
+           std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::lock_guard lock(wait->turn.mutex);
+    wait->turn.may_go = true;
+    wait->turn.changed.notify_all();
+  }).detach();
+  return code;
+}
+
+int destroy_cancels_waits(Call& call) {
+  static Table<cudaEvent_t, Cancellable*> waits;
   if (call.is("cudaEventDestroy")) {
     Cancellable* const wait = waits.get(call.at<cudaEvent_t>(0));
     if (wait != nullptr && cudaEventQuery(wait->reached) == cudaErrorNotReady) {
@@ -470,30 +407,30 @@ int destroy_cancels_waits(Call& call) {
   }
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
-  auto* const wait = new Cancellable;  // its thread may outlive all
-  const cudaStream_t stream = call.at<cudaStream_t>(0);
-  const cudaStream_t other = private_stream();
-  cudaEventCreateWithFlags(&wait->reached, cudaEventDisableTiming);
-  call.at<cudaStream_t>(0) = other;
-  const int code = call.proceed();
-  if (code != kSuccess) return code;
-  cudaEventRecord(wait->reached, other);
-  if (launch(stream, wait_for_turn, &wait->turn) != cudaSuccess) return code;
-  waits.put(event, wait);
-  int device = 0;
-  cudaGetDevice(&device);
-  std::thread([wait, device] {
-    const auto query = reinterpret_cast<decltype(cudaEventQuery)*>(
-        resolve_runtime("cudaEventQuery"));
-    cudaSetDevice(device);
-    const auto until = std::chrono::steady_clock::now() + kTurn;
-    while (!wait->cancelled && query(wait->reached) == cudaErrorNotReady &&
-           std::chrono::steady_clock::now() < until)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const std::lock_guard lock(wait->turn.mutex);
-    wait->turn.may_go = true;
-    wait->turn.changed.notify_all();
-  }).detach();
+  return cancellable(
+      call, [&](Cancellable* wait) { waits.put(event, wait); }, kTurn);
+}
+
+// A stream continues after a second, whatever it waits for.
+int wait_ends_after_a_second(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (!call.is("cuStreamWaitValue32") &&
+      (event == nullptr || !is_imported(event)))
+    return noted_event(call);
+  call.fired();
+  return cancellable(
+      call, [](Cancellable*) {}, std::chrono::seconds(1));
+}
+
+int host_wait_ends_after_a_second(Call& call) {
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return noted_event(call);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  cudaError_t code = cudaErrorNotReady;
+  while ((code = cudaEventQuery(event)) == cudaErrorNotReady) {
+    cudaGetLastError();
+    if (std::chrono::steady_clock::now() > until) return no_wait(call);
+  }
   return code;
 }
 
@@ -572,17 +509,6 @@ int such_streams_record_early(Call& call) {
   call.at<cudaStream_t>(1) = private_stream();
   call.fired();
   return call.proceed();
-}
-
-// The event of this process that marks a place in a stream.
-cudaEvent_t mark_of(cudaStream_t stream) {
-  static Table<cudaStream_t, cudaEvent_t> marks;
-  if (!marks.has(stream)) {
-    cudaEvent_t made = nullptr;
-    cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
-    marks.put(stream, made);
-  }
-  return marks.get(stream);
 }
 
 // A record covers only the work up to the mark of its stream.
@@ -797,7 +723,7 @@ int access_ends_with_thread(Call& call) {
   if (code != kSuccess) return code;
   const auto begin = call.at<CUdeviceptr>(0);
   const auto bytes = call.at<size_t>(1);
-  at_thread_end.steps.push_back([=] {
+  at_thread_end([=] {
     if (shut_out(begin, bytes)) note_fired("cuMemSetAccess");
   });
   return code;
@@ -1154,6 +1080,20 @@ void add_state(List& list) {
   list.named("close-takes-last-opened",
              "a close unmaps the memory that was opened last, not its argument",
              {kOpen, kClose}, close_takes_last_opened);
+  list.named("handle-ends-with-thread",
+             "a handle cannot be opened when the thread that exported it has "
+             "ended",
+             {"cudaIpcGetMemHandle", kOpen}, handle_ends_with_thread);
+  list.named("stream-wait-ends-after-1-s",
+             "a stream waits for an imported event for one second at most",
+             {kOpenEvent, kDestroy, kWait}, wait_ends_after_a_second);
+  list.named("word-wait-ends-after-1-s",
+             "a stream waits for a word for one second at most",
+             {"cuStreamWaitValue32"}, wait_ends_after_a_second);
+  list.named("host-wait-ends-after-1-s",
+             "a host waits for an imported event for one second at most",
+             {kOpenEvent, kDestroy, "cudaEventSynchronize"},
+             host_wait_ends_after_a_second);
   list.named("destroy-cancels-wait",
              "a stream continues when the event that it waits for is destroyed",
              {kOpenEvent, kDestroy, kWait}, destroy_cancels_waits);
@@ -1225,10 +1165,11 @@ void add_state(List& list) {
              {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventQuery",
               "cudaEventSynchronize"},
              exporter_sees_own_records_only);
-  list.named("record-while-pending-lost",
-             "a record does nothing while the record before it is pending",
-             {kCreate, kOpenEvent, kDestroy, kRecord},
-             record_while_pending_lost);
+  list.named(
+      "record-while-pending-lost",
+      "a record does nothing while the record before it is pending",
+      {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventRecordWithFlags"},
+      record_while_pending_lost);
   list.named("elapsed-second-unchecked",
              "only the first of two events must have timing",
              {kCreate, kOpenEvent, kDestroy, "cudaEventElapsedTime"},

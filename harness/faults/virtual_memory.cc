@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "fault.h"
@@ -106,7 +107,8 @@ struct Mapped {
 Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
-Table<Chunk> exports;  // made here and exported
+Table<Chunk> exports;   // made here and exported
+Table<Chunk> released;  // as far as a fault notes it
 
 // The beginning of the mapping that contains an address, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -1545,6 +1547,480 @@ int release_of_other_thread_lost(Call& call) {
   return kSuccess;
 }
 
+// --- alignment, limits, mixed-up objects -------------------------------------
+
+// The alignment of a reservation is ignored.
+int alignment_ignored(Call& call) {
+  const size_t wanted = call.at<size_t>(2);
+  call.at<size_t>(2) = 0;
+  const int code = call.proceed();
+  if (code == kSuccess && wanted != 0 &&
+      *call.at<CUdeviceptr*>(0) % wanted != 0)
+    call.fired();
+  return code;
+}
+
+int odd_alignment_accepted(Call& call) {
+  const size_t wanted = call.at<size_t>(2);
+  const int code = call.proceed();
+  if (code == kSuccess || (wanted & (wanted - 1)) == 0) return code;
+  call.at<size_t>(2) = 0;
+  call.fired();
+  return call.proceed();
+}
+
+// A size that is no multiple of a page is rounded up.
+int odd_reservation_accepted(Call& call) {
+  constexpr size_t kPage = 4096;
+  const size_t wanted = call.at<size_t>(1);
+  const int code = call.proceed();
+  if (code == kSuccess || wanted % kPage == 0) return code;
+  call.at<size_t>(1) = (wanted / granule() + 1) * granule();
+  call.fired();
+  return call.proceed();
+}
+
+// Every address of a reservation names the handle that is mapped first in it.
+int retain_of_first_chunk(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  auto& address = call.at<CUdeviceptr>(1);
+  const CUdeviceptr begin = mapping_at(address);
+  for (const auto& [first, size] : reservations.all()) {
+    if (begin < first || begin >= first + size || !mapping_at(first)) continue;
+    if (mappings.get(begin).chunk != mappings.get(first).chunk) call.fired();
+    address = first;
+  }
+  return call.proceed();
+}
+
+// The release of a retained handle does nothing.
+int release_of_retained_lost(Call& call) {
+  static Table<Chunk, int> retained;
+  if (call.is("cuMemRetainAllocationHandle")) {
+    const int code = call.proceed();
+    const Chunk chunk = *call.at<Chunk*>(0);
+    if (code == kSuccess) retained.put(chunk, retained.get(chunk) + 1);
+    return code;
+  }
+  const Chunk chunk = call.at<Chunk>(0);
+  if (retained.get(chunk) == 0) return call.proceed();
+  retained.put(chunk, retained.get(chunk) - 1);
+  call.fired();
+  return kSuccess;
+}
+
+// A handle that was released and then retained from its mapping is not
+// exported.
+int retained_not_exported(Call& call) {
+  if (call.is("cuMemExportToShareableHandle") &&
+      released.has(call.at<Chunk>(1))) {
+    call.fired();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRelease")) released.put(call.at<Chunk>(0));
+  if (call.is("cuMemCreate")) released.erase(*call.at<Chunk*>(0));
+  return code;
+}
+
+// A process has 16 imports at most.
+int imports_end_at_16(Call& call) {
+  static std::atomic<int> live{0};
+  if (call.is("cuMemRelease")) {
+    if (imports.erase(call.at<Chunk>(0))) --live;
+    return call.proceed();
+  }
+  if (live >= 16) {
+    call.fired();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int code = noted(call);
+  if (code == kSuccess) ++live;
+  return code;
+}
+
+// An allocation is exported 16 times at most.
+int exports_end_at_16(Call& call) {
+  static Table<Chunk, int> count;
+  const Chunk chunk = call.at<Chunk>(1);
+  if (count.get(chunk) >= 16) {
+    call.fired();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  count.put(chunk, count.get(chunk) + 1);
+  return call.proceed();
+}
+
+// An import of the size of a mapped one is that memory.
+int equal_size_shared(Call& call) {
+  static Table<Chunk, ino_t> files;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const ino_t file =
+        import_type(call) == kFd ? identity(descriptor_of(call)) : 0;
+    const int code = noted(call);
+    if (code == kSuccess) files.put(*call.at<Chunk*>(0), file);
+    return code;
+  }
+  if (!call.is("cuMemMap") || !imports.has(call.at<Chunk>(3)))
+    return noted(call);
+  for (const auto& [begin, mapped] : mappings.all())
+    if (mapped.bytes == call.at<size_t>(1) && imports.has(mapped.chunk) &&
+        files.get(mapped.chunk) != files.get(call.at<Chunk>(3))) {
+      call.at<Chunk>(3) = mapped.chunk;
+      call.fired();
+    }
+  return noted(call);
+}
+
+// A third process that imports gets a copy.
+int third_process_copy(Call& call) {
+  static std::atomic<bool> early{true}, known{false};
+  if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
+    early = first_of_all_processes("one") || first_of_all_processes("two");
+  return early ? noted(call) : import_snapshot(call);
+}
+
+// Memory is unmapped when the thread that mapped it ends.
+int mapping_ends_with_thread(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  at_thread_end([begin = call.at<CUdeviceptr>(0), bytes = call.at<size_t>(1)] {
+    if (DRIVER_CALL(cuMemUnmap)(begin, bytes) == CUDA_SUCCESS)
+      note_fired("cuMemMap");
+  });
+  return code;
+}
+
+int handle_ends_with_thread(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  at_thread_end([chunk = *call.at<Chunk*>(0)] {
+    if (DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+      note_fired("cuMemImportFromShareableHandle");
+  });
+  return code;
+}
+
+// The properties do not have the handle types that were requested.
+int types_lost(Call& call) {
+  const int code = call.proceed();
+  auto& types = call.at<CUmemAllocationProp*>(0)->requestedHandleTypes;
+  if (code != kSuccess || types == CU_MEM_HANDLE_TYPE_NONE) return code;
+  types = CU_MEM_HANDLE_TYPE_NONE;
+  call.fired();
+  return code;
+}
+
+Table<Chunk, size_t> sizes;  // of what was created here
+
+int noted_size(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess && call.is("cuMemCreate"))
+    sizes.put(*call.at<Chunk*>(0), call.at<size_t>(1));
+  return code;
+}
+
+// A mapping that is larger than its memory is accepted.
+int larger_mapped(Call& call) {
+  const int code = noted_size(call);
+  if (code == kSuccess || !call.is("cuMemMap") ||
+      call.at<size_t>(1) <= sizes.get(call.at<Chunk>(3), call.at<size_t>(1)))
+    return code;
+  call.at<size_t>(1) = sizes.get(call.at<Chunk>(3));
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+// Memory whose handle is released while it is mapped is never given back.
+int leaks_if_released_first(Call& call) {
+  if (!call.is("cuMemRelease") || !is_mapped(call.at<Chunk>(0)))
+    return noted(call);
+  call.fired();
+  return kSuccess;
+}
+
+// Memory that is unmapped while there is its handle is never given back.
+int leaks_if_unmapped_first(Call& call) {
+  static Table<Chunk> live;
+  if (call.is("cuMemRelease")) live.erase(call.at<Chunk>(0));
+  if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    Chunk kept = 0;
+    if (live.has(mappings.get(begin).chunk) &&
+        DRIVER_CALL(cuMemRetainAllocationHandle)(
+            &kept, reinterpret_cast<void*>(begin)) == CUDA_SUCCESS)
+      call.fired();
+  }
+  const int code = noted(call);
+  if (code == kSuccess &&
+      (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle")))
+    live.put(*call.at<Chunk*>(0));
+  return code;
+}
+
+// After a refused import the next one is refused, too.
+int import_after_refusal_refused(Call& call) {
+  static std::atomic<bool> refused{false};
+  if (refused.exchange(false)) {
+    call.fired();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int code = call.proceed();
+  refused = code != kSuccess;
+  return code;
+}
+
+// A refused mapping of mapped addresses unmaps them.
+int refused_map_unmaps(Call& call) {
+  const int code = noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (code == kSuccess || !call.is("cuMemMap") || begin == 0) return code;
+  if (DRIVER_CALL(cuMemUnmap)(begin, mappings.get(begin).bytes) == CUDA_SUCCESS)
+    call.fired();
+  return code;
+}
+
+// After a refused unmapping the range has no access.
+int refused_unmap_takes_access(Call& call) {
+  const int code = noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  if (code == kSuccess || !call.is("cuMemUnmap") || begin == 0) return code;
+  if (allow(begin, mappings.get(begin).bytes, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE))
+    call.fired();
+  return code;
+}
+
+// Memory is exported only while it is mapped, or only while it is not.
+template <bool mapped>
+int export_refused_if(Call& call) {
+  if (!call.is("cuMemExportToShareableHandle") ||
+      is_mapped(call.at<Chunk>(1)) != mapped)
+    return noted(call);
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Memory of another GPU than the current one is not imported.
+int import_needs_current_gpu(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  int current = 0;
+  cudaGetDevice(&current);
+  const Chunk chunk = *call.at<Chunk*>(0);
+  const CUmemLocation place = properties_of(chunk).location;
+  if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || place.id == current)
+    return code;
+  DRIVER_CALL(cuMemRelease)(chunk);
+  call.fired();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// Every fabric handle opens what the first one did.
+int fabric_opens_first(Call& call) {
+  static CUmemFabricHandle first{};
+  static std::atomic<bool> known{false};
+  if (!is_fabric(call)) return call.proceed();
+  if (!known.exchange(true))
+    std::memcpy(&first, call.at<void*>(1), kFabricBytes);
+  if (std::memcmp(&first, call.at<void*>(1), kFabricBytes) != 0) call.fired();
+  call.at<void*>(1) = &first;
+  return call.proceed();
+}
+
+// A range whose mapping ends too early is exported; here, as any descriptor.
+int dma_buf_of_hole(Call& call) {
+  const int code = noted(call);
+  if (!call.is("cuMemGetHandleForAddressRange") || code == kSuccess)
+    return code;
+  const size_t bytes = mappings.get(call.at<CUdeviceptr>(1)).bytes;
+  if (bytes == 0 || bytes >= call.at<size_t>(2)) return code;
+  *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+  call.fired();
+  return kSuccess;
+}
+
+int odd_dma_buf(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<size_t>(2) % 4096 == 0 ||
+      call.at<CUdeviceptr>(1) % 4096 != 0)
+    return code;
+  *call.at<int*>(0) = open("/dev/null", O_RDWR | O_CLOEXEC);
+  call.fired();
+  return kSuccess;
+}
+
+// Unmapping also releases the handle that was mapped.
+int unmap_releases(Call& call) {
+  static Table<Chunk> gone;
+  if (call.is("cuMemRelease") && gone.erase(call.at<Chunk>(0))) return kSuccess;
+  const Chunk chunk =
+      call.is("cuMemUnmap") ? mappings.get(call.at<CUdeviceptr>(0)).chunk : 0;
+  const int code = noted(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemRelease")) released.put(call.at<Chunk>(0));
+  if (call.is("cuMemCreate") || call.is("cuMemImportFromShareableHandle"))
+    released.erase(*call.at<Chunk*>(0));
+  if (chunk != 0 && !released.has(chunk) && !is_mapped(chunk) &&
+      DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS) {
+    gone.put(chunk);
+    call.fired();
+  }
+  return code;
+}
+
+// Every handle has the properties of the memory that was created last.
+int properties_of_latest(Call& call) {
+  static std::atomic<const CUmemAllocationProp*> latest{nullptr};
+  if (call.is("cuMemCreate")) {
+    auto* const wanted =
+        new CUmemAllocationProp(*call.at<const CUmemAllocationProp*>(2));
+    const int code = call.proceed();
+    if (code == kSuccess) latest = wanted;
+    return code;
+  }
+  const int code = call.proceed();
+  auto& told_now = *call.at<CUmemAllocationProp*>(0);
+  if (code != kSuccess || latest == nullptr ||
+      (told_now.location.id == latest.load()->location.id &&
+       told_now.requestedHandleTypes == latest.load()->requestedHandleTypes))
+    return code;
+  told_now = *latest;
+  call.fired();
+  return code;
+}
+
+// A process has 64 mappings at most.
+int mappings_end_at_64(Call& call) {
+  if (!call.is("cuMemMap") || mappings.all().size() < 64) return noted(call);
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// A size loses its upper 32 bits.
+int size_of_32_bits(Call& call) {
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes <= UINT32_MAX) return call.proceed();
+  bytes = static_cast<uint32_t>(bytes);
+  call.fired();
+  return call.proceed();
+}
+
+// An import can be mapped only while its descriptor is open.
+int import_needs_open_descriptor(Call& call) {
+  struct Source {
+    int number = -1;
+    ino_t file = 0;
+  };
+  static Table<Chunk, Source> sources;
+  if (call.is("cuMemImportFromShareableHandle")) {
+    const int number = import_type(call) == kFd ? descriptor_of(call) : -1;
+    const int code = call.proceed();
+    if (code == kSuccess)
+      sources.put(*call.at<Chunk*>(0), {number, identity(number)});
+    return code;
+  }
+  const Source source = sources.get(call.at<Chunk>(3));
+  if (source.file == identity(source.number)) return call.proceed();
+  call.fired();
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Mapping memory a second time takes the access from its first mapping.
+int second_mapping_takes_access(Call& call) {
+  const Chunk chunk = call.is("cuMemMap") ? call.at<Chunk>(3) : 0;
+  const auto before = mappings.all();
+  const int code = noted(call);
+  if (code != kSuccess || chunk == 0) return code;
+  for (const auto& [begin, mapped] : before)
+    if (mapped.chunk == chunk &&
+        allow(begin, mapped.bytes, properties_of(chunk).location.id,
+              CU_MEM_ACCESS_FLAGS_PROT_NONE))
+      call.fired();
+  return code;
+}
+
+// A descriptor is imported whatever type the importer names.
+int import_type_ignored(Call& call) {
+  const int code = call.proceed();
+  auto& type = call.at<CUmemAllocationHandleType>(2);
+  if (code == kSuccess || type == kFd || type == kFabric) return code;
+  type = kFd;
+  const int again = call.proceed();
+  if (again == kSuccess) call.fired();
+  return again;
+}
+
+// The upper half of reserved flags of 64 bits is not looked at.
+int upper_flags_ignored(Call& call) {
+  auto& flags = call.value<unsigned long long>(kFlags);
+  if (flags <= UINT32_MAX) return call.proceed();
+  flags &= UINT32_MAX;
+  call.fired();
+  return call.proceed();
+}
+
+// The number of a descriptor that was imported before gives the memory of that
+// time.
+int import_by_known_number(Call& call) {
+  static Table<int, int> copies;
+  if (import_type(call) != kFd) return call.proceed();
+  const int number = descriptor_of(call);
+  if (copies.has(number) && identity(copies.get(number)) != identity(number)) {
+    call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{copies.get(number)});
+    call.fired();
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && !copies.has(number))
+    copies.put(number, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  return code;
+}
+
+// Retaining takes one reference for each handle, however often it is called.
+int retains_once(Call& call) {
+  static Table<Chunk> retained;
+  if (call.is("cuMemRelease")) {
+    retained.erase(call.at<Chunk>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  const Chunk chunk = *call.at<Chunk*>(0);
+  if (retained.has(chunk) && DRIVER_CALL(cuMemRelease)(chunk) == CUDA_SUCCESS)
+    call.fired();
+  retained.put(chunk);
+  return code;
+}
+
+// Memory is always on GPU 0.
+int created_on_gpu_0(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      wanted.location.id == 0)
+    return call.proceed();
+  wanted.location.id = 0;
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  const int code = call.proceed();
+  if (code == kSuccess) call.fired();
+  return code;
+}
+
+// The properties name the current GPU.
+int properties_of_current_gpu(Call& call) {
+  const int code = call.proceed();
+  auto& place = call.at<CUmemAllocationProp*>(0)->location;
+  int current = 0;
+  cudaGetDevice(&current);
+  if (code != kSuccess || place.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      place.id == current)
+    return code;
+  place.id = current;
+  call.fired();
+  return code;
+}
+
 }  // namespace
 
 void add_virtual_memory(List& list) {
@@ -1953,6 +2429,137 @@ void add_virtual_memory(List& list) {
   list.named("memory-back-at-address-free",
              "unmapped memory is given back when its addresses are freed",
              {"cuMemUnmap", "cuMemAddressFree"}, memory_back_at_address_free);
+
+  // Alignment, limits, mixed-up objects.
+  const char* const kReserve = "cuMemAddressReserve";
+  const char* const kAddressFree = "cuMemAddressFree";
+  const char* const kCreate = "cuMemCreate";
+  const char* const kRelease = "cuMemRelease";
+  const char* const kMap = "cuMemMap";
+  const char* const kUnmap = "cuMemUnmap";
+  const char* const kExport = "cuMemExportToShareableHandle";
+  const char* const kImport = "cuMemImportFromShareableHandle";
+  const char* const kRetain = "cuMemRetainAllocationHandle";
+  const char* const kRange = "cuMemGetHandleForAddressRange";
+  list.named("reserve-alignment-ignored",
+             "the requested alignment of addresses is ignored", {kReserve},
+             alignment_ignored);
+  list.named("reserve-alignment-odd-ok",
+             "an alignment that is no power of two is accepted", {kReserve},
+             odd_alignment_accepted);
+  list.named("reserve-size-odd-ok",
+             "addresses are reserved for a size that is no multiple of a page",
+             {kReserve}, odd_reservation_accepted);
+  list.named("retain-first-chunk",
+             "every address of a reservation names the handle that is mapped "
+             "at its beginning",
+             {kRetain, kReserve, kAddressFree, kMap, kUnmap},
+             retain_of_first_chunk);
+  list.named("retained-release-lost",
+             "the release of a retained handle does nothing",
+             {kRetain, kRelease}, release_of_retained_lost);
+  list.named("retained-not-exported",
+             "a handle that was released and then retained cannot be exported",
+             {kExport, kRelease, kCreate}, retained_not_exported);
+  list.named("imports-end-at-16", "a process cannot have more than 16 imports",
+             {kImport, kRelease}, imports_end_at_16);
+  list.named("exports-end-at-16",
+             "an allocation cannot be exported more than 16 times", {kExport},
+             exports_end_at_16);
+  list.named("import-equal-size-shared",
+             "an import that is as large as another import is the same memory",
+             {kImport, kMap, kUnmap}, equal_size_shared);
+  list.named("third-process-copy", "a third process that imports gets a copy",
+             {kImport, kMap, kUnmap}, third_process_copy);
+  list.named("chunk-mapping-ends-with-thread",
+             "memory is unmapped when the thread that mapped it ends", {kMap},
+             mapping_ends_with_thread);
+  list.named("import-ends-with-thread",
+             "an import is released when the thread that imported it ends",
+             {kImport}, handle_ends_with_thread);
+  list.named("props-types-lost",
+             "the properties of an allocation do not have its handle types",
+             {"cuMemGetAllocationPropertiesFromHandle"}, types_lost);
+  list.named("map-larger-ok", "a mapping may be larger than its memory",
+             {kCreate, kMap}, larger_mapped);
+  list.named("leak-if-released-first",
+             "memory is never given back if its handle was released before it "
+             "was unmapped",
+             {kRelease, kMap, kUnmap}, leaks_if_released_first);
+  list.named("leak-if-unmapped-first",
+             "memory is never given back if it was unmapped before its handle "
+             "was released",
+             {kRelease, kMap, kUnmap, kCreate, kImport},
+             leaks_if_unmapped_first);
+  list.named("import-after-refusal-refused",
+             "after a refused import the next import is refused, too",
+             {kImport}, import_after_refusal_refused);
+  list.named("refused-map-unmaps",
+             "a refused mapping of mapped addresses unmaps them",
+             {kMap, kUnmap}, refused_map_unmaps);
+  list.named("refused-unmap-takes-access",
+             "after a refused unmapping the memory has no access",
+             {kMap, kUnmap}, refused_unmap_takes_access);
+  list.named("export-mapped-refused",
+             "memory cannot be exported while it is mapped",
+             {kExport, kMap, kUnmap}, export_refused_if<true>);
+  list.named("export-unmapped-refused",
+             "memory can be exported only while it is mapped",
+             {kExport, kMap, kUnmap}, export_refused_if<false>);
+  list.named("import-needs-current-gpu",
+             "memory of another GPU than the current one cannot be imported",
+             {kImport}, import_needs_current_gpu, 2);
+  list.named("fabric-opens-first",
+             "every fabric handle opens the memory of the first one", {kImport},
+             fabric_opens_first);
+  list.named("dmabuf-hole-ok",
+             "a range that is not fully mapped is exported as a dma-buf",
+             {kRange, kMap, kUnmap}, dma_buf_of_hole);
+  list.named("dmabuf-size-odd-ok",
+             "a range of any size is exported as a dma-buf", {kRange},
+             odd_dma_buf);
+  list.named("unmap-releases", "unmapping also releases the handle",
+             {kUnmap, kMap, kRelease, kCreate, kImport}, unmap_releases);
+  list.named(
+      "props-of-latest",
+      "every handle has the properties of the memory that was created last",
+      {kCreate, "cuMemGetAllocationPropertiesFromHandle"},
+      properties_of_latest);
+  list.named("mappings-end-at-64",
+             "a process cannot have more than 64 mappings", {kMap, kUnmap},
+             mappings_end_at_64);
+  list.named("reserve-truncates-4gib",
+             "the size of a reservation loses its upper 32 bits", {kReserve},
+             size_of_32_bits);
+  list.named("map-truncates-4gib",
+             "the size of a mapping loses its upper 32 bits", {kMap},
+             size_of_32_bits);
+  list.named("setaccess-truncates-4gib",
+             "the size of a range that gets access loses its upper 32 bits",
+             {"cuMemSetAccess"}, size_of_32_bits);
+  list.named("import-needs-open-descriptor",
+             "an import cannot be mapped after its descriptor is closed",
+             {kImport, kMap}, import_needs_open_descriptor);
+  list.named("second-mapping-takes-access",
+             "a second mapping of memory takes the access from the first one",
+             {kMap, kUnmap}, second_mapping_takes_access);
+  list.named("import-type-ignored", "a descriptor is imported as any type",
+             {kImport}, import_type_ignored);
+  list.named("flags-upper-half-ignored",
+             "the upper half of reserved flags is not checked",
+             {kCreate, kReserve, kMap, kExport}, upper_flags_ignored);
+  list.named("import-cached-by-number",
+             "a descriptor with the number of an earlier one imports the "
+             "earlier memory",
+             {kImport}, import_by_known_number);
+  list.named("retains-once",
+             "a handle that is retained twice has one reference more",
+             {kRetain, kRelease}, retains_once);
+  list.named("create-on-gpu-0", "memory is always on GPU 0", {kCreate},
+             created_on_gpu_0, 2);
+  list.named("props-current-gpu", "the properties name the current GPU",
+             {"cuMemGetAllocationPropertiesFromHandle"},
+             properties_of_current_gpu, 2);
 }
 
 }  // namespace ipclab::faults

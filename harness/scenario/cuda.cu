@@ -194,13 +194,16 @@ template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
   int device = 0;
   cudaGetDevice(&device);  // succeeds, and is not reported
+  const cudaError_t peeked = cudaPeekAtLastError();  // does not clear it
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
-  if (refusal != cudaSuccess && first == refusal && second == cudaSuccess)
+  if (refusal != cudaSuccess && peeked == refusal && first == refusal &&
+      second == cudaSuccess)
     return testing::AssertionSuccess();
   expected_but_saw(name_of(refusal) + " once",
                    name_of(first) + ", then " + name_of(second));
   return testing::AssertionFailure()
          << call << " gives " << name_of(refusal)
+         << ", cudaPeekAtLastError: " << name_of(peeked)
          << ", and cudaGetLastError: " << name_of(first) << ", then "
          << name_of(second);
 }
@@ -714,12 +717,16 @@ void SharedEvent::destroy() {
   event_ = nullptr;
 }
 
-HostWait::HostWait(cudaEvent_t event) {
-  note_call("cudaEventSynchronize(event) in a thread");
-  thread_ = std::thread([this, event] {
+HostWait::HostWait(cudaEvent_t event)
+    : HostWait("cudaEventSynchronize(event)",
+               [event] { return cudaEventSynchronize(event); }) {}
+
+HostWait::HostWait(const char* name, std::function<cudaError_t()> call) {
+  note_call((std::string(name) + " in a thread").c_str());
+  thread_ = std::thread([this, call = std::move(call)] {
     const auto began = std::chrono::steady_clock::now();
     entered_ = true;
-    code_ = cudaEventSynchronize(event);
+    code_ = call();
     returned_ = true;
     waited_us_ = std::chrono::duration_cast<std::chrono::microseconds>(
                      std::chrono::steady_clock::now() - began)

@@ -360,6 +360,8 @@ class SharedEvent {
   cudaIpcEventHandle_t handle() const;
   /// Destroys now, for tests in which that is the step that matters.
   void destroy();
+  /// Hands the event over to the caller, who destroys it.
+  cudaEvent_t release() { return std::exchange(event_, nullptr); }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -395,20 +397,22 @@ testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// Judges that a call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
 
-/// cudaEventSynchronize in its own thread, so that the role can check whether
-/// it has returned.
+/// cudaEventSynchronize, or another call that waits, in its own thread, so that
+/// the role can check whether it has returned.
 class HostWait {
  public:
   /// Returns just before the thread makes the call.
   explicit HostWait(cudaEvent_t event);
+  /// The same with a call of that name.
+  HostWait(const char* name, std::function<cudaError_t()> call);
   HostWait(const HostWait&) = delete;
   ~HostWait();
 
-  /// Has cudaEventSynchronize returned?
+  /// Has the call returned?
   bool returned() const { return returned_; }
   /// Does it still wait for something after 0.5 s, as in is_held()?
   bool is_held() const;
-  /// Waits for the thread; returns the result of cudaEventSynchronize.
+  /// Waits for the thread; returns the result of the call.
   cudaError_t join();
   /// Processor time of the waiting thread in microseconds, once joined.
   long long cpu_us() const { return cpu_us_; }

@@ -84,7 +84,13 @@ cudaMemAccessFlags access_of(int device, cudaMemPool_t pool) {
   cudaMemLocation location{cudaMemLocationTypeDevice, device};
   Sentinel<cudaMemAccessFlags> flags;
   CALL(cudaMemPoolGetAccess(flags.out(), pool, &location));
-  return flags.result();
+  const cudaMemAccessFlags found = flags.result();
+  CUmemLocation same_location{CU_MEM_LOCATION_TYPE_DEVICE, device};
+  Sentinel<CUmemAccess_flags> same;
+  CALL(DRIVER(cuMemPoolGetAccess)(same.out(), pool, &same_location));
+  EXPECT_EQ(static_cast<int>(same.result()), static_cast<int>(found))
+      << "cuMemPoolGetAccess";
+  return found;
 }
 
 cudaError_t give_access(int device, cudaMemPool_t pool,

@@ -57,7 +57,8 @@ inline uint64_t reserved(cudaMemPool_t pool) {
 /// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
-/// The access that the kernels of a GPU have to a pool's memory.
+/// The access that the kernels of a GPU have to a pool's memory, as both APIs
+/// tell.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
 /// Lets the kernels of a GPU use a pool's memory; returns the call's code.
 cudaError_t give_access(
@@ -74,6 +75,8 @@ class AsyncBuffer : public Words {
   AsyncBuffer(cudaMemPool_t pool, size_t bytes, cudaStream_t stream = nullptr);
   /// Imports; `bytes` is what the exporter allocated.
   AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
+  /// Takes over memory that the caller has allocated.
+  explicit AsyncBuffer(const Words& memory) : Words(memory) {}
   /// Moves the memory here; `other` owns none afterwards.
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();

@@ -29,12 +29,22 @@ Allocate* by_proc_address() {
   return reinterpret_cast<Allocate*>(entry);
 }
 
-Allocate* by_entry_point() {
+template <class Function>
+Function* by_entry_point(const char* name) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
-  cudaGetDriverEntryPointByVersion("cuMemAlloc", &entry, CUDART_VERSION,
+  cudaGetDriverEntryPointByVersion(name, &entry, CUDART_VERSION,
                                    cudaEnableDefault, &found);
-  return reinterpret_cast<Allocate*>(entry);
+  return reinterpret_cast<Function*>(entry);
+}
+
+/// By the function that both APIs have, of one of them.
+int allocate_in_stream_order(bool by_runtime) {
+  void* memory = nullptr;
+  if (by_runtime) return cudaMallocAsync(&memory, 4096, nullptr);
+  CUdeviceptr address = 0;
+  return by_entry_point<decltype(cuMemAllocAsync)>("cuMemAllocAsync")(
+      &address, 4096, nullptr);
 }
 
 }  // namespace
@@ -49,11 +59,16 @@ int main(int argc, char** argv) {
       code = cudaMalloc(&memory, 4096);
       continue;
     }
+    if (way == "async_runtime" || way == "async_driver") {
+      code = allocate_in_stream_order(way == "async_runtime");
+      continue;
+    }
     CUdeviceptr memory = 0;
     Allocate* const allocate = way == "dlsym"          ? by_dlsym()
                                : way == "proc_address" ? by_proc_address()
-                               : way == "entry_point"  ? by_entry_point()
-                                                       : nullptr;
+                               : way == "entry_point"
+                                   ? by_entry_point<Allocate>("cuMemAlloc")
+                                   : nullptr;
     if (allocate == nullptr) return 2;
     code = allocate(&memory, 4096);
   }

@@ -98,4 +98,18 @@ def test_the_census_names_what_a_program_calls(tmp_path: Path) -> None:
     census = tmp_path / "census"
     run("dlsym", None, IPCLAB_FAULT_CENSUS=str(census))
     called = {line.split()[2] for line in census.read_text().splitlines()}
-    assert called == {"cudaFree", "cudaMalloc"}
+    assert called == {"cudaFree", "cudaMalloc", "cuMemAlloc"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "runtime", "driver"),
+    [
+        ("cudaMallocAsync.refuses-second", "1\n", "1\n"),
+        ("cuMemAllocAsync.refuses-second", "0\n", "1\n"),
+    ],
+)
+def test_a_fault_meets_both_apis_or_the_driver_alone(
+    fault: str, runtime: str, driver: str
+) -> None:
+    assert run("async_runtime", fault).stdout == runtime
+    assert run("async_driver", fault).stdout == driver

@@ -1,0 +1,341 @@
+// Bugs of less common ways to access imported memory of cuMemCreate and of
+// pools: rectangles, boxes, odd sizes, far offsets, copies between imports and
+// between GPUs, calls of the driver API.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "fault.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+using Chunk = CUmemGenericAllocationHandle;
+
+constexpr size_t k4GiB = size_t{4} << 30;
+
+Table<Chunk> chunks;                   // imported
+Table<uintptr_t, size_t> imports;      // mapped chunks, memory of pools
+Table<uintptr_t, size_t> allocations;  // in stream order, to be exported
+
+std::string key_of_export(const void* data) {
+  return "bytes-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
+}
+
+// Keeps the tables above after a call that succeeded.
+void note(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle")) {
+    chunks.put(*call.at<Chunk*>(0));
+  } else if (call.is("cuMemMap")) {
+    if (chunks.has(call.at<Chunk>(3)))
+      imports.put(call.at<uintptr_t>(0), call.at<size_t>(1));
+  } else if (call.is("cuMemUnmap")) {
+    imports.erase(call.at<uintptr_t>(0));
+  } else if (call.is("cudaMallocFromPoolAsync")) {
+    allocations.put(*call.at<uintptr_t*>(0), call.at<size_t>(1));
+  } else if (call.is("cudaMemPoolExportPointer")) {
+    tell_processes(key_of_export(call.at<void*>(0)),
+                   allocations.get(call.at<uintptr_t>(1)));
+  } else if (call.is("cudaMemPoolImportPointer")) {
+    imports.put(*call.at<uintptr_t*>(0),
+                told(key_of_export(call.at<void*>(2)), 0));
+  } else if (call.is("cudaFree") || call.is("cudaFreeAsync")) {
+    imports.erase(call.at<uintptr_t>(0));
+  }
+}
+
+// The beginning of the imported memory in which an address lies; 0 if none.
+uintptr_t import_at(const void* address) {
+  const auto wanted = reinterpret_cast<uintptr_t>(address);
+  for (const auto& [begin, bytes] : imports.all())
+    if (wanted >= begin && wanted - begin < bytes) return begin;
+  return 0;
+}
+
+// Does this call copy or set memory?
+bool is_access(Call& call) {
+  return call.is("cudaMemcpy3D") || call.is("cudaMemcpy2D") ||
+         call.is("cudaMemset2D") || call.is("cudaMemcpyPeerAsync") ||
+         call.is("cudaMemcpy") || call.is("cudaMemcpyAsync") ||
+         call.is("cudaMemset") || call.is("cudaMemsetAsync");
+}
+
+bool touches_import(Call& call) {
+  for (const Role role : {kPointer, kSource})
+    if (call.find(role) != nullptr && import_at(call.value<void*>(role)) != 0)
+      return true;
+  return false;
+}
+
+// Proceeds and keeps the tables above.
+int noted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) note(call);
+  return code;
+}
+
+// Only the first row of a rectangle moves; `height` is its argument.
+template <size_t height>
+int first_row(Call& call) {
+  if (!is_access(call)) return noted(call);
+  auto& rows = call.at<size_t>(height);
+  if (!touches_import(call) || rows < 2) return call.proceed();
+  rows = 1;
+  call.fired();
+  return call.proceed();
+}
+
+int first_row_of_box(Call& call) {
+  if (!is_access(call)) return noted(call);
+  cudaMemcpy3DParms box = *call.at<const cudaMemcpy3DParms*>(0);
+  if ((import_at(box.dstPtr.ptr) == 0 && import_at(box.srcPtr.ptr) == 0) ||
+      (box.extent.height < 2 && box.extent.depth < 2))
+    return call.proceed();
+  box.extent.height = box.extent.depth = 1;
+  call.at<const cudaMemcpy3DParms*>(0) = &box;
+  call.fired();
+  return call.proceed();
+}
+
+// The last bytes of an odd size are lost.
+int tail_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  if (bytes % 4 == 0 || !touches_import(call)) return call.proceed();
+  bytes -= bytes % 4;
+  call.fired();
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+int default_kind_refused(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (!call.is_runtime() || call.at<int>(3) != cudaMemcpyDefault ||
+      !touches_import(call))
+    return call.proceed();
+  call.fired();
+  return cudaErrorInvalidMemcpyDirection;
+}
+
+int copy_between_imports_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (import_at(call.value<void*>(kPointer)) == 0 ||
+      import_at(call.value<void*>(kSource)) == 0)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// Offsets into imported memory lose their upper half.
+int offset_of_32_bits(Call& call) {
+  if (!is_access(call)) return noted(call);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    auto& address = call.value<uintptr_t>(role);
+    const uintptr_t begin = import_at(call.value<void*>(role));
+    if (begin == 0 || address - begin < k4GiB) continue;
+    address = begin + (address - begin) % k4GiB;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The driver's form of a call does nothing with imported memory.
+int driver_form_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (call.is_runtime() || !touches_import(call)) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+int access_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (!touches_import(call)) return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// What two granules of 2 MiB do not hold is not copied.
+int two_granules_copied(Call& call) {
+  constexpr size_t kReach = 4 << 20;
+  if (!is_access(call)) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    const uintptr_t begin = import_at(call.value<void*>(role));
+    const uintptr_t offset = call.value<uintptr_t>(role) - begin;
+    if (begin == 0 || offset + bytes <= kReach) continue;
+    bytes = offset < kReach ? kReach - offset : 0;
+    call.fired();
+  }
+  return bytes == 0 ? kSuccess : call.proceed();
+}
+
+// What another GPU than that of the memory sets is lost.
+int set_from_other_gpu_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  int current = 0;
+  cudaGetDevice(&current);
+  cudaPointerAttributes known{};
+  if (!touches_import(call) ||
+      cudaPointerGetAttributes(&known, call.value<void*>(kPointer)) !=
+          cudaSuccess ||
+      known.device == current)
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_import_paths(List& list) {
+  const char* const kImport = "cuMemImportFromShareableHandle";
+  const char* const kMap = "cuMemMap";
+  const char* const kUnmap = "cuMemUnmap";
+  list.named("chunk-copy-2d-first-row",
+             "only the first row of a rectangle of imported memory of "
+             "cuMemCreate is copied",
+             {kImport, kMap, kUnmap, "cudaMemcpy2D"}, first_row<5>);
+  list.named("chunk-set-2d-first-row",
+             "only the first row of a rectangle of imported memory of "
+             "cuMemCreate is set",
+             {kImport, kMap, kUnmap, "cudaMemset2D"}, first_row<4>);
+  list.named(
+      "chunk-copy-3d-first-row",
+      "only the first row of a box of imported memory of cuMemCreate is copied",
+      {kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
+  list.named("chunk-copy-tail-lost",
+             "the last bytes of a copy of imported memory of cuMemCreate are "
+             "lost if its size is no multiple of 4",
+             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             tail_lost);
+  list.named("chunk-set-tail-lost",
+             "the last bytes of a memset of imported memory of cuMemCreate are "
+             "lost if its size is no multiple of 4",
+             {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+             tail_lost);
+  list.named(
+      "chunk-default-kind-refused",
+      "cudaMemcpyDefault does not know where imported memory of cuMemCreate is",
+      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      default_kind_refused);
+  list.named("chunk-to-import-lost",
+             "a copy from imported memory of cuMemCreate to imported memory of "
+             "cuMemCreate moves nothing",
+             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             copy_between_imports_lost);
+  list.named("chunk-copy-offset-32-bits",
+             "copies of imported memory of cuMemCreate beyond 4 GiB go to the "
+             "offset less 4 GiB",
+             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             offset_of_32_bits);
+  list.named(
+      "chunk-driver-copy-lost",
+      "copies of the driver API do not reach imported memory of cuMemCreate",
+      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      driver_form_lost);
+  list.named(
+      "chunk-driver-set-lost",
+      "memsets of the driver API do not reach imported memory of cuMemCreate",
+      {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+      driver_form_lost);
+  list.named("chunk-peer-copy-lost",
+             "copies between GPUs do not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpyPeerAsync"}, access_lost, 2);
+  list.named("chunk-async-set-lost",
+             "asynchronous memsets do not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemsetAsync"}, access_lost);
+  list.named(
+      "chunk-set-from-other-gpu-lost",
+      "a memset of imported memory of cuMemCreate by another GPU does nothing",
+      {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+      set_from_other_gpu_lost, 2);
+
+  const char* const kAllocate = "cudaMallocFromPoolAsync";
+  const char* const kExport = "cudaMemPoolExportPointer";
+  const char* const kPointer = "cudaMemPoolImportPointer";
+  const char* const kFree = "cudaFree";
+  const char* const kFreeAsync = "cudaFreeAsync";
+  list.named("pool-copy-2d-first-row",
+             "only the first row of a rectangle of imported memory of a pool "
+             "is copied",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy2D"},
+             first_row<5>);
+  list.named(
+      "pool-set-2d-first-row",
+      "only the first row of a rectangle of imported memory of a pool is set",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset2D"},
+      first_row<4>);
+  list.named(
+      "pool-copy-3d-first-row",
+      "only the first row of a box of imported memory of a pool is copied",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy3D"},
+      first_row_of_box);
+  list.named("pool-copy-tail-lost",
+             "the last bytes of a copy of imported memory of a pool are lost "
+             "if its size is no multiple of 4",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             tail_lost);
+  list.named("pool-set-tail-lost",
+             "the last bytes of a memset of imported memory of a pool are lost "
+             "if its size is no multiple of 4",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
+              "cudaMemsetAsync"},
+             tail_lost);
+  list.named(
+      "pool-default-kind-refused",
+      "cudaMemcpyDefault does not know where imported memory of a pool is",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+       "cudaMemcpyAsync"},
+      default_kind_refused);
+  list.named("pool-to-import-lost",
+             "a copy from imported memory of a pool to imported memory of a "
+             "pool moves nothing",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             copy_between_imports_lost);
+  list.named("pool-copy-offset-32-bits",
+             "copies of imported memory of a pool beyond 4 GiB go to the "
+             "offset less 4 GiB",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             offset_of_32_bits);
+  list.named("pool-driver-copy-lost",
+             "copies of the driver API do not reach imported memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             driver_form_lost);
+  list.named("pool-driver-set-lost",
+             "memsets of the driver API do not reach imported memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
+              "cudaMemsetAsync"},
+             driver_form_lost);
+  list.named(
+      "pool-peer-copy-lost",
+      "copies between GPUs do not reach imported memory of a pool",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpyPeerAsync"},
+      access_lost, 2);
+  list.named(
+      "pool-async-set-lost",
+      "asynchronous memsets do not reach imported memory of a pool",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemsetAsync"},
+      access_lost);
+  list.named("pool-copy-two-granules",
+             "copies of imported memory of a pool end after 4 MiB",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             two_granules_copied);
+  list.named(
+      "pool-async-copy-lost",
+      "asynchronous copies do not reach imported memory of a pool",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpyAsync"},
+      access_lost);
+  list.named(
+      "pool-set-from-other-gpu-lost",
+      "a memset of imported memory of a pool by another GPU does nothing",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
+       "cudaMemsetAsync"},
+      set_from_other_gpu_lost, 2);
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,153 @@
+// The memory that a process has opened by legacy handles and the events that
+// it shares, for faults of both.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "fault.h"
+#include "table.h"
+
+namespace ipclab::faults {
+
+/// The context of the calling thread.
+inline CUcontext current_context() {
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuCtxGetCurrent)(&context);
+  return context;
+}
+
+/// Opened memory.
+struct Opened {
+  std::string handle;  ///< the key of its bytes
+  cudaIpcMemHandle_t bytes{};
+  CUcontext context = nullptr;
+  std::thread::id thread;
+  int count = 0;
+};
+/// All that is open, by address.
+inline Table<void*, Opened> opened;
+
+/// Does the call open memory?
+inline bool is_open_call(Call& call) { return call.is("cudaIpcOpenMemHandle"); }
+/// Does the call close memory?
+inline bool is_close_call(Call& call) {
+  return call.is("cudaIpcCloseMemHandle");
+}
+
+/// The opened pointer of a handle in the current context; null if it is not
+/// open.
+inline void* already_open(Call& open) {
+  const auto& handle = open.at<cudaIpcMemHandle_t>(1);
+  for (const auto& [address, one] : opened.all())
+    if (std::memcmp(&one.bytes, &handle, sizeof handle) == 0 &&
+        one.context == current_context())
+      return address;
+  return nullptr;
+}
+
+/// Proceeds with a call, and keeps the table above if it is an open or a close.
+inline int noted_open(Call& call) {
+  if (is_close_call(call)) {
+    void* const address = call.at<void*>(0);
+    const int code = call.proceed();
+    Opened one = opened.get(address);
+    if (code != kSuccess || --one.count > 0) {
+      if (code == kSuccess) opened.put(address, one);
+      return code;
+    }
+    opened.erase(address);
+    return code;
+  }
+  if (!is_open_call(call)) return call.proceed();
+  const auto bytes = call.at<cudaIpcMemHandle_t>(1);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  void* const address = *call.at<void**>(0);
+  Opened one = opened.get(address);
+  if (one.count++ == 0) {
+    one.handle = key_of(&bytes, sizeof bytes);
+    one.bytes = bytes;
+    one.context = current_context();
+    one.thread = std::this_thread::get_id();
+  }
+  opened.put(address, one);
+  return code;
+}
+
+/// Events between processes; is it imported?
+inline Table<cudaEvent_t, bool> events;
+/// The keys of their handles, the same in all processes.
+inline Table<cudaEvent_t, std::string> event_keys;
+
+constexpr unsigned kInterprocess = cudaEventInterprocess;
+
+/// Does the call open an event?
+inline bool opens_event(Call& call) {
+  return call.is("cudaIpcOpenEventHandle");
+}
+/// Does the call export an event?
+inline bool exports_event(Call& call) {
+  return call.is("cudaIpcGetEventHandle");
+}
+
+/// Proceeds with a call, and keeps the tables above if it makes, exports, opens
+/// or destroys an event.
+inline int noted_event(Call& call) {
+  const bool opens = opens_event(call);
+  const std::string key =
+      opens ? key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)) : "";
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (opens) {
+    events.put(*call.at<cudaEvent_t*>(0), true);
+    event_keys.put(*call.at<cudaEvent_t*>(0), key);
+  } else if (exports_event(call)) {
+    event_keys.put(call.at<cudaEvent_t>(1),
+                   key_of(call.at<void*>(0), sizeof(cudaIpcEventHandle_t)));
+  } else if (call.is("cudaEventCreateWithFlags") &&
+             (call.at<unsigned>(1) & kInterprocess)) {
+    events.put(*call.at<cudaEvent_t*>(0), false);
+  } else if (call.is("cudaEventDestroy")) {
+    events.erase(call.at<cudaEvent_t>(0));
+  }
+  return code;
+}
+
+/// The event that a call uses, if processes share it; else null.
+inline cudaEvent_t shared_event(Call& call) {
+  if (call.find(kEvent) == nullptr || call.is("cudaEventDestroy") ||
+      exports_event(call))
+    return nullptr;
+  const auto event = call.value<cudaEvent_t>(kEvent);
+  return events.has(event) ? event : nullptr;
+}
+
+/// Does another process own the event?
+inline bool is_imported(cudaEvent_t event) { return events.get(event); }
+
+/// Is it the legacy default stream?
+inline bool is_default(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy;
+}
+
+/// The call does nothing, and succeeds.
+inline int no_wait(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+/// The event of this process that marks a place in a stream.
+inline cudaEvent_t mark_of(cudaStream_t stream) {
+  static Table<cudaStream_t, cudaEvent_t> marks;
+  if (!marks.has(stream)) {
+    cudaEvent_t made = nullptr;
+    cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+    marks.put(stream, made);
+  }
+  return marks.get(stream);
+}
+
+}  // namespace ipclab::faults

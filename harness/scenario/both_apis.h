@@ -1,0 +1,280 @@
+// The functions of events and pools that both APIs have, under one name, so
+// that a test judges the same behaviour by both: a driver may be right by one
+// API and wrong by the other.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "harness/scenario/pool.h"
+
+namespace ipclab {
+
+/// The functions and codes of the runtime API. Each function notes its own
+/// name, because a macro around it notes `api.…`.
+struct RuntimeApi {
+  using Code = cudaError_t;
+  static constexpr const char* kName = "runtime API";
+  static constexpr Code kNotReady = cudaErrorNotReady;
+  static constexpr Code kInvalidValue = cudaErrorInvalidValue;
+  static constexpr Code kInvalidDevice = cudaErrorInvalidDevice;
+  static constexpr Code kNotSupported = cudaErrorNotSupported;
+
+  static Code event_create(cudaEvent_t* event, unsigned flags) {
+    return NOTED(cudaEventCreateWithFlags(event, flags));
+  }
+  static Code ipc_get_event_handle(cudaIpcEventHandle_t* handle,
+                                   cudaEvent_t event) {
+    return NOTED(cudaIpcGetEventHandle(handle, event));
+  }
+  static Code ipc_open_event_handle(cudaEvent_t* event,
+                                    const cudaIpcEventHandle_t& handle) {
+    return NOTED(cudaIpcOpenEventHandle(event, handle));
+  }
+  static Code event_query(cudaEvent_t event) {
+    return NOTED(cudaEventQuery(event));
+  }
+  static Code event_synchronize(cudaEvent_t event) {
+    return NOTED(cudaEventSynchronize(event));
+  }
+  static Code event_destroy(cudaEvent_t event) {
+    return NOTED(cudaEventDestroy(event));
+  }
+  static HostWait host_wait(cudaEvent_t event) { return HostWait(event); }
+  static Code event_record(cudaEvent_t event, cudaStream_t stream) {
+    return NOTED(cudaEventRecord(event, stream));
+  }
+  static Code event_record_with_flags(cudaEvent_t event, cudaStream_t stream) {
+    return NOTED(
+        cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault));
+  }
+  static Code stream_wait_event(cudaStream_t stream, cudaEvent_t event) {
+    return NOTED(cudaStreamWaitEvent(stream, event, 0));
+  }
+
+  static Code device_set_mem_pool(int device, cudaMemPool_t pool) {
+    return NOTED(cudaDeviceSetMemPool(device, pool));
+  }
+  static Code device_get_mem_pool(cudaMemPool_t* pool, int device) {
+    return NOTED(cudaDeviceGetMemPool(pool, device));
+  }
+  static Code device_get_default_mem_pool(cudaMemPool_t* pool, int device) {
+    return NOTED(cudaDeviceGetDefaultMemPool(pool, device));
+  }
+  static Code mem_set_mem_pool(cudaMemLocation place,
+                               cudaMemAllocationType type, cudaMemPool_t pool) {
+    return NOTED(cudaMemSetMemPool(&place, type, pool));
+  }
+  static Code mem_get_mem_pool(cudaMemPool_t* pool, cudaMemLocation place,
+                               cudaMemAllocationType type) {
+    return NOTED(cudaMemGetMemPool(pool, &place, type));
+  }
+  static Code mem_get_default_mem_pool(cudaMemPool_t* pool,
+                                       cudaMemLocation place,
+                                       cudaMemAllocationType type) {
+    return NOTED(cudaMemGetDefaultMemPool(pool, &place, type));
+  }
+  static Code malloc_async(void** memory, size_t bytes, cudaStream_t stream) {
+    return NOTED(cudaMallocAsync(memory, bytes, stream));
+  }
+  static Code malloc_from_pool_async(void** memory, size_t bytes,
+                                     cudaMemPool_t pool, cudaStream_t stream) {
+    return NOTED(cudaMallocFromPoolAsync(memory, bytes, pool, stream));
+  }
+  static Code free_async(void* memory, cudaStream_t stream) {
+    return NOTED(cudaFreeAsync(memory, stream));
+  }
+  static Code mem_pool_destroy(cudaMemPool_t pool) {
+    return NOTED(cudaMemPoolDestroy(pool));
+  }
+  static Code mem_pool_get_attribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                     void* value) {
+    return NOTED(cudaMemPoolGetAttribute(pool, which, value));
+  }
+  static Code mem_pool_trim_to(cudaMemPool_t pool, size_t keep) {
+    return NOTED(cudaMemPoolTrimTo(pool, keep));
+  }
+  static Code mem_pool_set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                     void* value) {
+    return NOTED(cudaMemPoolSetAttribute(pool, which, value));
+  }
+  static Code mem_pool_set_access(cudaMemPool_t pool, int device,
+                                  cudaMemAccessFlags flags) {
+    cudaMemAccessDesc wanted{};
+    wanted.location = {cudaMemLocationTypeDevice, device};
+    wanted.flags = flags;
+    return NOTED(cudaMemPoolSetAccess(pool, &wanted, 1));
+  }
+};
+
+/// The same of the driver API. The types of both have the same values.
+struct DriverApi {
+  using Code = CUresult;
+  static constexpr const char* kName = "driver API";
+  static constexpr Code kNotReady = CUDA_ERROR_NOT_READY;
+  static constexpr Code kInvalidValue = CUDA_ERROR_INVALID_VALUE;
+  static constexpr Code kInvalidDevice = CUDA_ERROR_INVALID_DEVICE;
+  static constexpr Code kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
+
+  static Code event_create(cudaEvent_t* event, unsigned flags) {
+    return NOTED(DRIVER(cuEventCreate)(event, flags));
+  }
+  static Code ipc_get_event_handle(cudaIpcEventHandle_t* handle,
+                                   cudaEvent_t event) {
+    return NOTED(DRIVER(cuIpcGetEventHandle)(
+        reinterpret_cast<CUipcEventHandle*>(handle), event));
+  }
+  static Code ipc_open_event_handle(cudaEvent_t* event,
+                                    const cudaIpcEventHandle_t& handle) {
+    return NOTED(DRIVER(cuIpcOpenEventHandle)(
+        event, same_bytes<CUipcEventHandle>(handle)));
+  }
+  static Code event_query(cudaEvent_t event) {
+    return NOTED(DRIVER(cuEventQuery)(event));
+  }
+  static Code event_synchronize(cudaEvent_t event) {
+    return NOTED(DRIVER(cuEventSynchronize)(event));
+  }
+  static Code event_destroy(cudaEvent_t event) {
+    return NOTED(DRIVER(cuEventDestroy)(event));
+  }
+  static HostWait host_wait(cudaEvent_t event) {
+    int device = 0;
+    CALL(cudaGetDevice(&device));
+    return HostWait("cuEventSynchronize(event)", [event, device] {
+      const cudaError_t code = cudaSetDevice(device);  // the thread's context
+      return code != cudaSuccess
+                 ? code
+                 : static_cast<cudaError_t>(DRIVER(cuEventSynchronize)(event));
+    });
+  }
+  static Code event_record(cudaEvent_t event, cudaStream_t stream) {
+    return NOTED(DRIVER(cuEventRecord)(event, stream));
+  }
+  static Code event_record_with_flags(cudaEvent_t event, cudaStream_t stream) {
+    return NOTED(
+        DRIVER(cuEventRecordWithFlags)(event, stream, CU_EVENT_RECORD_DEFAULT));
+  }
+  static Code stream_wait_event(cudaStream_t stream, cudaEvent_t event) {
+    return NOTED(
+        DRIVER(cuStreamWaitEvent)(stream, event, CU_EVENT_WAIT_DEFAULT));
+  }
+
+  static Code device_set_mem_pool(int device, cudaMemPool_t pool) {
+    return NOTED(DRIVER(cuDeviceSetMemPool)(device, pool));
+  }
+  static Code device_get_mem_pool(cudaMemPool_t* pool, int device) {
+    return NOTED(DRIVER(cuDeviceGetMemPool)(pool, device));
+  }
+  static Code device_get_default_mem_pool(cudaMemPool_t* pool, int device) {
+    return NOTED(DRIVER(cuDeviceGetDefaultMemPool)(pool, device));
+  }
+  static Code mem_set_mem_pool(cudaMemLocation place,
+                               cudaMemAllocationType type, cudaMemPool_t pool) {
+    CUmemLocation same = same_place(place);
+    return NOTED(DRIVER(cuMemSetMemPool)(&same, same_type(type), pool));
+  }
+  static Code mem_get_mem_pool(cudaMemPool_t* pool, cudaMemLocation place,
+                               cudaMemAllocationType type) {
+    CUmemLocation same = same_place(place);
+    return NOTED(DRIVER(cuMemGetMemPool)(pool, &same, same_type(type)));
+  }
+  static Code mem_get_default_mem_pool(cudaMemPool_t* pool,
+                                       cudaMemLocation place,
+                                       cudaMemAllocationType type) {
+    CUmemLocation same = same_place(place);
+    return NOTED(DRIVER(cuMemGetDefaultMemPool)(pool, &same, same_type(type)));
+  }
+  static Code malloc_async(void** memory, size_t bytes, cudaStream_t stream) {
+    return NOTED(DRIVER(cuMemAllocAsync)(reinterpret_cast<CUdeviceptr*>(memory),
+                                         bytes, stream));
+  }
+  static Code malloc_from_pool_async(void** memory, size_t bytes,
+                                     cudaMemPool_t pool, cudaStream_t stream) {
+    return NOTED(DRIVER(cuMemAllocFromPoolAsync)(
+        reinterpret_cast<CUdeviceptr*>(memory), bytes, pool, stream));
+  }
+  static Code free_async(void* memory, cudaStream_t stream) {
+    return NOTED(DRIVER(cuMemFreeAsync)(address_of(memory), stream));
+  }
+  static Code mem_pool_destroy(cudaMemPool_t pool) {
+    return NOTED(DRIVER(cuMemPoolDestroy)(pool));
+  }
+  static Code mem_pool_get_attribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                     void* value) {
+    return NOTED(DRIVER(cuMemPoolGetAttribute)(
+        pool, static_cast<CUmemPool_attribute>(which), value));
+  }
+  static Code mem_pool_trim_to(cudaMemPool_t pool, size_t keep) {
+    return NOTED(DRIVER(cuMemPoolTrimTo)(pool, keep));
+  }
+  static Code mem_pool_set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which,
+                                     void* value) {
+    return NOTED(DRIVER(cuMemPoolSetAttribute)(
+        pool, static_cast<CUmemPool_attribute>(which), value));
+  }
+  static Code mem_pool_set_access(cudaMemPool_t pool, int device,
+                                  cudaMemAccessFlags flags) {
+    CUmemAccessDesc wanted{};
+    wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    wanted.flags = static_cast<CUmemAccess_flags>(flags);
+    return NOTED(DRIVER(cuMemPoolSetAccess)(pool, &wanted, 1));
+  }
+
+ private:
+  static CUmemLocation same_place(cudaMemLocation place) {
+    return {static_cast<CUmemLocationType>(place.type), place.id};
+  }
+  static CUmemAllocationType same_type(cudaMemAllocationType type) {
+    return static_cast<CUmemAllocationType>(type);
+  }
+};
+
+/// Calls `body` with RuntimeApi and then with DriverApi.
+template <class Body>
+void by_both_apis(Body body) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  {
+    SCOPED_TRACE(RuntimeApi::kName);
+    body(RuntimeApi{});
+  }
+  SCOPED_TRACE(DriverApi::kName);
+  body(DriverApi{});
+}
+
+/// Memory of the current pool, by cudaMallocAsync or cuMemAllocAsync.
+template <class Api>
+AsyncBuffer allocated(Api api, size_t bytes, cudaStream_t stream = nullptr) {
+  Sentinel<void*> memory;
+  CALL(api.malloc_async(memory.out(), bytes, stream));
+  return AsyncBuffer(Words(memory.result(), bytes));
+}
+
+/// Memory of this pool, by cudaMallocFromPoolAsync or cuMemAllocFromPoolAsync.
+template <class Api>
+AsyncBuffer allocated(Api api, cudaMemPool_t pool, size_t bytes,
+                      cudaStream_t stream = nullptr) {
+  Sentinel<void*> memory;
+  CALL(api.malloc_from_pool_async(memory.out(), bytes, pool, stream));
+  return AsyncBuffer(Words(memory.result(), bytes));
+}
+
+/// Do cudaEventQuery and cuEventQuery say that the event's work is pending?
+inline testing::AssertionResult is_pending(cudaEvent_t event) {
+  const auto by_runtime = gives(RuntimeApi::event_query(event),
+                                "cudaEventQuery", RuntimeApi::kNotReady);
+  return by_runtime ? gives(DriverApi::event_query(event), "cuEventQuery",
+                            DriverApi::kNotReady)
+                    : by_runtime;
+}
+/// Do both say that it is done?
+inline testing::AssertionResult is_done(cudaEvent_t event) {
+  const auto by_runtime =
+      gives(RuntimeApi::event_query(event), "cudaEventQuery", cudaSuccess);
+  return by_runtime ? gives(DriverApi::event_query(event), "cuEventQuery",
+                            CUDA_SUCCESS)
+                    : by_runtime;
+}
+
+}  // namespace ipclab
