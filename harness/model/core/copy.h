@@ -26,10 +26,10 @@ struct Extent {
   uint64_t depth = 1;
 };
 
-/// Copies in the order of the stream. CUDA_ERROR_INVALID_VALUE if a range
-/// leaves its allocation, or is memory of a pool that the GPU of `current` may
-/// not use; null: the call names its GPUs. An address that CUDA does not know
-/// counts as host memory.
+/// Copies in the order of the stream. Returns CUDA_ERROR_INVALID_VALUE if a
+/// range leaves its allocation, or if it is memory of a pool that the GPU of
+/// `current` may not use. `current` is null if the call names its GPUs. An
+/// address that CUDA does not know counts as host memory.
 CUresult copy(const std::shared_ptr<Stream>& stream, CUcontext current,
               const Region& to, const Region& from, const Extent& extent,
               bool asynchronous);

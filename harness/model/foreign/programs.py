@@ -54,7 +54,7 @@ PTX = ["-gencode", "arch=compute_90,code=compute_90"]
 FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
 
 EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run here
-# Not every line of the model is a limit: a kernel's assertion is none.
+# Lines that name a limit of the model. It prints others, too: a kernel's assertion.
 MODEL_SAYS = re.compile(
     r"^ipclab model(?: \[\d+\])?: "
     r"(.*(?:reference model|not supported|brings NVIDIA's runtime"

@@ -9,7 +9,7 @@
 namespace ipclab::ptx {
 namespace {
 
-/// How to convert; i.list is the index in this table of the process.
+/// How to convert. The process has a table of these; i.list is an index in it.
 struct Conversion {
   Type to, from;
   int rounding;   // index in kDirections

@@ -2,7 +2,8 @@
 
 The nvcc is that of the newest toolkit, if ci/newest has installed it and there is no
 driver here, because a driver may be too old for it. The build of all lessons, and
-test_try_it.py with the same lines, use the oldest toolkit.
+test_try_it.py with the same lines, use the oldest toolkit, except for a lesson whose
+functions it does not have.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -30,9 +31,35 @@ def build_line(lesson: str) -> str:
 def profile(lesson: str) -> str:
     """The machine that the model has to simulate for it."""
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
-    if named := re.search(r"\bPROFILE ([a-z-]+)", call):
+    if named := re.search(r"\bPROFILE ([a-z0-9.-]+)", call):
         return named[1]
     return "two-gpus" if re.search(r"\bGPUS 2\b", call) else "one-gpu"
+
+
+def toolkit(lesson: str) -> str:
+    """The oldest toolkit that has the lesson's functions; empty for 13.0."""
+    call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
+    named = re.search(r"\bTOOLKIT ([\d.]+)", call)
+    return named[1] if named else ""
+
+
+NEWER = [lesson for lesson in LESSONS if toolkit(lesson)]
+
+
+def has_toolkit(lesson: str, environment: dict[str, str]) -> bool:
+    """Whether the nvcc of this environment has the lesson's functions."""
+    told = subprocess.run(
+        ["nvcc", "--version"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    release = re.search(r"release (\d+)\.(\d+)", told.stdout)
+    assert release, told.stdout
+    wanted = tuple(map(int, (toolkit(lesson) or "13.0").split(".")))
+    return tuple(map(int, release.groups())) >= wanted
 
 
 def masked(text: str) -> str:
@@ -51,33 +78,47 @@ def with_nvcc() -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
+def build(lesson: str, program: Path, environment: dict[str, str]) -> None:
+    """Builds a lesson as its header says."""
     line = build_line(lesson)
     assert f"samples/{lesson}/{topic(lesson)}.cu" in line
-    program = tmp_path / "a.out"
     built = subprocess.run(
         [*shlex.split(line), "-o", str(program)],
         cwd=TOP,
-        env=with_nvcc(),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert built.returncode == 0, built.stderr
-    ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
+
+
+def run(
+    program: Path, machine: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a lesson, on this machine or on one of the model."""
+    return subprocess.run(
+        [program],
+        env={**os.environ, **(machine or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
+    program = tmp_path / "a.out"
+    build(lesson, program, with_nvcc())
+    ran = run(program)
     if ran.returncode == 77:  # this machine cannot; it must say why
         assert re.fullmatch(r"SKIP: .+\n", ran.stdout)
         folder = os.environ.get("IPCLAB_MODEL")
         if folder is None:  # pytest was started by hand, without a build
             return
-        ran = subprocess.run(
-            [program],
-            env={**os.environ, **model.environment(Path(folder), profile(lesson))},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        ran = run(program, model.environment(Path(folder), profile(lesson)))
+    if not has_toolkit(lesson, with_nvcc()):
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
     if lesson == "61_namespaces" and ran.returncode == 77:
         # The model cannot give the right to make namespaces.
         assert re.fullmatch(r"SKIP: (unshare|mount) .+\n", ran.stdout)
@@ -92,3 +133,32 @@ def test_the_build_line_works(lesson: str, tmp_path: Path) -> None:
         assert asked(ran.stdout) == asked(expected)
     else:
         assert masked(ran.stdout) == masked(expected)
+
+
+@pytest.mark.parametrize("lesson", NEWER)
+def test_with_an_older_toolkit_a_lesson_says_which_it_needs(
+    lesson: str, tmp_path: Path
+) -> None:
+    environment = dict(os.environ)
+    if has_toolkit(lesson, environment):
+        pytest.skip("the nvcc on PATH is new enough")
+    program = tmp_path / "a.out"
+    build(lesson, program, environment)
+    ran = run(program)
+    wanted = f"SKIP: build this lesson with CUDA Toolkit {toolkit(lesson)}\n"
+    assert (ran.returncode, ran.stdout) == (77, wanted)
+
+
+@pytest.mark.skipif("IPCLAB_MODEL" not in os.environ, reason="no build")
+@pytest.mark.parametrize("lesson", NEWER)
+def test_with_an_older_driver_a_lesson_says_which_it_needs(
+    lesson: str, tmp_path: Path
+) -> None:
+    if not has_toolkit(lesson, with_nvcc()):
+        pytest.skip(f"no nvcc of CUDA {toolkit(lesson)} here: ci/setup --newest")
+    program = tmp_path / "a.out"
+    build(lesson, program, with_nvcc())
+    folder = Path(os.environ["IPCLAB_MODEL"])
+    ran = run(program, model.environment(folder, "two-gpus"))
+    wanted = f"SKIP: needs a driver of CUDA {toolkit(lesson)}\n"
+    assert (ran.returncode, ran.stdout) == (77, wanted)

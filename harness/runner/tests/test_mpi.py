@@ -108,7 +108,7 @@ def lines(output: str, role: str) -> list[str]:
 
 
 def told_the_story(ended: Ended) -> bool:
-    """Each rank's lines are in order; between ranks mpirun promises none."""
+    """The lines of each rank are in order; mpirun promises no order between ranks."""
     expected = (LESSON / "fabric_handle.out").read_text()
     return ended.code == 0 and all(
         lines(ended.output, role) == lines(expected, role)

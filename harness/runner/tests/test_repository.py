@@ -18,6 +18,7 @@ REQUIREMENTS = json.loads((TOP / "conformance/requirements.json").read_text())
 ROWS = {row["id"]: row for row in REQUIREMENTS["rows"]}
 OWN_FILES = {
     "35_fabric_handle": ["roles.h"],  # roles that are ranks of MPI
+    "36_logical_endpoint": ["endpoint.h"],  # what it asks the machine, and operands
     "64_mps": ["daemon.h"],  # the MPS control daemon
     "70_handle_cache": ["handle_cache.h"],
     "71_pytorch_tensor": ["producer.py", "tensor.h"],  # the other role, the format

@@ -116,7 +116,7 @@ def test_allocator_lets_nobody_join_a_test_that_is_alone() -> None:
 
 
 def test_a_test_that_is_alone_shares_no_gpu(build: Build) -> None:
-    """Each writes when it began and ended; only the lone one overlaps with none."""
+    """Each writes when it began and ended. Only the lone one overlaps with no other."""
     build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
     stay = "began = time.time(); time.sleep(0.3)\n"
     stay += "record(notes=[os.environ.get('IPCLAB_EXCLUSIVE', '0'), "

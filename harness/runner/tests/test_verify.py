@@ -87,7 +87,7 @@ def handed_in(good: Build, tmp_path: Path) -> Build:
 
 
 def rewrite(folder: Path, change: Edit, seal: bool) -> None:
-    """Edit run.json and the records; `seal`: and compute all digests again."""
+    """Edit run.json and the records. With `seal`, compute all digests again."""
     path, lines = folder / "run.json", folder / "records.jsonl"
     run = json.loads(path.read_text())
     records = [json.loads(line) for line in lines.read_text().splitlines()]

@@ -85,7 +85,7 @@ class Live:
         self._describe()
 
     def finished(self, name: str, made: list[Record]) -> None:
-        """What `started` named has ended, and was judged."""
+        """One test or several, which `started` named, have ended and were judged."""
         self._running.remove(name)
         for record in made:
             self._judged(record)
