@@ -2,7 +2,8 @@
 
 conformance/sentences.json has an entry for each documented sentence of the
 functions that the suite is about: the rows that judge or observe it, or the reason
-why no row does. This module compares that list with the headers of a toolkit.
+why no row does. This module compares that list with the headers of a toolkit, and
+with the calls that the tests of the rows made in recorded runs.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -12,7 +13,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ipclab import deviations, documentation, schema
+from ipclab import deviations, documentation, results, schema
 from ipclab.documentation import Documentation, Sentence
-from ipclab.errors import HarnessError
+from ipclab.errors import HarnessError, UsageError
 
 ALIKE = 0.6  # from here on, one sentence is a changed form of the other
 
@@ -51,6 +52,9 @@ class Entry:
     until: str | None  # the last one
     rows: tuple[str, ...]
     why_not: str | None
+    # The functions that it speaks of, if these are others than its topic. A test of one
+    # of its rows calls one of them.
+    of: tuple[str, ...] = ()
 
     def expected_in(self, toolkit: str) -> bool:
         """Whether the sentence is in the documentation of a toolkit."""
@@ -124,6 +128,7 @@ def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
                     x.get("until"),
                     tuple(x.get("rows", ())),
                     x.get("why_not"),
+                    tuple(x.get("of", ())),
                 )
                 for x in entries
             ]
@@ -262,25 +267,85 @@ def share(counted: Mapping[str, int]) -> float:
     return covered / (covered + counted[OPEN])
 
 
-def run(
-    out: Console, source: Path, headers: Path, old: Path | None, every: bool
-) -> int:
-    """Print how a toolkit's documentation differs; with `every` each sentence.
+def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
+    """Row -> the functions that its tests called in these runs.
 
-    Returns 1 if an entry is changed, moved, gone, new or found.
+    Each is the results folder of a run. A test that did not apply called nothing.
+    Raises UsageError if a folder holds no results.
+    """
+    made: dict[str, set[str]] = {}
+    for folder in folders:
+        contents = results.read(folder)
+        if contents.wrong:
+            raise UsageError(f"{folder}: {contents.wrong}")
+        for record in contents.records:
+            if record.get("requirement") and record["outcome"] != "not applicable":
+                told = " ".join(step["text"] for step in record["timeline"])
+                made.setdefault(record["requirement"], set()).update(
+                    re.findall(r"\bcu(?:da)?[A-Z]\w*", told)
+                )
+    return made
+
+
+def uncalled(
+    ledger: Ledger, now: Documentation, made: Mapping[str, set[str]]
+) -> list[Entry]:
+    """Sentences of functions that no test of their rows has called.
+
+    A driver may be right by one API and wrong by the other. So a row covers a sentence
+    only if its tests call the very function that has the sentence, or one that the
+    entry names in `of`.
+    """
+    return [
+        entry
+        for entry in _all(ledger)
+        if ledger.concerned.fullmatch(entry.topic)
+        and entry.topic in now.functions
+        and entry.expected_in(now.toolkit)
+        and entry.rows
+        and not any(
+            made.get(row, set()) & {*(entry.of or (entry.topic,))} for row in entry.rows
+        )
+    ]
+
+
+def run(
+    out: Console,
+    source: Path,
+    headers: Path,
+    old: Path | None,
+    every: bool,
+    runs: Sequence[Path] = (),
+) -> int:
+    """Print how a toolkit's documentation differs; with `every` each sentence; with
+    `runs`, results folders, what the tests did not call in them.
+
+    Returns 1 if an entry is changed, moved, gone, new, found or not called.
     """
     rows = deviations.read_requirements(source / "conformance" / "requirements.json")
     ledger = read(source / "conformance" / "sentences.json", rows)
     now = documentation.read(headers)
     before = documentation.read(old) if old else None
     found = compare(ledger, now, before)
+    missed = uncalled(ledger, now, calls(runs)) if runs else []
     kinds = {name: row["kind"] for name, row in rows.items()}
     if every:
         _sentences(out, ledger, coverage(ledger, kinds, now.toolkit))
     for finding in found:
         _tell(out, finding)
+    for entry in missed:
+        by = ", ".join(entry.of or (entry.topic,))
+        out.print(
+            Text(f"not called  {by}  {', '.join(entry.rows)}\n  {entry.says}"),
+            soft_wrap=True,
+        )
     _summary(out, ledger, found, kinds, now)
-    return 1 if found else 0
+    if runs:
+        out.print(
+            f"sentences of functions that no test of their rows called in "
+            f"{len(runs)} runs: {len(missed)}"
+        )
+    return 1 if found or missed else 0
 
 
 def _tell(out: Console, finding: Finding) -> None:

@@ -128,6 +128,7 @@ def _command(options: argparse.Namespace) -> int:
             options.headers,
             options.old,
             options.coverage,
+            options.runs,
         )
     if options.command == "compare":
         return compare.run(
@@ -731,6 +732,15 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="every sentence, with the rows that judge or observe it or the reason "
         "why none does",
+    )
+    documents.add_argument(
+        "--runs",
+        metavar="RESULTS",
+        nargs="+",
+        type=Path,
+        default=(),
+        help="also list the sentences of functions that no test of their rows called "
+        "in these runs",
     )
     for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
         command.add_argument(

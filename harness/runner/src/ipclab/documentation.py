@@ -71,6 +71,7 @@ class Documentation:
     include: Path
     toolkit: str  # such as 13.5
     topics: dict[str, list[Sentence]]
+    functions: frozenset[str]  # the topics that are functions
 
 
 def read(include: Path) -> Documentation:
@@ -79,6 +80,7 @@ def read(include: Path) -> Documentation:
     Raises UsageError if it is not the include folder of one CUDA toolkit, whole.
     """
     topics: dict[str, list[Sentence]] = {}
+    functions: set[str] = set()
     texts = {name: _header(include / name) for name in HEADERS}
     version, runtime = (
         _version(include / name, texts[name], macro)
@@ -94,7 +96,8 @@ def read(include: Path) -> Documentation:
     for text in texts.values():
         for topic, told in _topics(text):
             topics[topic] = list(dict.fromkeys([*topics.get(topic, []), *told]))
-    return Documentation(include, version, topics)
+        functions |= {_unversioned(name) for name in _FUNCTION.findall(text)}
+    return Documentation(include, version, topics, frozenset(functions & set(topics)))
 
 
 def _header(path: Path) -> str:
