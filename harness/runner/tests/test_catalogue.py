@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,24 +99,6 @@ def test_quotations_are_short_and_know_their_sentence(ledger: Ledger) -> None:
 def test_every_reason_is_used(ledger: Ledger) -> None:
     used = {x.why_not for entries in ledger.entries.values() for x in entries}
     assert set(ledger.reasons) == used - {None}
-
-
-def test_every_function_with_covered_sentences_is_called(ledger: Ledger) -> None:
-    code = "\n".join(
-        re.sub(r"//.*", "", file.read_text())
-        for folder in ("conformance", "harness/scenario")
-        for file in sorted((TOP / folder).rglob("*"))
-        if file.suffix in (".cu", ".cc", ".h") and "tests" not in file.parts
-    )
-    called = set(re.findall(r"\bcu\w+", code))
-    covered = {
-        topic
-        for topic, entries in ledger.entries.items()
-        if ledger.concerned.fullmatch(topic)
-        and re.match(r"cu(da)?[A-Z]", topic)
-        and any(entry.rows for entry in entries)
-    }
-    assert covered <= called
 
 
 # --- planted changes ---------------------------------------------------------
@@ -285,6 +268,50 @@ def test_the_command_tells_and_fails(copied: Path) -> None:
     assert "changed  cudaIpcCloseMemHandle  LIFE-01, LMEM-09" in text
     assert re.search(r"old: Decrements the reference count .*…", text)
     assert re.search(r"judged +Decrements the reference count .* \[.*LMEM-09", text)
+
+
+OPEN = "cudaIpcOpenMemHandle"
+
+
+@pytest.mark.parametrize(
+    ("called", "outcome", "of", "missed"),
+    [
+        (OPEN, "conforms", (), []),
+        ("cuIpcOpenMemHandle", "conforms", (), [OPEN]),
+        (OPEN, "not applicable", (), [OPEN]),
+        ("cudaFree", "conforms", ("cudaFree", "cuMemFree"), []),
+        (OPEN, "conforms", ("cudaFree",), [OPEN]),
+    ],
+)
+def test_a_row_covers_the_functions_that_its_tests_call(
+    ledger: Ledger,
+    build: Build,
+    called: str,
+    outcome: str,
+    of: tuple[str, ...],
+    missed: list[str],
+) -> None:
+    step = {"t_us": 1, "role": "importer", "kind": "call", "text": f"{called}(a, b)"}
+    build.conformance(f"record(outcome={outcome!r}, reason='none', timeline=[{step}])")
+    build.ipclab("run", "--build", "build", "--results", "seen")
+    entry = catalogue.Entry(OPEN, "A.", "01234567", None, None, ("LMEM-01",), None, of)
+    kind = replace(entry, topic="cudaMemPoolAttr")  # no function: nothing calls it
+    one = replace(ledger, entries={OPEN: [entry], kind.topic: [kind]})
+    made = catalogue.calls([build.root / "seen"])
+    assert [x.topic for x in catalogue.uncalled(one, unchanged(), made)] == missed
+
+
+def test_the_command_tells_what_no_test_called(build: Build) -> None:
+    build.conformance("record()")
+    build.ipclab("run", "--build", "build", "--results", "seen")
+    told = io.StringIO()
+    out = Console(file=told, width=200)
+    include = Path(os.environ["IPCLAB_CUDA_INCLUDE"])
+    seen = build.root / "seen"
+    assert catalogue.run(out, TOP, include, None, every=False, runs=[seen]) == 1
+    assert re.search(r"not called  cuIpcOpenMemHandle  .*LMEM-08", told.getvalue())
+    with pytest.raises(UsageError, match="no such folder"):
+        catalogue.calls([build.root / "nowhere"])
 
 
 def test_headers_that_are_none_are_refused(tmp_path: Path) -> None:
