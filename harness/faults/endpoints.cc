@@ -198,14 +198,6 @@ int one_clique_too_many(Call& call) {
   return code;
 }
 
-int a_cluster_for_each_device(Call& call) {
-  const int code = call.proceed();
-  if (code != kSuccess || call.at<CUdevice>(1) == 0) return code;
-  call.at<CUuuid*>(0)->bytes[0] ^= 1;
-  call.fired();
-  return code;
-}
-
 }  // namespace
 
 void add_endpoints(List& list) {
@@ -292,9 +284,6 @@ void add_endpoints(List& list) {
   list.named("cluster-untold",
              "success, but the UUID of the cluster is not written",
              {"cuDeviceGetFabricClusterUuid"}, nothing_done);
-  list.named("cluster-of-each-device",
-             "devices of one clique report different clusters",
-             {"cuDeviceGetFabricClusterUuid"}, a_cluster_for_each_device, 2);
 }
 
 }  // namespace ipclab::faults
