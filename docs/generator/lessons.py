@@ -86,9 +86,7 @@ def build_line(top: Path, lesson: str) -> str:
 
 def sentence(row: Row) -> str:
     """A row of the catalogue, with the source of its words."""
-    return (
-        f"> {text.plain(text.spelled(row['statement']))}\n>\n> {rules.origin(row)}\n\n"
-    )
+    return f"> {text.plain(row['statement'])}\n>\n> {rules.origin(row)}\n\n"
 
 
 def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
@@ -96,7 +94,7 @@ def proof(rows: list[Row], tests: dict[str, list[str]]) -> str:
     lines = []
     for row in rows:
         names = ", ".join(f"`{name}`" for name in tests.get(row["id"], []))
-        told = text.plain(text.spelled(row["statement"]))
+        told = text.plain(row["statement"])
         lines.append(f"- {rules.link(row)}: {told} {names}")
     return "\n".join(lines) + "\n\n"
 

@@ -159,7 +159,7 @@ def group_page(group: str, rows: list[Row], evidence: Evidence) -> str:
     lines_of = [
         [
             f"**{link(row)}**",
-            plain(spelled(row["statement"])),
+            plain(row["statement"]),
             row["kind"],
             *(coloured(run, row["id"]) for run in evidence.runs),
         ]
@@ -192,13 +192,13 @@ def rule_page(row: Row, kinds: dict[str, str], evidence: Evidence) -> str:
     page = label(row)
     text = (
         f"/**\n@page {page} {name}: {summary(row)}\n\n"
-        f"> {plain(spelled(row['statement']))}\n>\n> {origin(row)}\n\n{told}"
+        f"> {plain(row['statement'])}\n>\n> {origin(row)}\n\n{told}"
         f"@section {page}_test How it is tested\n\n"
     )
     text += facts(
         [
-            ("Scenario", plain(spelled(row.get("scenario", "")))),
-            ("Check", plain(spelled(row.get("check", "")))),
+            ("Scenario", plain(row.get("scenario", ""))),
+            ("Check", plain(row.get("check", ""))),
             ("Tests", lines(f"`{x}`" for x in evidence.tests.get(name, []))),
         ]
     )
@@ -273,7 +273,7 @@ def origin(row: Row) -> str:
 
 def summary(row: Row) -> str:
     """The beginning of a statement, as a title."""
-    text = re.sub(r" \([^)]*\)", "", spelled(row["statement"]))
+    text = re.sub(r" \([^)]*\)", "", row["statement"])
     first = re.split(r"[:;,.](?: |$)", text)[0]
     if len(first) > LONGEST_TITLE:
         words = first[:LONGEST_TITLE].split(" ")[:-1]

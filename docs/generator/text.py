@@ -12,31 +12,18 @@ SPECIAL = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|", "*": "\\*"}
 COMMANDS = "\\@#%"
 
 
-# Short forms of the catalogue that a reader needs in full.
+# Short forms in the sources of the catalogue that a reader needs in full.
 SHORT = {
-    r"\bE\b": "the exporter",
-    r"\bI\b": "the importer",
     r"\bPG\b": "Programming Guide",
     r"\bPG11\b": "Programming Guide 11",
 }
 
 
 def spelled(text: str) -> str:
-    """A sentence or a source of the catalogue without its short names."""
+    """A source of the catalogue without its short names."""
     for short, words in SHORT.items():
         text = re.sub(short, words, text)
-    text = re.sub(r"\b(\d)P(\d)G\b", _counted, text)
-    return re.sub(r"(^|[.:] )(the (?:ex|im)porter)", _capital, text)
-
-
-def _counted(found: re.Match[str]) -> str:
-    """2P1G is "2 processes, 1 GPU"."""
-    processes, gpus = (int(x) for x in found.groups())
-    return f"{processes} process{'es' * (processes > 1)}, {gpus} GPU{'s' * (gpus > 1)}"
-
-
-def _capital(found: re.Match[str]) -> str:
-    return found[1] + found[2].capitalize()
+    return text
 
 
 def plain(text: str) -> str:

@@ -213,11 +213,12 @@ def test_the_title_of_a_rule_is_short_and_whole() -> None:
     assert rules.summary(cut).endswith("memory…"), rules.summary(cut)
 
 
-def test_a_scenario_says_how_many_processes_it_has() -> None:
-    row = {**ROW, "scenario": "2P1G; E exports, then 3P2G", "check": "PASS: read."}
+def test_a_rule_says_how_it_is_tested() -> None:
+    row = {**ROW, "scenario": "It exports 1 << 20 bytes.", "check": "It is read."}
     evidence = rules.Evidence(set(), {}, [], [], [])
     told = rules.rule_page(row, {"MUST": "judged"}, evidence)
-    assert "2 processes, 1 GPU; the exporter exports, then 3 processes, 2 GPUs" in told
+    assert "| **Scenario** | It exports 1 &lt;&lt; 20 bytes. |" in told
+    assert "| **Check** | It is read. |" in told
 
 
 def test_a_conclusion_names_its_source_once() -> None:

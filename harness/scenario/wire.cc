@@ -30,7 +30,7 @@ Header header_of(const std::string& input) {
   Header header;
   std::memcpy(&header, input.data(), sizeof header);
   if (header.magic != kMagic)
-    throw std::runtime_error("a role sent bytes that are no message");
+    throw std::runtime_error("a role sent bytes that are not a message");
   return header;
 }
 

@@ -108,7 +108,9 @@ def test_a_cut_or_foreign_line_is_no_result(build: Build) -> None:
     )
     found, wrong = records.parse_lines([good, b"{}\n", good])
     assert len(found) == 1
-    assert wrong == "line 2: record.version: is missing; it and the rest are left out"
+    assert wrong == (
+        "line 2: record.version: is missing; this line and all after it are left out"
+    )
 
 
 def test_full_device_is_one_line_and_no_record(tmp_path: Path) -> None:

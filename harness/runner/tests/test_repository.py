@@ -249,6 +249,19 @@ def test_rows_are_whole() -> None:
         assert row["statement"] and row["source"] and row["check"]
 
 
+# What only the authors of the catalogue would understand.
+PRIVATE = re.compile(
+    r"\b[EI]\d?\b|\b\dP\dG\b|->|\u2192|\b(PASS|FAIL|REPORT|TEACH|SKIP|LIFTED)\b"
+)
+
+
+@pytest.mark.parametrize("field", ["statement", "scenario", "check"])
+def test_rows_are_written_in_sentences(field: str) -> None:
+    for name, row in ROWS.items():
+        assert not PRIVATE.search(row[field]), name
+        assert row[field].endswith((".", "?", ".)")), name
+
+
 def test_a_retired_id_never_comes_back() -> None:
     retired = [row["id"] for row in REQUIREMENTS["retired"]]
     assert len(retired) == len(set(retired))

@@ -536,8 +536,8 @@ def _parser() -> argparse.ArgumentParser:
     seen.add_argument(
         "--variables",
         action="store_true",
-        help="run no program: print the variables with which a program that something "
-        "else starts writes its trace into --out; then use --read",
+        help="run no program: print environment variables. A program that you start "
+        "with these writes its trace into --out; then use --read",
     )
     seen.add_argument(
         "--check", action="store_true", help="exit with 1 if something was found"
@@ -724,8 +724,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="INCLUDE",
         type=Path,
         default=None,
-        help="the include folder of an older toolkit: show the whole of each old "
-        "sentence",
+        help="the include folder of an older toolkit: its old sentences are shown "
+        "in full",
     )
     documents.add_argument(
         "--coverage",

@@ -173,9 +173,15 @@ def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
-            return records, f"line {number} is no JSON; it and the rest are left out"
+            return (
+                records,
+                f"line {number} is no JSON; this line and all after it are left out",
+            )
         if wrong := schema.error(record, schema.RECORD):
-            return records, f"line {number}: {wrong}; it and the rest are left out"
+            return (
+                records,
+                f"line {number}: {wrong}; this line and all after it are left out",
+            )
         records.append(record)
     return records, None
 
