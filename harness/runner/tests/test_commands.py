@@ -154,10 +154,10 @@ def test_hanging_probe(build: Build) -> None:
     ("name", "text", "told"),
     [
         ("requirements.json", None, "requirements.json: No such file"),
-        ("requirements.json", "{", "is no JSON object with 'rows'"),
+        ("requirements.json", "{", "is not JSON object with 'rows'"),
         ("requirements.json", '{"rows": 3}', "'rows' is no list"),
         ("requirements.json", '{"rows": [{"id": "A-01"}]}', "a row has no 'statement'"),
-        ("deviations.json", "[]", "is no JSON object with 'deviations'"),
+        ("deviations.json", "[]", "is not JSON object with 'deviations'"),
         ("deviations.json", '{"deviations": [{}]}', "deviations[0].requirement"),
     ],
 )
@@ -224,7 +224,7 @@ def test_report_errors(build: Build) -> None:
     (build.root / "empty").mkdir()
     says(build, 2, "run.json: No such file", "report", "empty")
     (build.root / "empty" / "run.json").write_text("{")
-    says(build, 2, "run.json: is no JSON", "report", "empty")
+    says(build, 2, "run.json: is not JSON", "report", "empty")
     (build.root / "empty" / "run.json").write_text("{}")
     says(build, 2, "run.json.version: is missing", "report", "empty")
 

@@ -147,8 +147,8 @@ def test_qualify_takes_the_file_too(build: Build) -> None:
     ("text", "said"),
     [
         (None, "expect.json: No such file or directory"),
-        ("{", "is no JSON"),
-        ("{" * 100000, "is no JSON"),
+        ("{", "is not JSON"),
+        ("{" * 100000, "is not JSON"),
         ("[]", "expect: [] is no object"),
         ('{"backend": "cuda"}', "expect.gpus: is missing"),
     ],

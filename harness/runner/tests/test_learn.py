@@ -340,7 +340,7 @@ def test_a_report_tells_of_a_class(tmp_path: Path) -> None:
     assert re.search(rf"two +1 of {len(ALL)}", said)
     (tmp_path / "one/progress.json").write_text("{")
     code, said = learn(tmp_path / "none", "--report", str(tmp_path))
-    assert code == 1 and "is no JSON" in said and re.search("two +1 of", said)
+    assert code == 1 and "is not JSON" in said and re.search("two +1 of", said)
     assert learn(tmp_path / "none", "--report", str(tmp_path / "empty"))[0] == 2
 
 
@@ -579,9 +579,9 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
 
 # Each entry is a possible progress.json with the answer of the report.
 HOSTILE = {
-    "broken": (b"{", "is no JSON"),
-    "bytes": (b"\xff\xfe\x00", "is no JSON"),
-    "deep": (b"[" * 200_000, "is no JSON"),
+    "broken": (b"{", "is not JSON"),
+    "bytes": (b"\xff\xfe\x00", "is not JSON"),
+    "deep": (b"[" * 200_000, "is not JSON"),
     "foreign": (b'{"name": "a package", "version": 1}', "progress.json.format"),
     "huge": (b" " * (progress.LARGEST + 1), "is too large"),
     "list": (b"[]", "is no object"),

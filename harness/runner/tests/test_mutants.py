@@ -569,7 +569,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
     ("text", "said"),
     [
         ("[]", "faults.json: [] is no object"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
             '"first": {}, "lessons": {}}',
@@ -678,7 +678,7 @@ def test_the_same_sources_built_again_are_gone_on_with(model: Build) -> None:
     [
         (lambda lines: lines[1:], "line 1 is no line of a matrix"),
         (lambda lines: [lines[0], "{}", *lines[1:]], "line 2 is no line of a matrix"),
-        (lambda lines: [lines[0], "{" * 100000, *lines[1:]], "line 2 is no JSON"),
+        (lambda lines: [lines[0], "{" * 100000, *lines[1:]], "line 2 is not JSON"),
         (
             lambda lines: [*lines, lines[-1].replace('"seconds": ', '"seconds": -')],
             "is below 0",
@@ -836,7 +836,7 @@ def test_a_matrix_of_its_own_has_a_folder(model: Build) -> None:
             lambda x: x["faults"][0]["cells"][0].update(result="good"),
             '"good" is none of killed',
         ),
-        (None, "is no JSON"),
+        (None, "is not JSON"),
     ],
 )
 def test_a_damaged_matrix_is_told(

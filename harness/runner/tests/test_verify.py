@@ -674,8 +674,8 @@ def test_deep_json_is_no_json(handed_in: Build, command: str) -> None:
     text = (folder / "records.jsonl").read_text()
     (folder / "records.jsonl").write_text(f"{DEEP}\n{text}")
     done = handed_in.ipclab(command, "out")
-    assert "line 1 is no JSON" in done.stdout
+    assert "line 1 is not JSON" in done.stdout
     (folder / "run.json").write_text(DEEP)
     done = handed_in.ipclab(command, "out")
     assert done.returncode == 2
-    assert "is no JSON" in done.stdout
+    assert "is not JSON" in done.stdout

@@ -111,7 +111,7 @@ def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise HarnessError(f"{path}: is no JSON ({error})") from None
+        raise HarnessError(f"{path}: is not JSON ({error})") from None
     if wrong := schema.error(document, schema.SENTENCES, "sentences"):
         raise HarnessError(f"{path}: {wrong}")
     ledger = Ledger(

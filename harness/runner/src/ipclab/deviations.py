@@ -208,7 +208,7 @@ def _read(path: Path, key: str) -> list[Any]:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise HarnessError(f"{path}: is no JSON object with '{key}'") from None
+        raise HarnessError(f"{path}: is not JSON object with '{key}'") from None
     if not isinstance(rows, list):
         raise HarnessError(f"{path}: '{key}' is no list")
     return rows

@@ -64,7 +64,7 @@ def read(path: Path) -> Expected:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is no JSON") from None
+        raise UsageError(f"{path}: is not JSON") from None
     if wrong := schema.error(document, SCHEMA, "expect"):
         raise UsageError(
             f"{path}: {wrong}; `ipclab doctor --write-expect FILE` writes one"

@@ -246,7 +246,7 @@ def _decided(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise HarnessError(f"{path}: is no JSON: {error}") from None
+        raise HarnessError(f"{path}: is not JSON: {error}") from None
     if wrong := schema.error(document, _DECIDED, "faults.json"):
         raise HarnessError(f"{path}: {wrong}")
     return document

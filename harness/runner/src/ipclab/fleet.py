@@ -317,7 +317,7 @@ def _read(
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path}: is no JSON") from None
+        raise UsageError(f"{path}: is not JSON") from None
     if wrong := schema.error(document, schema.RUN, "run.json"):
         raise UsageError(wrong)
     return (document, *results.read_lines(folder))

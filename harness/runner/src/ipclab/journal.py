@@ -151,4 +151,4 @@ def _entries(path: Path, data: bytes) -> Iterator[Any]:
         try:
             yield json.loads(text)
         except (ValueError, RecursionError):
-            raise UsageError(f"{path}: line {number} is no JSON") from None
+            raise UsageError(f"{path}: line {number} is not JSON") from None

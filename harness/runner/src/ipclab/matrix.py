@@ -55,7 +55,7 @@ def read(folder: Path) -> Document | None:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is no JSON; remove it or make it again") from None
+        raise UsageError(f"{path}: is not JSON; remove it or make it again") from None
     if wrong := _wrong(document):
         raise UsageError(f"{path}: {wrong}; remove it or make it again")
     return document

@@ -175,7 +175,7 @@ def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], str | None]:
         except (ValueError, RecursionError):
             return (
                 records,
-                f"line {number} is no JSON; this line and all after it are left out",
+                f"line {number} is not JSON; this line and all after it are left out",
             )
         if wrong := schema.error(record, schema.RECORD):
             return (
@@ -222,7 +222,7 @@ def _read_line(case: Case, ended: Ended, written: bytes) -> tuple[Record | None,
     try:
         line = json.loads(lines[0])
     except ValueError:
-        return None, f"the program's record is no JSON ({ended.how})"
+        return None, f"the program's record is not JSON ({ended.how})"
     if wrong := schema.error(line, schema.LINE):
         return None, f"the program's record: {wrong}"
     return line, _contradiction(case, ended, line)

@@ -162,7 +162,7 @@ def _run(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; no results here") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: is no JSON") from None
+        raise UsageError(f"{path}: is not JSON") from None
     if not isinstance(run, dict):
         raise UsageError(f"{path}: is no object")
     return run
