@@ -253,7 +253,7 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
     });
   });
 
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
