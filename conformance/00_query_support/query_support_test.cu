@@ -11,11 +11,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/leaks.h"
+#include "harness/scenario/vmm.h"
 #include "harness/toolkit/newer_runtime.h"
 
 using namespace ipclab;
@@ -39,7 +41,7 @@ CUmemAllocationProp device_memory(int requested_handles) {
 
 CUresult granularity(size_t* size, CUmemAllocationGranularity_flags which) {
   const CUmemAllocationProp wanted = device_memory(CU_MEM_HANDLE_TYPE_NONE);
-  return DRIVER(cuMemGetAllocationGranularity)(size, &wanted, which);
+  return NOTED(DRIVER(cuMemGetAllocationGranularity)(size, &wanted, which));
 }
 
 // Creates a minimum-sized allocation, exports it if a handle type is given, and
@@ -209,6 +211,41 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   scenario.run(20s);
 }
 
+// Judges the five calls of an API on a device with or without IPC.
+template <class Api>
+static void expect_ipc(Api api, bool supported) {
+  using Code = typename Api::Code;
+  // Only the runtime documents a code for a device without IPC.
+  constexpr bool kNamesTheCode = std::is_same_v<Api, RuntimeApi>;
+  const DeviceBuffer buffer(kBytes);
+  const SharedEvent event;
+  cudaIpcMemHandle_t memory{};
+  cudaIpcEventHandle_t handle{};
+  void* opened = nullptr;
+  cudaEvent_t imported = nullptr;
+
+  const auto check = [&](const char* call, Code code) {
+    cudaGetLastError();
+    const bool as_supported = code != api.kNotSupported;
+    const bool as_unsupported = kNamesTheCode ? !as_supported : code != Code{};
+    if (supported ? as_supported : as_unsupported) return;
+    expected_but_saw(supported
+                         ? "another code than " + name_of(api.kNotSupported)
+                     : kNamesTheCode ? name_of(api.kNotSupported)
+                                     : "a refusal",
+                     name_of(code));
+    ADD_FAILURE() << call << " gives " << name_of(code)
+                  << " where cudaDevAttrIpcEventSupport is " << supported;
+  };
+  // The two opens get bytes that no export made; the close gets a pointer
+  // that no open returned.
+  check("opening memory", api.ipc_open_mem_handle(&opened, memory));
+  check("opening an event", api.ipc_open_event_handle(&imported, handle));
+  check("closing memory", api.ipc_close_mem_handle(buffer.data));
+  check("exporting memory", api.ipc_get_mem_handle(&memory, buffer.data));
+  check("exporting an event", api.ipc_get_event_handle(&handle, event));
+}
+
 TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
   covers("PLAT-02");
   needs(gpus(1));
@@ -220,38 +257,7 @@ TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
     if (supported) {
       EXPECT_EQ(properties.unifiedAddressing, 1);
     }
-
-    const DeviceBuffer buffer(kBytes);
-    cudaEvent_t event = nullptr;
-    CALL(cudaEventCreateWithFlags(
-        &event, cudaEventInterprocess | cudaEventDisableTiming));
-    cudaIpcMemHandle_t memory{};
-    cudaIpcEventHandle_t handle{};
-    void* opened = nullptr;
-    cudaEvent_t imported = nullptr;
-
-    const auto check = [&](const char* call, cudaError_t code) {
-      cudaGetLastError();
-      if ((code != cudaErrorNotSupported) == supported) return;
-      expected_but_saw(supported ? "another code than cudaErrorNotSupported"
-                                 : "cudaErrorNotSupported",
-                       name_of(code));
-      ADD_FAILURE() << call << " gives " << name_of(code)
-                    << " where cudaDevAttrIpcEventSupport is " << supported;
-    };
-    // The two opens get bytes that no export made; the close gets a pointer
-    // that no open returned.
-    check("cudaIpcOpenMemHandle",
-          NOTED(cudaIpcOpenMemHandle(&opened, memory,
-                                     cudaIpcMemLazyEnablePeerAccess)));
-    check("cudaIpcOpenEventHandle",
-          NOTED(cudaIpcOpenEventHandle(&imported, handle)));
-    check("cudaIpcCloseMemHandle", NOTED(cudaIpcCloseMemHandle(buffer.data)));
-    check("cudaIpcGetMemHandle",
-          NOTED(cudaIpcGetMemHandle(&memory, buffer.data)));
-    check("cudaIpcGetEventHandle",
-          NOTED(cudaIpcGetEventHandle(&handle, event)));
-    CALL(cudaEventDestroy(event));
+    by_both_apis([=](auto api) { expect_ipc(api, supported); });
   });
   scenario.run(20s);
 }
@@ -319,8 +325,20 @@ TEST(QuerySupport, GranularityIsUsable) {
       CALL(DRIVER(cuMemRelease)(memory));
     }
     // Half of the minimum is no multiple of it.
-    EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, minimum / 2, &wanted, 0),
+    const size_t half = minimum / 2;
+    EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, half, &wanted, 0),
                    CUDA_ERROR_INVALID_VALUE);
+    const Chunk chunk = Chunk::create(minimum, wanted);
+    const Reservation range(2 * minimum);
+    const auto map = [&](size_t at, size_t bytes, size_t offset) {
+      return NOTED(
+          DRIVER(cuMemMap)(range.at(at), bytes, offset, chunk.handle(), 0));
+    };
+    EXPECT_REFUSED(map(half, minimum, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_REFUSED(map(0, half, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_REFUSED(map(0, minimum, half), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_SUCCESS(map(minimum, minimum, 0));
+    range.unmap(minimum, minimum);
   });
   scenario.run(20s);
 }

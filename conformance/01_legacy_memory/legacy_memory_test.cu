@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 
 using namespace ipclab;
@@ -44,22 +44,41 @@ std::string from_hexadecimal(const std::string& text) {
 
 }  // namespace
 
+// Each side uses one API and then the other. The two buffers may have the same
+// address, so their values differ.
+static void lent_by_both_apis(testing::AssertionResult (*reads)(const Words&,
+                                                                Pattern)) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern(api.kName));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) {
+      const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+      MappingBy mapping(api, handle, kBytes);
+      EXPECT_TRUE(reads(mapping, pattern(api.kName)));
+      mapping.close();
+      me.signal("closed");
+    });
+  });
+  scenario.run(20s);
+}
+
 TEST(LegacyMemory, KernelOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
-  scenario.role("importer", borrows(pattern("exporter"), kBytes, kernel_reads));
-  scenario.run(20s);
+  lent_by_both_apis(kernel_reads);
 }
 
 TEST(LegacyMemory, CopyOfTheImporterReadsWhatTheExporterWrote) {
   covers("LMEM-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
-  scenario.role("importer", borrows(pattern("exporter"), kBytes, copy_reads));
-  scenario.run(20s);
+  lent_by_both_apis(copy_reads);
 }
 
 TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
@@ -203,34 +222,38 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("open again");
-    buffer.fill(pattern("exporter, later"));
-    me.signal("written");
-    me.wait("closed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern(api.kName));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("open again");
+      buffer.fill(pattern("exporter, later"));
+      me.signal("written");
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    });
   });
 
   scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-    for (int round = 0; round < kReopens; ++round) {
-      SCOPED_TRACE("round " + std::to_string(round));
-      LegacyMapping mapping(handle, kBytes);
-      ASSERT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    by_both_apis([&](auto api) {
+      const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+      for (int round = 0; round < kReopens; ++round) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        MappingBy mapping(api, handle, kBytes);
+        ASSERT_TRUE(kernel_reads(mapping, pattern(api.kName)));
+        mapping.close();
+      }
+      MappingBy mapping(api, handle, kBytes);
+      me.signal("open again");
+      me.wait("written");
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, later")));
+      mapping.fill(pattern("importer"));
       mapping.close();
-    }
-    LegacyMapping mapping(handle, kBytes);
-    me.signal("open again");
-    me.wait("written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter, later")));
-    mapping.fill(pattern("importer"));
-    mapping.close();
-    me.signal("closed");
+      me.signal("closed");
+    });
   });
 
-  scenario.run(30s);
+  scenario.run(60s);
 }
 
 TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
@@ -532,9 +555,10 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
     buffer.queue_fill(pattern("after"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.send("handle", buffer.legacy_handle());
+    me.send("handle by the driver API", handle_of(DriverApi{}, buffer));
 
     me.wait("opened");
-    // The handle was sent and opened before the work on this same buffer had
+    // The handles were sent and opened before the work on this same buffer had
     // begun.
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     latch.release();
@@ -545,11 +569,18 @@ TEST(LegacyMemory, ExportAndOpenWaitForNoWork) {
 
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("before")));
+    MappingBy by_driver(
+        DriverApi{}, me.receive<cudaIpcMemHandle_t>("handle by the driver API"),
+        kBytes);
+    for (const Words& one : {Words(mapping), Words(by_driver)})
+      EXPECT_TRUE(kernel_reads(one, pattern("before")));
     me.signal("opened");
     me.wait("written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("after")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("after")));
+    for (const Words& one : {Words(mapping), Words(by_driver)}) {
+      EXPECT_TRUE(kernel_reads(one, pattern("after")));
+      EXPECT_TRUE(copy_reads(one, pattern("after")));
+    }
+    by_driver.close();
     mapping.close();
     me.signal("closed");
   });

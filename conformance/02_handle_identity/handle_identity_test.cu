@@ -8,9 +8,10 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -123,142 +124,172 @@ void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
 
 }  // namespace
 
+// An exporter of one buffer with many handles: the first, one from the middle
+// and the last are sent.
+template <class Api>
+static void exports_again_and_again(Role& me, Api api) {
+  const DeviceBuffer buffer(kLarge);
+  buffer.fill(pattern(api.kName));
+  std::array<Handle, 3> kept;
+  kept[0] = handle_of(api, buffer);
+  // Others may allocate at the same time, so one try in which memory shrinks
+  // proves nothing; one try in which it does not shrink is enough.
+  constexpr int kRounds = 50;
+  bool shrinks = true;
+  std::set<std::string> different;
+  for (int round = 0; round < kRounds && shrinks; ++round) {
+    const size_t before = free_memory();
+    for (int i = 0; i < kExports; ++i) {
+      const Handle handle = handle_of(api, buffer);
+      different.insert(bytes_of(handle));
+      if (i == kExports / 2) kept[1] = handle;
+      kept[2] = handle;
+    }
+    shrinks = free_memory() < before;
+  }
+  EXPECT_FALSE(shrinks) << "device memory shrinks in each of " << kRounds
+                        << " rounds of " << kExports << " exports";
+  me.observe(std::string(api.kName) + ": exports of one allocation have " +
+             std::to_string(different.size()) + " different handle(s)");
+  me.send("handles", kept);
+  me.wait("closed");
+}
+
 TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
   covers("LMEM-05");
   needs(gpus(1), alone, legacy_memory);
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kLarge);
-    buffer.fill(pattern("exporter"));
-    std::array<Handle, 3> kept;
-    kept[0] = buffer.legacy_handle();
-    // Others may allocate at the same time, so one try in which memory shrinks
-    // proves nothing; one try in which it does not shrink is enough.
-    constexpr int kRounds = 50;
-    bool shrinks = true;
-    std::set<std::string> different;
-    for (int round = 0; round < kRounds && shrinks; ++round) {
-      const size_t before = free_memory();
-      for (int i = 0; i < kExports; ++i) {
-        const Handle handle = buffer.legacy_handle();
-        different.insert(bytes_of(handle));
-        if (i == kExports / 2) kept[1] = handle;
-        kept[2] = handle;
-      }
-      shrinks = free_memory() < before;
-    }
-    EXPECT_FALSE(shrinks) << "device memory shrinks in each of " << kRounds
-                          << " rounds of " << kExports << " exports";
-    me.observe("exports of one allocation have " +
-               std::to_string(different.size()) + " different handle(s)");
-    me.send("handles", kept);
-    me.wait("closed");
+    by_both_apis([&](auto api) { exports_again_and_again(me, api); });
   });
 
   scenario.role("importer", [](Role& me) {
-    for (const Handle& handle : me.receive<std::array<Handle, 3>>("handles")) {
-      LegacyMapping mapping(handle, kLarge);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-      mapping.close();
-    }
-    me.signal("closed");
+    by_both_apis([&](auto api) {
+      const auto handles = me.receive<std::array<Handle, 3>>("handles");
+      for (const Handle& handle : handles) {
+        MappingBy mapping(api, handle, kLarge);
+        EXPECT_TRUE(kernel_reads(mapping, pattern(api.kName)));
+        EXPECT_TRUE(copy_reads(mapping, pattern(api.kName)));
+        mapping.close();
+      }
+      me.signal("closed");
+    });
   });
 
   scenario.run(30s);
 }
 
-TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
-  covers("LMEM-06");
-  needs(gpus(1), legacy_memory);
-  Scenario scenario(Scenario::kShared);
-
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
-    bool came_back = false;
-    for (const size_t bytes : {kSmall, kLarge}) {
-      DeviceBuffer first(bytes);
-      first.fill(pattern("first"));
-      const void* address = first.data;
-      std::set<std::string> handles{bytes_of(first.legacy_handle())};
-      first.free();
-      for (int i = 2; i <= kGenerations; ++i) {
-        const auto next = allocate_at(address, bytes);
-        next->fill(pattern("last"));
-        const Handle handle = next->legacy_handle();
-        if (next->data != address)
-          me.observe("the address of " + std::to_string(bytes) +
-                     " bytes does not come back");
-        came_back |= next->data == address;
-        EXPECT_TRUE(handles.insert(bytes_of(handle)).second)
-            << bytes << " bytes, allocation " << i;
-        if (i < kGenerations) continue;
+// An exporter of several generations of memory at one address. Memory is freed
+// by the same API. Does any address come back?
+template <class Api>
+static bool exports_every_generation(Role& me, Api api) {
+  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  bool came_back = false;
+  const auto frees = [&](DeviceBuffer& buffer) {
+    CALL(api.mem_free(std::exchange(buffer.data, nullptr)));
+  };
+  for (const size_t bytes : {kSmall, kLarge}) {
+    DeviceBuffer first(bytes);
+    first.fill(pattern("first"));
+    const void* address = first.data;
+    std::set<std::string> handles{bytes_of(handle_of(api, first))};
+    frees(first);
+    for (int i = 2; i <= kGenerations; ++i) {
+      const auto next = allocate_at(address, bytes);
+      next->fill(pattern("last"));
+      const Handle handle = handle_of(api, *next);
+      if (next->data != address)
+        me.observe("the address of " + std::to_string(bytes) +
+                   " bytes does not come back");
+      came_back |= next->data == address;
+      EXPECT_TRUE(handles.insert(bytes_of(handle)).second)
+          << bytes << " bytes, allocation " << i;
+      if (i == kGenerations) {
         me.send("handle", handle);
         me.wait("closed");
       }
+      frees(*next);
     }
-    if (!came_back) me.not_applicable("no address comes back");
-  });
+  }
+  return came_back;
+}
 
-  scenario.role("importer", [](Role& me) {
-    for (const size_t bytes : {kSmall, kLarge}) {
-      LegacyMapping mapping(me.receive<Handle>("handle"), bytes);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("last")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("last")));
-      mapping.close();
-      me.signal("closed");
+TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
+  covers("LMEM-06");
+  needs(gpus(1), legacy_memory);
+  for_each_api([](auto api) {
+    Scenario scenario(Scenario::kShared);
+    scenario.role("exporter", [=](Role& me) {
+      if (!exports_every_generation(me, api))
+        me.not_applicable("no address comes back");
+    });
+    scenario.role("importer", [=](Role& me) {
+      CALL(cudaFree(nullptr));  // the driver API needs a context
+      for (const size_t bytes : {kSmall, kLarge}) {
+        MappingBy mapping(api, me.receive<Handle>("handle"), bytes);
+        EXPECT_TRUE(kernel_reads(mapping, pattern("last")));
+        EXPECT_TRUE(copy_reads(mapping, pattern("last")));
+        mapping.close();
+        me.signal("closed");
+      }
+    });
+    scenario.run(20s);
+  });
+}
+
+// An exporter of memory at an address whose earlier handle it has sent.
+template <class Api>
+static void hides_a_secret(Role& me, Api api) {
+  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  for (const size_t bytes : {kSmall, kLarge}) {
+    DeviceBuffer first(bytes);
+    const void* address = first.data;
+    const Handle stale = handle_of(api, first);
+    CALL(api.mem_free(std::exchange(first.data, nullptr)));
+    const auto second = allocate_at(address, bytes);
+    second->fill(pattern("secret"));
+    me.observe(std::to_string(bytes) + " bytes: the address " +
+               (second->data == address ? "came back" : "did not come back"));
+    // This allocation is exported, because only exported memory can be opened.
+    handle_of(api, *second);
+    me.send("stale handle", stale);
+    me.wait("tried");
+    EXPECT_TRUE(kernel_reads(*second, pattern("secret")));
+  }
+}
+
+// The importer, which tries to open the earlier handle.
+template <class Api>
+static void looks_for_the_secret(Role& me, Api api) {
+  for (const size_t bytes : {kSmall, kLarge}) {
+    const auto stale = me.receive<Handle>("stale handle");
+    void* opened = nullptr;
+    const auto code = api.ipc_open_mem_handle(&opened, stale);
+    cudaGetLastError();
+    me.observe(std::string("opening a stale handle by the ") + api.kName +
+               ": " + name_of(code));
+    if (code == decltype(code){}) {
+      const Words words(opened, bytes);
+      EXPECT_FALSE(kernel_reads(words, pattern("secret")));
+      EXPECT_FALSE(copy_reads(words, pattern("secret")));
+      CALL(api.ipc_close_mem_handle(opened));
     }
-  });
-
-  scenario.run(20s);
+    EXPECT_TRUE(context_is_usable());
+    me.signal("tried");
+  }
 }
 
 TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
   covers("LMEM-07");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
-    for (const size_t bytes : {kSmall, kLarge}) {
-      DeviceBuffer first(bytes);
-      const void* address = first.data;
-      const Handle stale = first.legacy_handle();
-      first.free();
-      const auto second = allocate_at(address, bytes);
-      second->fill(pattern("secret"));
-      me.observe(std::to_string(bytes) + " bytes: the address " +
-                 (second->data == address ? "came back" : "did not come back"));
-      // This allocation is exported, because only exported memory can be
-      // opened.
-      second->legacy_handle();
-      me.send("stale handle", stale);
-      me.wait("tried");
-      EXPECT_TRUE(kernel_reads(*second, pattern("secret")));
-    }
+    by_both_apis([&](auto api) { hides_a_secret(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    for (const size_t bytes : {kSmall, kLarge}) {
-      const auto stale = me.receive<Handle>("stale handle");
-      CALL(cudaFree(nullptr));
-      void* opened = nullptr;
-      const cudaError_t code = NOTED(
-          cudaIpcOpenMemHandle(&opened, stale, cudaIpcMemLazyEnablePeerAccess));
-      cudaGetLastError();
-      me.observe("opening a stale handle: " + name_of(code));
-      if (code == cudaSuccess) {
-        const Words words(opened, bytes);
-        EXPECT_FALSE(kernel_reads(words, pattern("secret")));
-        EXPECT_FALSE(copy_reads(words, pattern("secret")));
-        CALL(cudaIpcCloseMemHandle(opened));
-      }
-      EXPECT_TRUE(context_is_usable());
-      me.signal("tried");
-    }
+    by_both_apis([&](auto api) { looks_for_the_secret(me, api); });
   });
-
   scenario.run(20s);
 }
 
@@ -278,13 +309,16 @@ TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   });
 
   const auto borrow = [](Role& me, const uint32_t* address) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    me.observe(std::string("opens at ") + (mapping.data == address
-                                               ? "the exporter's address"
-                                               : "another address"));
-    mapping.close();
+    const auto handle = me.receive<Handle>("handle");
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, handle, kLarge);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+      me.observe(std::string(api.kName) + ": opens at " +
+                 (mapping.data == address ? "the exporter's address"
+                                          : "another address"));
+      mapping.close();
+    });
     me.signal("closed");
   };
   scenario.role("importer", [borrow](Role& me) {

@@ -4,9 +4,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 
 using namespace ipclab;
@@ -71,19 +72,26 @@ TEST(ReferenceCount, ASecondOpenReturnsTheSamePointer) {
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    void* first = open_handle(handle);
-    for (int i = 1; i < kManyOpens; ++i) {
-      void* again = nullptr;
-      EXPECT_SUCCESS(
-          cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess));
-      ASSERT_EQ(again, first) << "open " << i + 1;
-    }
-    EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
-    EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
-    // Each open raised the count by one; otherwise one of these closes would be
-    // refused.
-    for (int i = 0; i < kManyOpens; ++i)
-      EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
+    by_both_apis([&](auto api) {
+      void* first = open_handle(api, handle);
+      for (int i = 1; i < kManyOpens; ++i) {
+        Sentinel<void*> again;
+        EXPECT_SUCCESS(api.ipc_open_mem_handle(again.out(), handle));
+        ASSERT_EQ(again.result(), first) << "open " << i + 1;
+      }
+      EXPECT_TRUE(kernel_reads(Words(first, kBytes), pattern("exporter")));
+      EXPECT_TRUE(copy_reads(Words(first, kBytes), pattern("exporter")));
+      // Each open raised the count by one; otherwise one of these closes would
+      // be refused.
+      for (int i = 0; i < kManyOpens; ++i)
+        EXPECT_SUCCESS(api.ipc_close_mem_handle(first));
+    });
+    // An open by the other API is one more open in the same context.
+    void* const by_runtime = open_handle(RuntimeApi{}, handle);
+    EXPECT_EQ(open_handle(DriverApi{}, handle), by_runtime);
+    EXPECT_SUCCESS(RuntimeApi::ipc_close_mem_handle(by_runtime));
+    EXPECT_TRUE(kernel_reads(Words(by_runtime, kBytes), pattern("exporter")));
+    EXPECT_SUCCESS(DriverApi::ipc_close_mem_handle(by_runtime));
     me.signal("closed");
   });
   scenario.run(20s);
@@ -93,16 +101,19 @@ TEST(ReferenceCount, AMappingWorksUntilItsLastClose) {
   covers("LMEM-09");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", answers(kOpens));
+  scenario.role("exporter", answers(2 * kOpens));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
-    Words mapping;
-    for (int i = 0; i < kOpens; ++i)
-      mapping = Words(open_handle(handle), kBytes);
-    for (int i = 0; i < kOpens; ++i) {
-      expect_works(me, mapping, i);
-      EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
-    }
+    int turn = 0;
+    by_both_apis([&](auto api) {
+      Words mapping;
+      for (int i = 0; i < kOpens; ++i)
+        mapping = Words(open_handle(api, handle), kBytes);
+      for (int i = 0; i < kOpens; ++i) {
+        expect_works(me, mapping, turn++);
+        EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
+      }
+    });
     me.signal("closed");
   });
   scenario.run(20s);
@@ -121,22 +132,24 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<Handle>("handle");
     LegacyMapping other(me.receive<Handle>("other"), kBytes);
-    void* opened = nullptr;
-    for (int i = 0; i < kOpens; ++i) opened = open_handle(handle);
-    const auto address = reinterpret_cast<CUdeviceptr>(opened);
-    cudaPointerAttributes attributes{};
-    for (int i = 0; i < kOpens; ++i) {
+    by_both_apis([&](auto api) {
+      void* opened = nullptr;
+      for (int i = 0; i < kOpens; ++i) opened = open_handle(api, handle);
+      cudaPointerAttributes attributes{};
+      for (int i = 0; i < kOpens; ++i) {
+        CALL(cudaPointerGetAttributes(&attributes, opened));
+        EXPECT_EQ(attributes.type, cudaMemoryTypeDevice) << "after " << i;
+        CALL(api.ipc_close_mem_handle(opened));
+      }
       CALL(cudaPointerGetAttributes(&attributes, opened));
-      EXPECT_EQ(attributes.type, cudaMemoryTypeDevice) << "after " << i;
-      CALL(cudaIpcCloseMemHandle(opened));
-    }
-    CALL(cudaPointerGetAttributes(&attributes, opened));
-    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
-    CUdeviceptr base = 0;
-    size_t size = 0;
-    EXPECT_REFUSED(DRIVER(cuMemGetAddressRange)(&base, &size, address),
-                   CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
-    EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "still open";
+      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+      CUdeviceptr base = 0;
+      size_t size = 0;
+      EXPECT_REFUSED(
+          DRIVER(cuMemGetAddressRange)(&base, &size, address_of(opened)),
+          CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
+      EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "still open";
+    });
     other.close();
     EXPECT_TRUE(context_is_usable());
     me.signal("closed");
@@ -145,7 +158,7 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
 }
 
 // Only a kernel may try this: cudaMemcpy would treat the address as one of the
-// host.
+// host. Each API has an importer of its own, because the fault ends a context.
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
@@ -155,21 +168,24 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
-    me.wait("faulted");
+    me.wait("faulted", 2);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
   });
 
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-    uint32_t* const closed = mapping.data;
-    mapping.close();
-    launch_write(closed, 1);
-    EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
-    // The context is lost: every call reports it.
-    EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
-    me.signal("faulted");
+  for_each_api([&](auto api) {
+    scenario.role(std::string("importer by the ") + api.kName, [=](Role& me) {
+      CALL(cudaFree(nullptr));  // the driver API needs a context
+      MappingBy mapping(api, me.receive<Handle>("handle"), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      uint32_t* const closed = mapping.data;
+      mapping.close();
+      launch_write(closed, 1);
+      EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+      // The context is lost: every call reports it.
+      EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+      me.signal("faulted");
+    });
   });
 
   scenario.run(20s);
@@ -209,35 +225,42 @@ TEST(ReferenceCount, ClosingLeavesTheOriginalAlone) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("first"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("closed");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("first")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("first")));
-    buffer.fill(pattern("second"));
-    me.send("handle again", buffer.legacy_handle());
-    me.wait("closed again");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("second")));
-    EXPECT_TRUE(context_is_usable());
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("first"));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("closed");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("first")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("first")));
+      buffer.fill(pattern("second"));
+      me.send("handle again", handle_of(api, buffer));
+      me.wait("closed again");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("second")));
+      EXPECT_TRUE(context_is_usable());
+    });
   });
 
   scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<Handle>("handle");
-    Words mapping;
-    for (int i = 0; i < kOpens; ++i)
-      mapping = Words(open_handle(handle), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
-    for (int i = 0; i < kOpens; ++i) CALL(cudaIpcCloseMemHandle(mapping.data));
-    me.signal("closed");
+    by_both_apis([&](auto api) {
+      const auto handle = me.receive<Handle>("handle");
+      Words mapping;
+      for (int i = 0; i < kOpens; ++i)
+        mapping = Words(open_handle(api, handle), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("first")));
+      for (int i = 0; i < kOpens; ++i)
+        CALL(api.ipc_close_mem_handle(mapping.data));
+      me.signal("closed");
+    });
   });
 
   scenario.role("later importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle again"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("second")));
-    mapping.close();
-    me.signal("closed again");
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, me.receive<Handle>("handle again"), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("second")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("second")));
+      mapping.close();
+      me.signal("closed again");
+    });
   });
 
   scenario.run(20s);
@@ -247,17 +270,20 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
   covers("LMEM-28");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", answers(1));
+  scenario.role("exporter", answers(2));
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
-    EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
-    EXPECT_REFUSED(
-        DRIVER(cuMemFree)(reinterpret_cast<CUdeviceptr>(mapping.data)),
-        CUDA_ERROR_INVALID_VALUE);
-    expect_works(me, mapping, 0);
-    EXPECT_TRUE(context_is_usable());
-    EXPECT_SUCCESS(cudaIpcCloseMemHandle(mapping.data));
-    mapping.data = nullptr;
+    const auto handle = me.receive<Handle>("handle");
+    int turn = 0;
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, handle, kBytes);
+      EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
+      EXPECT_REFUSED(DRIVER(cuMemFree)(address_of(mapping.data)),
+                     CUDA_ERROR_INVALID_VALUE);
+      expect_works(me, mapping, turn++);
+      EXPECT_TRUE(context_is_usable());
+      EXPECT_SUCCESS(api.ipc_close_mem_handle(mapping.data));
+      mapping.data = nullptr;
+    });
     me.signal("closed");
   });
   scenario.run(20s);
@@ -339,48 +365,57 @@ TEST(ReferenceCount, ClosingInsideAMapping) {
   scenario.run(20s);
 }
 
+// The two sides of a free that comes too early. Nothing is promised about the
+// importer: it may end at any of its calls.
+template <class Api>
+static void frees_what_is_open(Role& me, Api api) {
+  const DeviceBuffer other(kBytes);
+  other.fill(pattern("other"));
+  DeviceBuffer buffer(kBytes);
+  buffer.fill(pattern("freed"));
+  me.send("handle", handle_of(api, buffer));
+  me.wait("opened");
+  const auto code = api.mem_free(std::exchange(buffer.data, nullptr));
+  cudaGetLastError();
+  me.observe(std::string("a free by the ") + api.kName +
+             " while an importer has it open: " + name_of(code));
+  me.signal("freed");
+  EXPECT_TRUE(kernel_reads(other, pattern("other")));
+  EXPECT_TRUE(copy_reads(other, pattern("other")));
+  EXPECT_TRUE(context_is_usable());
+}
+
+template <class Api>
+static void closes_what_was_freed(Role& me, Api api) {
+  const auto handle = me.receive<Handle>("handle");
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  const Words words(open_handle(api, handle), kBytes);
+  me.signal("opened");
+  me.wait("freed");
+  try {
+    me.observe(kernel_reads(words, pattern("freed"))
+                   ? "the importer still reads what was there"
+                   : "the importer reads something else");
+  } catch (const CallFailed& failed) {
+    me.observe("the importer's kernel ends with " + failed.seen);
+  }
+  const auto code = api.ipc_close_mem_handle(words.data);
+  cudaGetLastError();
+  me.observe(std::string("closing afterwards by the ") + api.kName + ": " +
+             name_of(code));
+}
+
 TEST(ReferenceCount, FreeingBeforeTheClose) {
   covers("LMEM-42");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
-
-  scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer other(kBytes);
-    other.fill(pattern("other"));
-    DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("freed"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("opened");
-    const cudaError_t code = NOTED(cudaFree(buffer.data));
-    cudaGetLastError();
-    buffer.data = nullptr;
-    me.observe("cudaFree while an importer has it open: " + name_of(code));
-    me.signal("freed");
-    // The importer ends here or earlier; the documentation does not say which.
-    EXPECT_TRUE(kernel_reads(other, pattern("other")));
-    EXPECT_TRUE(copy_reads(other, pattern("other")));
-    EXPECT_TRUE(context_is_usable());
+  for_each_api([](auto api) {
+    Scenario scenario;
+    scenario.role("exporter", [=](Role& me) {
+      CALL(cudaFree(nullptr));
+      frees_what_is_open(me, api);
+    });
+    scenario.role("importer", [=](Role& me) { closes_what_was_freed(me, api); })
+        .may_end_by(SIGSEGV);
+    scenario.run(20s);
   });
-
-  scenario
-      .role("importer",
-            [](Role& me) {
-              void* opened = open_handle(me.receive<Handle>("handle"));
-              me.signal("opened");
-              me.wait("freed");
-              const Words words(opened, kBytes);
-              try {
-                me.observe(kernel_reads(words, pattern("freed"))
-                               ? "the importer still reads what was there"
-                               : "the importer reads something else");
-              } catch (const CallFailed& failed) {
-                me.observe("the importer's kernel ends with " + failed.seen);
-              }
-              const cudaError_t code = NOTED(cudaIpcCloseMemHandle(opened));
-              cudaGetLastError();
-              me.observe("closing afterwards: " + name_of(code));
-            })
-      .may_end_by(SIGSEGV);
-
-  scenario.run(20s);
 }

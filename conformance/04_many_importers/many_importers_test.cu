@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -129,43 +129,49 @@ TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("early"));
-    me.send("handle", buffer.legacy_handle());
-    me.wait("opened");
-    me.wait("closed");
-    buffer.fill(pattern("late"));
-    me.signal("late written");
-    me.wait("importer written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
-    me.signal("seen");
-    me.wait("other closed");
+    by_both_apis([&](auto api) {
+      const DeviceBuffer buffer(kBytes);
+      buffer.fill(pattern("early"));
+      me.send("handle", handle_of(api, buffer));
+      me.wait("opened");
+      me.wait("closed");
+      buffer.fill(pattern("late"));
+      me.signal("late written");
+      me.wait("importer written");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+      me.signal("seen");
+      me.wait("other closed");
+    });
   });
 
   scenario.role("importer that closes", [](Role& me) {
-    const auto handle = me.receive<Handle>("handle");
-    LegacyMapping first(handle, kBytes), second(handle, kBytes);
-    EXPECT_TRUE(kernel_reads(first, pattern("early")));
-    me.wait("opened");
-    first.close();
-    second.close();
-    me.signal("closed");
-    me.wait("other closed");  // closing, not ending, is the question
+    by_both_apis([&](auto api) {
+      const auto handle = me.receive<Handle>("handle");
+      MappingBy first(api, handle, kBytes), second(api, handle, kBytes);
+      EXPECT_TRUE(kernel_reads(first, pattern("early")));
+      me.wait("opened");
+      first.close();
+      second.close();
+      me.signal("closed");
+      me.wait("other closed");  // closing, not ending, is the question
+    });
   });
 
   scenario.role("importer that stays", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
-    EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
-    me.signal("opened");
-    me.wait("late written");
-    EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
-    EXPECT_TRUE(copy_reads(mapping, pattern("late")));
-    mapping.fill(pattern("importer"));
-    me.signal("importer written");
-    me.wait("seen");
-    mapping.close();
-    me.signal("other closed");
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, me.receive<Handle>("handle"), kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("early")));
+      me.signal("opened");
+      me.wait("late written");
+      EXPECT_TRUE(kernel_reads(mapping, pattern("late")));
+      EXPECT_TRUE(copy_reads(mapping, pattern("late")));
+      mapping.fill(pattern("importer"));
+      me.signal("importer written");
+      me.wait("seen");
+      mapping.close();
+      me.signal("other closed");
+    });
   });
 
   scenario.run(20s);
@@ -319,6 +325,44 @@ std::string wrong_in_this_thread(const Words& mapping, const Table& slices,
 
 }  // namespace
 
+// An importer whose threads share a mapping that one of them opens and another
+// one closes.
+template <class Api>
+static void uses_it_in_every_thread(Role& me, Api api, size_t bytes) {
+  const auto handle = me.receive<Handle>("handle");
+  // One open and one close by the role's own thread, before another thread
+  // does the same.
+  MappingBy(api, handle, bytes).close();
+  void* opened = nullptr;
+  EXPECT_SUCCESS(
+      in_a_thread([&] { return api.ipc_open_mem_handle(&opened, handle); }));
+  const Words mapping(opened, bytes);
+  MappingBy own(api, handle, bytes);  // the second open, by this thread
+  std::vector<uint32_t*> pointers;
+  for (size_t at = 0; at < mapping.count; at += kWords)
+    pointers.push_back(mapping.data + at);
+  const Table slices(pointers);
+
+  std::vector<std::string> found(kThreads, "did not run");
+  std::vector<std::thread> threads;
+  for (std::string& mine : found)
+    threads.emplace_back([&] {
+      mine = wrong_in_this_thread(mapping, slices, pattern("exporter"));
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+
+  EXPECT_SUCCESS(in_a_thread([&] { return api.ipc_close_mem_handle(opened); }));
+  EXPECT_TRUE(kernel_reads(own, pattern("exporter"))) << "open in one thread";
+  own.close();
+  cudaPointerAttributes attributes{};
+  CALL(cudaPointerGetAttributes(&attributes, opened));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";
+  EXPECT_TRUE(context_is_usable());
+  me.signal("closed");
+}
+
 TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   covers("LMEM-40");
   needs(gpus(1), legacy_memory);
@@ -327,48 +371,17 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kShared);
     buffer.fill(pattern("exporter"));
-    Sentinel<Handle> handle;
-    EXPECT_SUCCESS(cudaIpcGetMemHandle(handle.out(), buffer.data));
-    EXPECT_SUCCESS(in_a_thread(
-        [&] { return cudaIpcGetMemHandle(handle.out(), buffer.data); }));
-    me.send("handle", handle.result());
-    me.wait("closed");
+    by_both_apis([&](auto api) {
+      Sentinel<Handle> handle;
+      EXPECT_SUCCESS(api.ipc_get_mem_handle(handle.out(), buffer.data));
+      EXPECT_SUCCESS(in_a_thread(
+          [&] { return api.ipc_get_mem_handle(handle.out(), buffer.data); }));
+      me.send("handle", handle.result());
+      me.wait("closed");
+    });
   });
   scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<Handle>("handle");
-    // One open and one close by the role's own thread, before another thread
-    // does the same.
-    LegacyMapping(handle, kShared).close();
-    void* opened = nullptr;
-    EXPECT_SUCCESS(in_a_thread([&] {
-      return cudaIpcOpenMemHandle(&opened, handle,
-                                  cudaIpcMemLazyEnablePeerAccess);
-    }));
-    const Words mapping(opened, kShared);
-    LegacyMapping own(handle, kShared);  // the second open, by this thread
-    std::vector<uint32_t*> pointers;
-    for (size_t at = 0; at < mapping.count; at += kWords)
-      pointers.push_back(mapping.data + at);
-    const Table slices(pointers);
-
-    std::vector<std::string> found(kThreads, "did not run");
-    std::vector<std::thread> threads;
-    for (std::string& mine : found)
-      threads.emplace_back([&] {
-        mine = wrong_in_this_thread(mapping, slices, pattern("exporter"));
-      });
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(found, std::vector<std::string>(kThreads, ""));
-    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-
-    EXPECT_SUCCESS(in_a_thread([&] { return cudaIpcCloseMemHandle(opened); }));
-    EXPECT_TRUE(kernel_reads(own, pattern("exporter"))) << "open in one thread";
-    own.close();
-    cudaPointerAttributes attributes{};
-    CALL(cudaPointerGetAttributes(&attributes, opened));
-    EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered) << "it is closed";
-    EXPECT_TRUE(context_is_usable());
-    me.signal("closed");
+    by_both_apis([&](auto api) { uses_it_in_every_thread(me, api, kShared); });
   });
   scenario.run(20s);
 }

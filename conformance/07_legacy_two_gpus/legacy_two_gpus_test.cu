@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
 
 using namespace ipclab;
@@ -196,9 +196,11 @@ static void lends_to_a_peer(Role& me) {
 }
 
 // The importer: first the open alone enables peer access, then the program.
-static void borrows_from_a_peer(Role& me, int from, int to) {
+template <class Api>
+static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
   const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-  LegacyMapping mapping(handle, kBytes);
+  MappingBy mapping(api, handle, kBytes);
   int current = -1;
   CALL(cudaGetDevice(&current));
   EXPECT_EQ(current, to) << "an open makes no other device current";
@@ -231,14 +233,13 @@ static void borrows_from_a_peer(Role& me, int from, int to) {
   EXPECT_TRUE(code == cudaSuccess || code == cudaErrorPeerAccessAlreadyEnabled)
       << name_of(code);
   cudaGetLastError();
-  void* again = nullptr;
-  EXPECT_SUCCESS(cudaIpcOpenMemHandle(&again, handle, kLazy));
-  ASSERT_NE(again, nullptr);
-  const Words late(again, kBytes);
+  Sentinel<void*> again;
+  EXPECT_SUCCESS(api.ipc_open_mem_handle(again.out(), handle));
+  const Words late(again.result(), kBytes);
   late.fill(pattern("late"));
   EXPECT_TRUE(kernel_reads(late, pattern("late")));
   EXPECT_TRUE(copy_reads(late, pattern("late")));
-  EXPECT_SUCCESS(cudaIpcCloseMemHandle(again));
+  EXPECT_SUCCESS(api.ipc_close_mem_handle(late.data));
   me.signal("closed");
 }
 
@@ -247,13 +248,14 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
   needs(gpus(2), legacy_memory, peer_access);
   for (const int from : {0, 1}) {
     const int to = 1 - from;
-    Scenario scenario;
-
-    scenario.role("exporter", on_device(from, lends_to_a_peer));
-    scenario.role("importer", on_device(to, [from, to](Role& me) {
-                    borrows_from_a_peer(me, from, to);
-                  }));
-    scenario.run(20s);
+    for_each_api([=](auto api) {
+      Scenario scenario;
+      scenario.role("exporter", on_device(from, lends_to_a_peer));
+      scenario.role("importer", on_device(to, [=](Role& me) {
+                      borrows_from_a_peer(me, api, from, to);
+                    }));
+      scenario.run(20s);
+    });
   }
 }
 
@@ -263,28 +265,38 @@ TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
   Scenario scenario;
 
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
-  scenario.role("importer", on_device(1, [](Role& me) {
-                  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-                  int can = 0;
-                  CALL(cudaDeviceCanAccessPeer(&can, 1, 0));
-                  if (can == 0) {
-                    Sentinel<void*> pointer;
-                    EXPECT_REFUSED(
-                        cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
-                        cudaErrorMapBufferObjectFailed,
-                        cudaErrorInvalidResourceHandle,
-                        cudaErrorDeviceUninitialized, cudaErrorTooManyPeers,
-                        cudaErrorNotSupported, cudaErrorInvalidValue);
-                    EXPECT_TRUE(context_is_usable());
-                    CALL(cudaSetDevice(0));  // where it is reached, it opens
-                    EXPECT_TRUE(context_is_usable());
-                    LegacyMapping mapping(handle, kBytes);
-                    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                    mapping.close();
-                  }
-                  if (can != 0) me.not_applicable("GPU 1 reaches GPU 0");
-                  me.signal("closed");
-                }));
+  scenario.role(
+      "importer", on_device(1, [](Role& me) {
+        const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+        int can = 0;
+        CALL(cudaDeviceCanAccessPeer(&can, 1, 0));
+        if (can == 0) {
+          Sentinel<int> same_answer;
+          CALL(DRIVER(cuDeviceCanAccessPeer)(same_answer.out(), 1, 0));
+          EXPECT_EQ(same_answer.result(), 0);
+          Sentinel<void*> pointer;
+          EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                         cudaErrorMapBufferObjectFailed,
+                         cudaErrorInvalidResourceHandle,
+                         cudaErrorDeviceUninitialized, cudaErrorTooManyPeers,
+                         cudaErrorNotSupported, cudaErrorInvalidValue);
+          Sentinel<void*> same;
+          EXPECT_REFUSED(DriverApi::ipc_open_mem_handle(same.out(), handle),
+                         CUDA_ERROR_MAP_FAILED, CUDA_ERROR_INVALID_HANDLE,
+                         CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_TOO_MANY_PEERS,
+                         CUDA_ERROR_INVALID_VALUE);
+          EXPECT_TRUE(context_is_usable());
+          CALL(cudaSetDevice(0));  // where it is reached, it opens
+          EXPECT_TRUE(context_is_usable());
+          for_each_api([&](auto api) {
+            MappingBy mapping(api, handle, kBytes);
+            EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+            mapping.close();
+          });
+        }
+        if (can != 0) me.not_applicable("GPU 1 reaches GPU 0");
+        me.signal("closed");
+      }));
   scenario.run(20s);
 }
 
@@ -294,13 +306,17 @@ TEST(LegacyTwoGpus, WhereTheOpenWorksTheGpusAreSaidToBePeers) {
   Scenario scenario;
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", on_device(1, [](Role& me) {
-                  Sentinel<int> can;
+                  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+                  Sentinel<int> can, same;
                   CALL(cudaDeviceCanAccessPeer(can.out(), 1, 0));
                   EXPECT_EQ(can.result(), 1);
-                  LegacyMapping mapping(
-                      me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-                  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                  mapping.close();
+                  CALL(DRIVER(cuDeviceCanAccessPeer)(same.out(), 1, 0));
+                  EXPECT_EQ(same.result(), 1);
+                  by_both_apis([&](auto api) {
+                    MappingBy mapping(api, handle, kBytes);
+                    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+                    mapping.close();
+                  });
                   me.signal("closed");
                 }));
   scenario.run(20s);
@@ -410,53 +426,57 @@ TEST(LegacyTwoGpus, AHandleOfAHiddenGpuOpens) {
   }
 }
 
+// An importer of two allocations of a peer, whose closes end the peer access.
+template <class Api>
+static void closes_what_a_peer_lent(Role& me, Api api) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+  leaves_nothing(kRounds, [&](int) { MappingBy(api, handle, kBytes).close(); });
+  // One of two closes leaves what the other one needs.
+  MappingBy first(api, handle, kBytes);
+  MappingBy second(api, me.receive<cudaIpcMemHandle_t>("second"), kBytes);
+  first.close();
+  EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  EXPECT_TRUE(copy_reads(second, pattern("second")));
+  second.close();
+  // The peer access of the open has ended: an explicit enable succeeds again.
+  EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
+  MappingBy mapping(api, handle, kBytes);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  mapping.close();
+  // The close ends only the peer access that the open enabled.
+  EXPECT_CODE(cudaErrorPeerAccessAlreadyEnabled,
+              cudaDeviceEnablePeerAccess(0, 0));
+  EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
+  EXPECT_CODE(cudaErrorPeerAccessNotEnabled, cudaDeviceDisablePeerAccess(0));
+  me.signal("closed");
+  me.wait("memory is back");
+}
+
 TEST(LegacyTwoGpus, TheLastCloseFreesWhatPeerAccessTook) {
   covers("LMEM-34");
   needs(gpus(2), alone, legacy_memory, peer_access);
-  Scenario scenario;
-  scenario.role("exporter", [](Role& me) {
-    DeviceBuffer buffer(kLarge);
-    Words(buffer.data, kBytes).fill(pattern("exporter"));
-    me.send("handle", buffer.legacy_handle());
-    const DeviceBuffer second(kBytes);
-    second.fill(pattern("second"));
-    me.send("second", second.legacy_handle());
-    me.wait("closed");
-    const size_t held = free_memory();
-    buffer.free();
-    EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
-    me.signal("memory is back");
+  for_each_api([](auto api) {
+    Scenario scenario;
+    scenario.role("exporter", [=](Role& me) {
+      CALL(cudaFree(nullptr));  // the driver API needs a context
+      DeviceBuffer buffer(kLarge);
+      Words(buffer.data, kBytes).fill(pattern("exporter"));
+      me.send("handle", handle_of(api, buffer));
+      const DeviceBuffer second(kBytes);
+      second.fill(pattern("second"));
+      me.send("second", handle_of(api, second));
+      me.wait("closed");
+      const size_t held = free_memory();
+      buffer.free();
+      EXPECT_TRUE(returned(held, kLarge)) << "the importer has closed all";
+      me.signal("memory is back");
+    });
+    scenario.role("importer", on_device(1, [=](Role& me) {
+                    closes_what_a_peer_lent(me, api);
+                  }));
+    scenario.run(60s);
   });
-  scenario.role("importer", on_device(1, [](Role& me) {
-                  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
-                  leaves_nothing(kRounds, [&](int) {
-                    LegacyMapping mapping(handle, kBytes);
-                    mapping.close();
-                  });
-                  // One of two closes leaves what the other one needs.
-                  LegacyMapping first(handle, kBytes);
-                  LegacyMapping second(me.receive<cudaIpcMemHandle_t>("second"),
-                                       kBytes);
-                  first.close();
-                  EXPECT_TRUE(kernel_reads(second, pattern("second")));
-                  EXPECT_TRUE(copy_reads(second, pattern("second")));
-                  second.close();
-                  // The peer access of the open has ended: an explicit enable
-                  // succeeds again.
-                  EXPECT_SUCCESS(cudaDeviceEnablePeerAccess(0, 0));
-                  LegacyMapping mapping(handle, kBytes);
-                  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                  mapping.close();
-                  // The close ends only the peer access that the open enabled.
-                  EXPECT_CODE(cudaErrorPeerAccessAlreadyEnabled,
-                              cudaDeviceEnablePeerAccess(0, 0));
-                  EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(0));
-                  EXPECT_CODE(cudaErrorPeerAccessNotEnabled,
-                              cudaDeviceDisablePeerAccess(0));
-                  me.signal("closed");
-                  me.wait("memory is back");
-                }));
-  scenario.run(60s);
 }
 
 TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {

@@ -24,11 +24,26 @@ constexpr int kMany = 300;         // events, more than a byte counts
 constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
 constexpr double kMaySpin = 0.1;   // of that time; a busy machine shares it
 
-/// What the exporter lends: memory, and the event that shows when to read it.
+/// What the exporter lends: memory, and the event that shows when to read it,
+/// exported by both APIs.
 struct Handles {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
+  cudaIpcEventHandle_t by_driver;
 };
+
+cudaIpcEventHandle_t handle_by_driver(cudaEvent_t event) {
+  Sentinel<cudaIpcEventHandle_t> handle;
+  CALL(DriverApi::ipc_get_event_handle(handle.out(), event));
+  return handle.result();
+}
+
+/// The event of a handle, opened by the driver API.
+cudaEvent_t opened_by_driver(const cudaIpcEventHandle_t& handle) {
+  Sentinel<cudaEvent_t> event;
+  CALL(DriverApi::ipc_open_event_handle(event.out(), handle));
+  return event.result();
+}
 
 void nothing(const SharedEvent&) {}
 
@@ -65,7 +80,8 @@ std::function<void(Role&)> records_late(
     else
       CALL(cudaEventRecord(event, records));
     // The export changes nothing about what is recorded.
-    me.send("handles", Handles{memory, event.handle()});
+    me.send("handles",
+            Handles{memory, event.handle(), handle_by_driver(event)});
 
     for (int i = 0; i < kLooks; ++i) {
       if (i == kLooks / 2) first.release();
@@ -183,12 +199,13 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   CALL(cudaStreamSynchronize(stream));
   const auto handles = me.receive<Handles>("handles");
   LegacyMapping mapping(handles.memory, kBytes);
-  SharedEvent event(handles.event), again(handles.event);
+  SharedEvent event(handles.event);
+  const cudaEvent_t again = opened_by_driver(handles.by_driver);
   EXPECT_SUCCESS(cudaStreamWaitEvent(waits_in.value_or(stream), event, 0));
   EXPECT_SUCCESS(DriverApi::stream_wait_event(other, again));
   if (destroys_early) {  // the streams still wait
     event.destroy();
-    EXPECT_SUCCESS(DriverApi::event_destroy(again.release()));
+    EXPECT_SUCCESS(DriverApi::event_destroy(again));
   }
   CALL(cudaMemsetAsync(mapping.data + mapping.count - 1, 0x3C, kBytes - kRest,
                        stream));
@@ -214,7 +231,10 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   CALL(cudaMemcpy(&last, by_kernel.data + by_kernel.count - 1, sizeof last,
                   cudaMemcpyDeviceToHost));
   EXPECT_EQ(last, 0x3C3C3C3Cu) << "memset after the wait";
-  if (!destroys_early) event.destroy();
+  if (!destroys_early) {
+    event.destroy();
+    EXPECT_SUCCESS(DriverApi::event_destroy(again));
+  }
   mapping.close();
   me.signal("closed");
 }
@@ -272,7 +292,8 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
-    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
+    const cudaEvent_t same = opened_by_driver(handles.by_driver);
+    HostWait waiter(event), by_driver = DriverApi::host_wait(same);
     look_on(me);
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
@@ -283,6 +304,7 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_EQ(by_driver.join(), cudaSuccess);
     event.destroy();
+    EXPECT_SUCCESS(DriverApi::event_destroy(same));
     mapping.close();
     me.signal("closed");
   });
@@ -308,12 +330,16 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
     // An event that was destroyed does not matter to one that is opened later.
     SharedEvent(handles.event).destroy();
     SharedEvent event(handles.event);
+    const cudaEvent_t same = opened_by_driver(handles.by_driver);
     look_on(me);
     EXPECT_TRUE(is_held(event));
-    EXPECT_TRUE(is_pending(event));
+    for (const cudaEvent_t one : {cudaEvent_t{event}, same})
+      EXPECT_TRUE(is_pending(one));
     me.signal("ready");
     me.wait("done");
-    EXPECT_TRUE(is_done(event));
+    for (const cudaEvent_t one : {cudaEvent_t{event}, same})
+      EXPECT_TRUE(is_done(one));
+    EXPECT_SUCCESS(DriverApi::event_destroy(same));
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_TRUE(copy_reads(mapping, written));
     event.destroy();
@@ -400,8 +426,9 @@ static void waits_without_spinning(Role& me) {
   buffer.queue_fill(written, stream);
   CALL(cudaEventRecord(created, stream));
   CALL(cudaEventRecord(other, stream));
-  Handles handles{buffer.legacy_handle(), {}};
+  Handles handles{buffer.legacy_handle(), {}, {}};
   EXPECT_SUCCESS(cudaIpcGetEventHandle(&handles.event, created));
+  EXPECT_SUCCESS(DriverApi::ipc_get_event_handle(&handles.by_driver, other));
   me.send("handles", handles);
 
   HostWait by_driver = DriverApi::host_wait(other), waiter(created);
@@ -433,7 +460,8 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
-    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
+    const cudaEvent_t other = opened_by_driver(handles.by_driver);
+    HostWait waiter(event), by_driver = DriverApi::host_wait(other);
     for (int i = 0; i < kLooks; ++i) EXPECT_TRUE(is_pending(event));
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
@@ -448,6 +476,7 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_TRUE(copy_reads(mapping, written));
     event.destroy();
+    EXPECT_SUCCESS(DriverApi::event_destroy(other));
     mapping.close();
     me.signal("closed");
   });
@@ -455,60 +484,68 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
   scenario.run(30s);
 }
 
+// An exporter and an importer of one event, which is exported, opened,
+// recorded, awaited and destroyed by different threads.
+template <class Api>
+static void exports_in_two_threads(Role& me, Api api) {
+  using Code = typename Api::Code;
+  const Stream stream;
+  const SharedEvent event;
+  Latch latch;
+  latch.hold(stream);
+  Sentinel<cudaIpcEventHandle_t> handles[2];
+  Code codes[2], recorded[2];
+  in_two_threads([&](int i) {
+    codes[i] = api.ipc_get_event_handle(handles[i].out(), event);
+    recorded[i] = api.event_record(event, stream);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(codes[i], Code{}) << "in thread " << i;
+    EXPECT_EQ(recorded[i], Code{}) << "in thread " << i;
+  }
+  me.send("handle", handles[1].result());
+  me.wait("ready");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.wait("destroyed");
+}
+
+template <class Api>
+static void opens_in_two_threads(Role& me, Api api) {
+  using Code = typename Api::Code;
+  const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+  Sentinel<cudaEvent_t> opened[2];
+  Code codes[2];
+  in_two_threads([&](int i) {
+    codes[i] = api.ipc_open_event_handle(opened[i].out(), handle);
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(codes[i], Code{}) << "in thread " << i;
+  EXPECT_SUCCESS(api.event_destroy(opened[0].result()));
+  const cudaEvent_t event = opened[1].result();
+  const Stream stream;
+  EXPECT_SUCCESS(
+      in_a_thread([&] { return api.stream_wait_event(stream, event); }));
+  EXPECT_EQ(in_a_thread([&] { return api.event_query(event); }), api.kNotReady);
+  EXPECT_TRUE(is_held(stream));
+  HostWait waiter = api.host_wait(event);
+  EXPECT_TRUE(waiter.is_held());
+  me.signal("ready");
+  EXPECT_EQ(waiter.join(), cudaSuccess);
+  EXPECT_TRUE(passes(stream));
+  EXPECT_SUCCESS(in_a_thread([&] { return api.event_destroy(event); }));
+  me.signal("destroyed");
+}
+
 TEST(EventHandle, EveryThreadMayUseTheEvent) {
   covers("LEVT-27");
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Stream stream;
-    const SharedEvent event;
-    Latch latch;
-    latch.hold(stream);
-    Sentinel<cudaIpcEventHandle_t> handles[2];
-    cudaError_t codes[2], recorded[2];
-    in_two_threads([&](int i) {
-      codes[i] = cudaIpcGetEventHandle(handles[i].out(), event);
-      recorded[i] = cudaEventRecord(event, stream);
-    });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
-      EXPECT_EQ(recorded[i], cudaSuccess) << "in thread " << i;
-    }
-    me.send("handle", handles[1].result());
-    me.wait("ready");
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-    me.wait("destroyed");
+    by_both_apis([&](auto api) { exports_in_two_threads(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
-    CALL(cudaFree(nullptr));
-    Sentinel<cudaEvent_t> opened[2];
-    cudaError_t codes[2];
-    in_two_threads([&](int i) {
-      codes[i] = cudaIpcOpenEventHandle(opened[i].out(), handle);
-    });
-    for (int i = 0; i < 2; ++i)
-      EXPECT_EQ(codes[i], cudaSuccess) << "in thread " << i;
-    EXPECT_SUCCESS(cudaEventDestroy(opened[0].result()));
-    const cudaEvent_t event = opened[1].result();
-    const Stream stream;
-    EXPECT_SUCCESS(
-        in_a_thread([&] { return cudaStreamWaitEvent(stream, event, 0); }));
-    EXPECT_EQ(in_a_thread([&] { return cudaEventQuery(event); }),
-              cudaErrorNotReady);
-    EXPECT_TRUE(is_held(stream));
-    HostWait waiter(event);
-    EXPECT_TRUE(waiter.is_held());
-    me.signal("ready");
-    EXPECT_EQ(waiter.join(), cudaSuccess);
-    EXPECT_TRUE(passes(stream));
-    EXPECT_SUCCESS(in_a_thread([&] { return cudaEventDestroy(event); }));
-    me.signal("destroyed");
+    by_both_apis([&](auto api) { opens_in_two_threads(me, api); });
   });
-
   scenario.run(30s);
 }
 
@@ -625,12 +662,12 @@ TEST(EventHandle, TwoEventsAreKeptApart) {
   needs(gpus(1), legacy_events);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    by_both_apis([&](auto api) { lends_two_events(me, api); });
     lends_many_events(me);
+    by_both_apis([&](auto api) { lends_two_events(me, api); });
   });
   scenario.role("importer", [](Role& me) {
-    by_both_apis([&](auto api) { borrows_two_events(me, api); });
     opens_many_events(me);
+    by_both_apis([&](auto api) { borrows_two_events(me, api); });
   });
   scenario.run(30s);
 }

@@ -143,19 +143,22 @@ testing::AssertionResult counted(const Words& counter, int rounds) {
 }  // namespace
 
 // An exporter that waits in a stream, in a thread and by queries.
-static void waits_for_the_importers_record(Role& me) {
-  const Pattern written = pattern("importer");
+template <class Api>
+static void waits_for_the_importers_record(Role& me, Api api) {
+  const Pattern written = pattern(api.kName);
   const DeviceBuffer buffer(kBytes), by_copy(kBytes), by_kernel(kBytes);
   buffer.fill(pattern("old"));
   const Stream stream;
   const SharedEvent event;
-  me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
+  Sentinel<cudaIpcEventHandle_t> handle;
+  CALL(api.ipc_get_event_handle(handle.out(), event));
+  me.send("handles", Handles{buffer.legacy_handle(), handle.result()});
   me.wait("recorded");
-  EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-  EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
+  EXPECT_CODE(api.kNotReady, api.event_query(event));
+  EXPECT_SUCCESS(api.stream_wait_event(stream, event));
   queue_copy(by_copy, buffer, stream);
   launch_copy(by_kernel, buffer, stream);
-  HostWait waiter(event);
+  HostWait waiter = api.host_wait(event);
   for (int i = 0; i < kLooks; ++i) {
     me.signal("look");
     me.wait("looked");
@@ -166,47 +169,54 @@ static void waits_for_the_importers_record(Role& me) {
 
   EXPECT_EQ(waiter.join(), cudaSuccess);
   EXPECT_TRUE(kernel_reads(buffer, written)) << "after the synchronize";
-  EXPECT_SUCCESS(cudaEventQuery(event));
+  EXPECT_SUCCESS(api.event_query(event));
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
   EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
   me.wait("closed");
 }
 
+// The importer, which records.
+template <class Api>
+static void records_for_the_exporter(Role& me, Api api) {
+  const Pattern written = pattern(api.kName);
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  Sentinel<cudaEvent_t> opened;
+  CALL(api.ipc_open_event_handle(opened.out(), handles.event));
+  const cudaEvent_t event = opened.result();
+  const Stream stream;
+  EXPECT_TRUE(kernel_reads(mapping, pattern("old")));
+  const DeviceBuffer own(kBytes);
+  own.fill(written);  // loads the kernel before the stream is held
+  Latch latch;
+  latch.hold(stream);
+  mapping.queue_fill(written, stream);
+  EXPECT_SUCCESS(api.event_record(event, stream));
+  EXPECT_CODE(api.kNotReady, api.event_query(event));
+  me.signal("recorded");
+  for (int i = 0; i < kLooks; ++i) {
+    me.wait("look");
+    me.signal("looked");
+  }
+  me.wait("ready");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  CALL(api.event_destroy(event));
+  mapping.close();
+  me.signal("closed");
+}
+
 TEST(EventPingPong, ExporterWaitsForTheImportersRecord) {
   covers("LEVT-10");
   needs(gpus(1), legacy_memory, legacy_events);
-  const Pattern written = pattern("importer");
   Scenario scenario(Scenario::kShared);
-
-  scenario.role("exporter", waits_for_the_importers_record);
-
-  scenario.role("importer", [=](Role& me) {
-    const auto handles = me.receive<Handles>("handles");
-    LegacyMapping mapping(handles.memory, kBytes);
-    SharedEvent event(handles.event);
-    const Stream stream;
-    EXPECT_TRUE(kernel_reads(mapping, pattern("old")));
-    const DeviceBuffer own(kBytes);
-    own.fill(written);  // loads the kernel before the stream is held
-    Latch latch;
-    latch.hold(stream);
-    mapping.queue_fill(written, stream);
-    EXPECT_SUCCESS(cudaEventRecord(event, stream));
-    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-    me.signal("recorded");
-    for (int i = 0; i < kLooks; ++i) {
-      me.wait("look");
-      me.signal("looked");
-    }
-    me.wait("ready");
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-    event.destroy();
-    mapping.close();
-    me.signal("closed");
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) { waits_for_the_importers_record(me, api); });
   });
-
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { records_for_the_exporter(me, api); });
+  });
   scenario.run(30s);
 }
 
@@ -558,6 +568,9 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
     latch.hold(stream);
     buffer.queue_fill(pattern("exporter"), stream);
     CALL(cudaEventRecord(event, stream));
+    Sentinel<cudaIpcEventHandle_t> by_driver;
+    CALL(DriverApi::ipc_get_event_handle(by_driver.out(), event));
+    me.send("handle by the driver API", by_driver.result());
     me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
     me.wait("queued", kImporters);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -571,15 +584,25 @@ TEST(EventPingPong, OneRecordReleasesAllImporters) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
-    const DeviceBuffer copy(kBytes);
-    const Stream stream;
+    Sentinel<cudaEvent_t> by_driver;
+    EXPECT_SUCCESS(DriverApi::ipc_open_event_handle(
+        by_driver.out(),
+        me.receive<cudaIpcEventHandle_t>("handle by the driver API")));
+    const DeviceBuffer copy(kBytes), other_copy(kBytes);
+    const Stream stream, other;
     EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     queue_copy(copy, mapping, stream);
+    EXPECT_SUCCESS(DriverApi::stream_wait_event(other, by_driver.result()));
+    queue_copy(other_copy, mapping, other);
     EXPECT_TRUE(is_held(stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
     me.signal("queued");
     me.wait("released");  // the last importer may start many seconds later
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(passes(other));
     EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+    EXPECT_TRUE(kernel_reads(other_copy, pattern("exporter")));
+    EXPECT_SUCCESS(DriverApi::event_destroy(by_driver.result()));
     event.destroy();
     mapping.close();
     me.signal("closed");

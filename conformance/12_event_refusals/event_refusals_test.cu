@@ -138,9 +138,9 @@ size_t open_descriptors() {
 
 /// The result of a call, as text for a note.
 template <class Code>
-std::string answer(const char* call, Code code) {
+std::string answer(const std::string& call, Code code) {
   cudaGetLastError();
-  return std::string(call) + ": " + name_of(code);
+  return call + ": " + name_of(code);
 }
 
 }  // namespace
@@ -378,51 +378,63 @@ TEST(EventRefusals, WaitForAnEventOpenedUnderAnotherDevice) {
 
 // What this test observes is not promised: a program must keep the exported
 // event until every importer has destroyed its own.
+template <class Api>
+static void destroys_what_is_open(Role& me, Api api) {
+  SharedEvent opened, unopened;
+  const Stream stream;
+  CALL(cudaEventRecord(opened, stream));
+  CALL(cudaEventRecord(unopened, stream));
+  EXPECT_TRUE(passes(stream));
+  const auto sends = [&](const char* step, cudaEvent_t event) {
+    Sentinel<cudaIpcEventHandle_t> handle;
+    CALL(api.ipc_get_event_handle(handle.out(), event));
+    me.send(step, handle.result());
+  };
+  sends("handle", opened);
+  sends("stale handle", unopened);
+  me.wait("opened");
+  CALL(api.event_destroy(opened.release()));
+  CALL(api.event_destroy(unopened.release()));
+  me.signal("destroyed");
+  EXPECT_TRUE(context_is_usable());
+}
+
+// The importer.
+template <class Api>
+static void uses_what_is_destroyed(Role& me, Api api) {
+  const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+  const auto stale = me.receive<cudaIpcEventHandle_t>("stale handle");
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  Sentinel<cudaEvent_t> opened, late;
+  CALL(api.ipc_open_event_handle(opened.out(), handle));
+  const cudaEvent_t event = opened.result();
+  me.signal("opened");
+  me.wait("destroyed");
+  const std::string by = std::string(" by the ") + api.kName;
+  me.observe(answer("query after the destroy" + by, api.event_query(event)));
+  me.observe(answer("record after the destroy" + by,
+                    api.event_record(event, nullptr)));
+  me.observe(answer("destroy of the import" + by, api.event_destroy(event)));
+  const auto code = api.ipc_open_event_handle(late.out(), stale);
+  me.observe(answer("open of a destroyed event's handle" + by, code));
+  if (code == decltype(code){}) api.event_destroy(late.value);
+}
+
 TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   covers("LEVT-21");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
-
-  scenario.role("exporter", [](Role& me) {
-    SharedEvent opened, unopened;
-    const Stream stream;
-    CALL(cudaEventRecord(opened, stream));
-    CALL(cudaEventRecord(unopened, stream));
-    EXPECT_TRUE(passes(stream));
-    me.send("handle", opened.handle());
-    me.send("stale handle", unopened.handle());
-    me.wait("opened");
-    opened.destroy();
-    unopened.destroy();
-    me.signal("destroyed");
-    EXPECT_TRUE(context_is_usable());
+  for_each_api([](auto api) {
+    Scenario scenario;
+    scenario.role("exporter", [=](Role& me) {
+      CALL(cudaFree(nullptr));
+      destroys_what_is_open(me, api);
+    });
+    scenario
+        .role("importer", [=](Role& me) { uses_what_is_destroyed(me, api); })
+        .may_end_by(SIGSEGV)
+        .may_end_by(SIGABRT);
+    scenario.run(20s);
   });
-
-  scenario
-      .role("importer",
-            [](Role& me) {
-              const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
-              const auto stale =
-                  me.receive<cudaIpcEventHandle_t>("stale handle");
-              cudaEvent_t event = nullptr, late = nullptr;
-              CALL(cudaIpcOpenEventHandle(&event, handle));
-              me.signal("opened");
-              me.wait("destroyed");
-              me.observe(answer("query after the destroy",
-                                NOTED(cudaEventQuery(event))));
-              me.observe(answer("record after the destroy",
-                                NOTED(cudaEventRecord(event, nullptr))));
-              me.observe(answer("destroy of the import",
-                                NOTED(cudaEventDestroy(event))));
-              const cudaError_t code =
-                  NOTED(cudaIpcOpenEventHandle(&late, stale));
-              me.observe(answer("open of a destroyed event's handle", code));
-              if (code == cudaSuccess) cudaEventDestroy(late);
-            })
-      .may_end_by(SIGSEGV)
-      .may_end_by(SIGABRT);
-
-  scenario.run(20s);
 }
 
 TEST(EventRefusals, LaunchAttributes) {
@@ -493,7 +505,6 @@ TEST(EventRefusals, CaptureIntoAGraph) {
         me.observe(std::string(what) + ": " + answer("no capture", began));
         return;
       }
-      note_call(what);
       std::string note = answer(what, call());
       cudaGraph_t graph = nullptr;
       note += answer(", end of the capture",
@@ -501,17 +512,18 @@ TEST(EventRefusals, CaptureIntoAGraph) {
       if (graph != nullptr) CALL(cudaGraphDestroy(graph));
       me.observe(note);
     };
-    capture("wait", [&] { return cudaStreamWaitEvent(stream, event, 0); });
+    capture("wait",
+            [&] { return RuntimeApi::stream_wait_event(stream, event); });
     capture("external wait", [&] {
-      return cudaStreamWaitEvent(stream, event, cudaEventWaitExternal);
+      return NOTED(cudaStreamWaitEvent(stream, event, cudaEventWaitExternal));
     });
-    capture("record", [&] { return cudaEventRecord(event, stream); });
+    capture("record", [&] { return RuntimeApi::event_record(event, stream); });
     capture("external record", [&] {
-      return cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal);
+      return NOTED(
+          cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal));
     });
-    capture("cuStreamWaitEvent", [&] {
-      return DRIVER(cuStreamWaitEvent)(stream, event, CU_EVENT_WAIT_DEFAULT);
-    });
+    capture("cuStreamWaitEvent",
+            [&] { return DriverApi::stream_wait_event(stream, event); });
     EXPECT_TRUE(context_is_usable());
   };
 
@@ -600,6 +612,10 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     EXPECT_TRUE(is_told_once("cudaIpcGetEventHandle of a plain event",
                              NOTED(cudaIpcGetEventHandle(none.out(), plain))));
     EXPECT_TRUE(context_is_usable());
+    EXPECT_NE(DriverApi::ipc_get_event_handle(none.out(), plain), CUDA_SUCCESS);
+    // Only the runtime's calls set the last error.
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+    EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(
         leaves_no_error("cudaIpcGetEventHandle",
                         NOTED(cudaIpcGetEventHandle(handle.out(), event))));
@@ -614,6 +630,9 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     EXPECT_TRUE(is_told_once(
         "cudaIpcOpenEventHandle of zeros",
         NOTED(cudaIpcOpenEventHandle(none.out(), cudaIpcEventHandle_t{}))));
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_NE(DriverApi::ipc_open_event_handle(none.out(), {}), CUDA_SUCCESS);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(
         leaves_no_error("cudaIpcOpenEventHandle",

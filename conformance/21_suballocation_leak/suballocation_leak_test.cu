@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
@@ -351,18 +351,19 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
   // One importer closes the mapping that it opened first, the other importer
   // closes the second.
   scenario.roles("importer", 2, [](Role& me) {
-    const char* closed = me.index() == 0 ? "a" : "b";
-    const char* kept = me.index() == 0 ? "b" : "a";
+    const bool closes_a = me.index() == 0;
     const auto handle_a = me.receive<cudaIpcMemHandle_t>("a");
     const auto handle_b = me.receive<cudaIpcMemHandle_t>("b");
-    LegacyMapping a(handle_a, kSmall), b(handle_b, kSmall);
-    LegacyMapping& first = me.index() == 0 ? a : b;
-    LegacyMapping& other = me.index() == 0 ? b : a;
-    EXPECT_TRUE(kernel_reads(first, pattern(closed)));
-    first.close();
-    EXPECT_TRUE(copy_reads(other, pattern(kept)));
-    EXPECT_TRUE(kernel_reads(other, pattern(kept)));
-    other.close();
+    by_both_apis([&](auto api) {
+      MappingBy a(api, handle_a, kSmall), b(api, handle_b, kSmall);
+      auto& first = closes_a ? a : b;
+      auto& other = closes_a ? b : a;
+      EXPECT_TRUE(kernel_reads(first, pattern(closes_a ? "a" : "b")));
+      first.close();
+      EXPECT_TRUE(copy_reads(other, pattern(closes_a ? "b" : "a")));
+      EXPECT_TRUE(kernel_reads(other, pattern(closes_a ? "b" : "a")));
+      other.close();
+    });
     me.signal("closed");
   });
 

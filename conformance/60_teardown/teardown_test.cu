@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/cuda.h"
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -113,6 +112,7 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
           DeviceBuffer buffer(kBytes, DeviceBuffer::Fresh::kUnwritten);
           write_number(buffer.data, number);
           me.send("handle", buffer.legacy_handle());
+          me.send("handle by the driver API", handle_of(DriverApi{}, buffer));
           me.wait("closed");
           buffer.free();
         };
@@ -121,7 +121,16 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
         const auto other = std::make_shared<SecondThread>();
         return [&me, other](int number) {
           const auto handle = me.receive<Handle>("handle");
-          LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
+          {
+            LegacyMapping mapping(handle, kBytes), again(handle, kBytes);
+            expect_number(mapping.data, number);
+            mapping.close();
+            other->run([&] { again.close(); });
+          }
+          // What one API leaves is not released by a close of the other.
+          const auto same = me.receive<Handle>("handle by the driver API");
+          MappingBy mapping(DriverApi{}, same, kBytes),
+              again(DriverApi{}, same, kBytes);
           expect_number(mapping.data, number);
           mapping.close();
           other->run([&] { again.close(); });
@@ -140,6 +149,9 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
           SharedEvent event;
           CALL(cudaEventRecord(event, *stream));
           me.send("handle", event.handle());
+          Sentinel<cudaIpcEventHandle_t> same;
+          CALL(DriverApi::ipc_get_event_handle(same.out(), event));
+          me.send("handle by the driver API", same.result());
           me.wait("destroyed");
           event.destroy();
         };
@@ -150,6 +162,12 @@ TEST(Teardown, OrderedEventsLeaveNothing) {
           SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
           CALL(cudaEventSynchronize(event));
           other->run([&] { event.destroy(); });
+          Sentinel<cudaEvent_t> same;
+          CALL(DriverApi::ipc_open_event_handle(
+              same.out(),
+              me.receive<cudaIpcEventHandle_t>("handle by the driver API")));
+          CALL(DriverApi::event_synchronize(same.result()));
+          other->run([&] { CALL(DriverApi::event_destroy(same.value)); });
           me.signal("destroyed");
         };
       });
@@ -250,15 +268,20 @@ TEST(Teardown, FreeingWaitsForEveryImporter) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    DeviceBuffer buffer(kBytes);
-    buffer.fill(pattern("exporter"));
+    DeviceBuffer buffer(kBytes), second(kBytes);
+    for (const DeviceBuffer* one : {&buffer, &second})
+      one->fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
+    me.send("second handle", handle_of(DriverApi{}, second));
     for (int closed = 1; closed <= kImporters; ++closed) {
       me.wait("closed");
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-      buffer.fill(pattern("exporter"));
+      for (const DeviceBuffer* one : {&buffer, &second}) {
+        EXPECT_TRUE(kernel_reads(*one, pattern("exporter")));
+        one->fill(pattern("exporter"));
+      }
     }
     EXPECT_SUCCESS(cudaFree(std::exchange(buffer.data, nullptr)));
+    EXPECT_SUCCESS(DriverApi::mem_free(std::exchange(second.data, nullptr)));
     EXPECT_TRUE(context_is_usable());
   });
   std::vector<std::string> closes;
@@ -266,11 +289,16 @@ TEST(Teardown, FreeingWaitsForEveryImporter) {
     closes.push_back("close " + std::to_string(i));
   scenario.roles("importer", kImporters, [=](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    MappingBy second(DriverApi{}, me.receive<Handle>("second handle"), kBytes);
     me.in_order({{closes[static_cast<size_t>(me.index())], [&] {
-                    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+                    for (const Words& one : {Words(mapping), Words(second)}) {
+                      EXPECT_TRUE(kernel_reads(one, pattern("exporter")));
+                      EXPECT_TRUE(copy_reads(one, pattern("exporter")));
+                    }
                     EXPECT_SUCCESS(cudaIpcCloseMemHandle(
                         std::exchange(mapping.data, nullptr)));
+                    EXPECT_SUCCESS(DriverApi::ipc_close_mem_handle(
+                        std::exchange(second.data, nullptr)));
                     me.signal("closed");
                   }}});
   });

@@ -327,8 +327,9 @@ int sticky(Call& call) {
     return cudaErrorIllegalAddress;
   }
   const int code = call.proceed();
+  const std::string& chosen = chosen_function();
   if (code != kSuccess && code != cudaErrorNotReady &&
-      call.is(chosen_function().c_str()))
+      (call.is(chosen.c_str()) || chosen == call.function().name))
     poisoned = true;
   return code;
 }
@@ -602,6 +603,11 @@ constexpr Names kBesideRuntime = {"cuDeviceGetDefaultMemPool",
                                   "cuEventQuery",
                                   "cuEventRecordWithFlags",
                                   "cuEventSynchronize",
+                                  "cuIpcCloseMemHandle",
+                                  "cuIpcGetEventHandle",
+                                  "cuIpcGetMemHandle",
+                                  "cuIpcOpenEventHandle",
+                                  "cuIpcOpenMemHandle",
                                   "cuMemAllocAsync",
                                   "cuMemGetDefaultMemPool",
                                   "cuMemGetMemPool",

@@ -1,6 +1,6 @@
-// The functions of events and pools that both APIs have, under one name, so
-// that a test judges the same behaviour by both: a driver may be right by one
-// API and wrong by the other.
+// The functions of legacy memory, events and pools that both APIs have, under
+// one name, so that a test judges the same behaviour by both: a driver may be
+// right by one API and wrong by the other.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +20,20 @@ struct RuntimeApi {
   static constexpr Code kInvalidValue = cudaErrorInvalidValue;
   static constexpr Code kInvalidDevice = cudaErrorInvalidDevice;
   static constexpr Code kNotSupported = cudaErrorNotSupported;
+
+  static Code mem_free(void* memory) { return NOTED(cudaFree(memory)); }
+  static Code ipc_get_mem_handle(cudaIpcMemHandle_t* handle,
+                                 const void* memory) {
+    return NOTED(cudaIpcGetMemHandle(handle, const_cast<void*>(memory)));
+  }
+  static Code ipc_open_mem_handle(void** memory,
+                                  const cudaIpcMemHandle_t& handle) {
+    return NOTED(
+        cudaIpcOpenMemHandle(memory, handle, cudaIpcMemLazyEnablePeerAccess));
+  }
+  static Code ipc_close_mem_handle(void* memory) {
+    return NOTED(cudaIpcCloseMemHandle(memory));
+  }
 
   static Code event_create(cudaEvent_t* event, unsigned flags) {
     return NOTED(cudaEventCreateWithFlags(event, flags));
@@ -116,6 +130,25 @@ struct DriverApi {
   static constexpr Code kInvalidValue = CUDA_ERROR_INVALID_VALUE;
   static constexpr Code kInvalidDevice = CUDA_ERROR_INVALID_DEVICE;
   static constexpr Code kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
+
+  static Code mem_free(void* memory) {
+    return NOTED(DRIVER(cuMemFree)(address_of(memory)));
+  }
+  static Code ipc_get_mem_handle(cudaIpcMemHandle_t* handle,
+                                 const void* memory) {
+    return NOTED(DRIVER(cuIpcGetMemHandle)(
+        reinterpret_cast<CUipcMemHandle*>(handle), address_of(memory)));
+  }
+  static Code ipc_open_mem_handle(void** memory,
+                                  const cudaIpcMemHandle_t& handle) {
+    return NOTED(
+        DRIVER(cuIpcOpenMemHandle)(reinterpret_cast<CUdeviceptr*>(memory),
+                                   same_bytes<CUipcMemHandle>(handle),
+                                   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  }
+  static Code ipc_close_mem_handle(void* memory) {
+    return NOTED(DRIVER(cuIpcCloseMemHandle)(address_of(memory)));
+  }
 
   static Code event_create(cudaEvent_t* event, unsigned flags) {
     return NOTED(DRIVER(cuEventCreate)(event, flags));
@@ -231,10 +264,10 @@ struct DriverApi {
   }
 };
 
-/// Calls `body` with RuntimeApi and then with DriverApi.
+/// Calls `body` with RuntimeApi and then with DriverApi. It makes no call of
+/// CUDA, so the referee may use it.
 template <class Body>
-void by_both_apis(Body body) {
-  CALL(cudaFree(nullptr));  // the driver API needs a context
+void for_each_api(Body body) {
   {
     SCOPED_TRACE(RuntimeApi::kName);
     body(RuntimeApi{});
@@ -242,6 +275,48 @@ void by_both_apis(Body body) {
   SCOPED_TRACE(DriverApi::kName);
   body(DriverApi{});
 }
+/// The same in a role.
+template <class Body>
+void by_both_apis(Body body) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
+  for_each_api(body);
+}
+
+/// The handle of legacy memory, by cudaIpcGetMemHandle or cuIpcGetMemHandle.
+template <class Api>
+cudaIpcMemHandle_t handle_of(Api api, const Words& memory) {
+  Sentinel<cudaIpcMemHandle_t> handle;
+  CALL(api.ipc_get_mem_handle(handle.out(), memory.data));
+  return handle.result();
+}
+
+/// The address of a handle that is opened by cudaIpcOpenMemHandle or
+/// cuIpcOpenMemHandle. The caller closes it.
+template <class Api>
+void* open_handle(Api api, const cudaIpcMemHandle_t& handle) {
+  Sentinel<void*> memory;
+  CALL(api.ipc_open_mem_handle(memory.out(), handle));
+  return memory.result();
+}
+
+/// A handle of legacy memory that is opened and closed by one API.
+template <class Api>
+class MappingBy : public Words {
+ public:
+  /// Opens; `bytes` is what the exporter allocated.
+  MappingBy(Api api, const cudaIpcMemHandle_t& handle, size_t bytes)
+      : Words(open_handle(api, handle), bytes) {}
+  MappingBy(const MappingBy&) = delete;
+  ~MappingBy() {
+    if (data != nullptr) Api::ipc_close_mem_handle(data);
+  }
+
+  /// Closes now, for tests in which the close is the step that matters.
+  void close() {
+    CALL(Api::ipc_close_mem_handle(data));
+    data = nullptr;
+  }
+};
 
 /// Memory of the current pool, by cudaMallocAsync or cuMemAllocAsync.
 template <class Api>
