@@ -245,10 +245,12 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
     const auto expect_no_pool = [](const char* what,
                                    const cudaMemPoolProps& wanted) {
       SCOPED_TRACE(what);
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
-                     cudaErrorInvalidValue, cudaErrorInvalidDevice,
-                     cudaErrorNotSupported);
+      by_both_apis([&](auto api) {
+        Sentinel<cudaMemPool_t> pool;
+        EXPECT_REFUSED(api.mem_pool_create(pool.out(), wanted),
+                       api.kInvalidValue, api.kInvalidDevice,
+                       api.kNotSupported);
+      });
     };
     cudaMemPoolProps wanted = pool_properties();
     wanted.allocType = cudaMemAllocationTypeInvalid;
@@ -265,8 +267,10 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
     expect_no_pool("device -1", wanted);
 
     EXPECT_TRUE(context_is_usable());
-    const Pool good;
-    expect_from(good, AsyncBuffer(good, kBytes));
+    by_both_apis([](auto api) {
+      const Pool good = created(api);
+      expect_from(good, AsyncBuffer(good, kBytes));
+    });
   });
   scenario.run(20s);
 }
@@ -275,20 +279,23 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
   covers("SOMA-12");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("owner", [](Role& me) {
-    const Pool pool;
+  const auto takes_access = [](Role& me, auto api) {
+    const Pool pool = created(api);
     const AsyncBuffer older(pool, kBytes);
     older.fill(pattern("older"));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
 
-    const cudaError_t code =
-        NOTED(give_access(0, pool, cudaMemAccessFlagsProtNone));
+    const auto code =
+        api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtNone);
     cudaGetLastError();
     me.observe("taking access from the pool's own device: " + name_of(code));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
     expect_from(pool, AsyncBuffer(pool, kBytes));
+  };
+  scenario.role("owner", [=](Role& me) {
+    by_both_apis([&](auto api) { takes_access(me, api); });
   });
   scenario.run(20s);
 }
