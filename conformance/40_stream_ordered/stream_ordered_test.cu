@@ -263,38 +263,50 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
   scenario.run(30s);
 }
 
+// Frees memory in a held stream and asks both APIs for its attributes.
+template <class Api>
+static void asks_for_freed_memory(Role& me, Api api) {
+  const Stream stream;
+  const AsyncBuffer neighbour = allocated(api, kBytes, stream);
+  neighbour.fill(pattern("neighbour"), stream);
+  AsyncBuffer buffer = allocated(api, kBytes, stream);
+  buffer.fill(pattern("freed"), stream);
+  void* const address = buffer.data;
+  Latch latch;
+  latch.hold(stream);
+  CALL(api.free_async(std::exchange(buffer.data, nullptr), stream));
+
+  const std::string when = std::string("freed by the ") + api.kName +
+                           ", before the stream comes to the free: ";
+  cudaPointerAttributes attributes{};
+  const cudaError_t code =
+      NOTED(cudaPointerGetAttributes(&attributes, address));
+  cudaGetLastError();
+  me.observe(when + name_of(code) + ", memory type " +
+             std::to_string(attributes.type) +
+             " (0 is unregistered, 2 is device)");
+  CUmemoryPool pool = nullptr;
+  const CUresult result = NOTED(DRIVER(cuPointerGetAttribute)(
+      &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address_of(address)));
+  me.observe(when + "the pool of its attributes: " + name_of(result) +
+             (pool == nullptr ? ", none" : ", a pool"));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(context_is_usable());
+}
+
 // The pointer is only queried, never used: a kernel could fault.
 TEST(StreamOrdered, AttributesOfFreedMemory) {
   covers("SOMA-06");
   needs(gpus(1), pools);
   Scenario scenario;
   scenario
-      .role(
-          "asker",
-          [](Role& me) {
-            const Stream stream;
-            const AsyncBuffer neighbour(kBytes, stream);
-            neighbour.fill(pattern("neighbour"), stream);
-            AsyncBuffer buffer(kBytes, stream);
-            buffer.fill(pattern("freed"), stream);
-            void* const address = buffer.data;
-            Latch latch;
-            latch.hold(stream);
-            buffer.free_async(stream);
-
-            cudaPointerAttributes attributes{};
-            const cudaError_t code =
-                NOTED(cudaPointerGetAttributes(&attributes, address));
-            cudaGetLastError();
-            me.observe("before the stream comes to the free: " + name_of(code) +
-                       ", memory type " + std::to_string(attributes.type) +
-                       " (0 is unregistered, 2 is device)");
-            latch.release();
-            EXPECT_TRUE(passes(stream));
-            EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-            EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
-            EXPECT_TRUE(context_is_usable());
-          })
+      .role("asker",
+            [](Role& me) {
+              by_both_apis([&](auto api) { asks_for_freed_memory(me, api); });
+            })
       .may_end_by(SIGSEGV);
   scenario.run(30s);
 }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -29,12 +29,14 @@ using PointerData = cudaMemPoolPtrExportData;
 // An importer that has received the pool and gets the pointer by `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, receive(me), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
-    me.signal("freed");
+    by_both_apis([&](auto api) {
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      AsyncBuffer buffer = imported(api, pool, receive(me), kBytes);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      expect_free(api, buffer);
+      me.signal("freed");
+    });
   };
 }
 
@@ -338,6 +340,33 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   scenario.run(20s);
 }
 
+// An exporter that lends one allocation to three importers, by three channels.
+template <class Api>
+static void lends_by_three_channels(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  const Descriptor shared = exported(api, pool);
+  for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
+  const AsyncBuffer buffer = allocated(api, pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  const PointerData data = exported(api, buffer);
+
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Descriptor reads(ends[0]), writes(ends[1]);
+  ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
+  me.send_descriptor("pipe", reads.get());
+
+  char path[] = "/tmp/ipclab-pointer-XXXXXX";
+  const Descriptor file(mkstemp(path));
+  ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
+  ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
+  me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
+                            std::to_string(file.get()));
+
+  me.send("pointer", data);
+  me.wait("freed", 3);
+}
+
 TEST(PoolIpc, AnyChannelCarriesAPointer) {
   covers("POOL-07");
   static_assert(sizeof(PointerData) == 64);
@@ -346,28 +375,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
-    const AsyncBuffer buffer(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    const PointerData data = buffer.exported();
-
-    int ends[2];
-    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    const Descriptor reads(ends[0]), writes(ends[1]);
-    ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
-    me.send_descriptor("pipe", reads.get());
-
-    char path[] = "/tmp/ipclab-pointer-XXXXXX";
-    const Descriptor file(mkstemp(path));
-    ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
-    ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
-    me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
-                              std::to_string(file.get()));
-
-    me.send("pointer", data);
-    me.wait("freed", 3);
+    by_both_apis([&](auto api) { lends_by_three_channels(me, api); });
   });
   scenario.role("importer by pipe", borrows_by(by_pipe));
   scenario.role("importer by file", borrows_by(by_file));
@@ -376,75 +384,95 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   scenario.run(30s);
 }
 
-TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
-  covers("POOL-08");
-  needs(gpus(1), pool_fd);
-  Scenario scenario;  // a pool may lie where one was exported before
-
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const AsyncBuffer before(pool, kBytes);
+// A pair of roles for each API, because a pool may lie where one was exported
+// before: each role has its own process.
+template <class Api>
+static void add_sharers_of_older_and_newer(Scenario& scenario, Api api) {
+  const std::string by = std::string(" by the ") + api.kName;
+  scenario.role("exporter" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = created(api, shareable());
+    const AsyncBuffer before = allocated(api, pool, kBytes);
     before.fill(pattern("before"));
-    me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer after(pool, kBytes);
+    me.send_descriptor("pool" + by, exported(api, pool).get());
+    const AsyncBuffer after = allocated(api, pool, kBytes);
     after.fill(pattern("after"));
-    me.send("before", before.exported());
-    me.send("after", after.exported());
-    me.wait("freed");
+    me.send("before" + by, exported(api, before));
+    me.send("after" + by, exported(api, after));
+    me.wait("freed" + by);
   });
 
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer before(pool, me.receive<PointerData>("before"), kBytes);
-    AsyncBuffer after(pool, me.receive<PointerData>("after"), kBytes);
+  scenario.role("importer" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+    AsyncBuffer before =
+        imported(api, pool, me.receive<PointerData>("before" + by), kBytes);
+    AsyncBuffer after =
+        imported(api, pool, me.receive<PointerData>("after" + by), kBytes);
     EXPECT_TRUE(kernel_reads(before, pattern("before")));
     EXPECT_TRUE(copy_reads(before, pattern("before")));
     EXPECT_TRUE(kernel_reads(after, pattern("after")));
     EXPECT_TRUE(copy_reads(after, pattern("after")));
-    before.free();
-    after.free();
-    me.signal("freed");
+    expect_free(api, before);
+    expect_free(api, after);
+    me.signal("freed" + by);
+  });
+}
+
+TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
+  covers("POOL-08");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  add_sharers_of_older_and_newer(scenario, RuntimeApi{});
+  add_sharers_of_older_and_newer(scenario, DriverApi{});
+  scenario.run(20s);
+}
+
+// An exporter of a pointer before its pool, and its importer.
+template <class Api>
+static void add_exporter_of_the_pointer_first(Scenario& scenario, Api api) {
+  const std::string by = std::string(" by the ") + api.kName;
+  scenario.role("exporter" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = created(api, shareable());
+    const AsyncBuffer buffer = allocated(api, pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    PointerData data{};
+    const Outcome outcome =
+        outcome_of(api.mem_pool_export_pointer(&data, buffer.data),
+                   std::vector{api.kInvalidValue, api.kOutOfMemory});
+    me.observe("a pointer exported before its pool: " + outcome.code);
+    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
+    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
+    me.send("accepted" + by, accepted);
+    if (!accepted) return;
+
+    me.send("pointer" + by, data);
+    me.send_descriptor("pool" + by, exported(api, pool).get());
+    me.wait("freed" + by);
   });
 
-  scenario.run(20s);
+  scenario.role("importer" + by, [=](Role& me) {
+    if (!me.receive<bool>("accepted" + by)) return;
+    CALL(cudaFree(nullptr));
+    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+    AsyncBuffer buffer =
+        imported(api, pool, me.receive<PointerData>("pointer" + by), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    me.lifted("a pointer may be exported before its pool");
+    expect_free(api, buffer);
+    me.signal("freed" + by);
+  });
 }
 
 // The export is refused, or its data can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;  // likewise
-
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const AsyncBuffer buffer(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    PointerData data{};
-    const Outcome outcome =
-        outcome_of(NOTED(cudaMemPoolExportPointer(&data, buffer.data)),
-                   {cudaErrorInvalidValue, cudaErrorMemoryAllocation});
-    me.observe("a pointer exported before its pool: " + outcome.code);
-    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
-    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
-    me.send("accepted", accepted);
-    if (!accepted) return;
-
-    me.send("pointer", data);
-    me.send_descriptor("pool", pool.exported().get());
-    me.wait("freed");
-  });
-
-  scenario.role("importer", [](Role& me) {
-    if (!me.receive<bool>("accepted")) return;
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    me.lifted("a pointer may be exported before its pool");
-    buffer.free();
-    me.signal("freed");
-  });
-
+  Scenario scenario;
+  add_exporter_of_the_pointer_first(scenario, RuntimeApi{});
+  add_exporter_of_the_pointer_first(scenario, DriverApi{});
   scenario.run(20s);
 }
 
@@ -496,52 +524,62 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   scenario.run(20s);
 }
 
+// An exporter of an allocation that its stream has not made yet.
+template <class Api>
+static void lends_before_the_stream_runs(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  me.send_descriptor("pool", exported(api, pool).get());
+  const SharedEvent ready;
+  const Stream stream;
+  DeviceBuffer(kBytes).fill(pattern("loads the kernel"));
+  Latch latch;
+  latch.hold(stream);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, stream);
+  buffer.queue_fill(pattern("exporter"), stream);
+  CALL(api.event_record(ready, stream));
+  me.send("event", ready.handle());
+  me.send("pointer", exported(api, buffer));
+
+  me.wait("copy is queued");
+  latch.release();
+  me.wait("freed");
+  expect_free_async(api, buffer, stream);
+  EXPECT_TRUE(passes(stream));
+}
+
+// An importer whose copy waits for the exporter's stream.
+template <class Api>
+static void copies_after_the_event(Role& me, Api api) {
+  const DeviceBuffer copy(kBytes);
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  SharedEvent ready(me.receive<cudaIpcEventHandle_t>("event"));
+  const Stream stream;
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+  CALL(api.stream_wait_event(stream, ready));
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       stream));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("copy is queued");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  expect_free(api, buffer);
+  ready.destroy();
+  me.signal("freed");
+}
+
 // A held stream: without the order the importer would copy at once.
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const SharedEvent ready;
-    const Stream stream;
-    DeviceBuffer(kBytes).fill(pattern("loads the kernel"));
-    Latch latch;
-    latch.hold(stream);
-    AsyncBuffer buffer(pool, kBytes, stream);
-    buffer.queue_fill(pattern("exporter"), stream);
-    CALL(cudaEventRecord(ready, stream));
-    me.send("event", ready.handle());
-    me.send("pointer", buffer.exported());
-
-    me.wait("copy is queued");
-    latch.release();
-    me.wait("freed");
-    buffer.free_async(stream);
-    EXPECT_TRUE(passes(stream));
+    by_both_apis([&](auto api) { lends_before_the_stream_runs(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    const DeviceBuffer copy(kBytes);
-    const Pool pool(me.receive_descriptor("pool"));
-    SharedEvent ready(me.receive<cudaIpcEventHandle_t>("event"));
-    const Stream stream;
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    CALL(cudaStreamWaitEvent(stream, ready));
-    CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
-                         cudaMemcpyDeviceToDevice, stream));
-    EXPECT_TRUE(is_held(stream));
-    me.signal("copy is queued");
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
-    buffer.free();
-    ready.destroy();
-    me.signal("freed");
+    by_both_apis([&](auto api) { copies_after_the_event(me, api); });
   });
-
   scenario.run(20s);
 }
 
@@ -629,33 +667,40 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const Pool other(shareable());
-    const Descriptor of_other = other.exported();  // is open all the time
-    Descriptor closed = pool.exported();
+  const auto exports = [](Role& me, auto api) {
+    const Pool pool = created(api, shareable());
+    const Pool other = created(api, shareable());
+    const Descriptor of_other = exported(api, other);  // is open all the time
+    Descriptor closed = exported(api, pool);
     {
-      const Descriptor sent = pool.exported();
+      const Descriptor sent = exported(api, pool);
       closed.close();
       me.send_descriptor("pool", sent.get());
     }
     me.wait("imported and closed");
-    const AsyncBuffer buffer(pool, kBytes);
+    const AsyncBuffer buffer = allocated(api, pool, kBytes);
     buffer.fill(pattern("exporter"));
-    me.send("pointer", buffer.exported());
+    me.send("pointer", exported(api, buffer));
     me.wait("freed");
+  };
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) { exports(me, api); });
   });
 
-  scenario.role("importer", [](Role& me) {
+  const auto imports = [](Role& me, auto api) {
     Descriptor shared = me.receive_descriptor("pool");
-    const Pool pool(shared);
+    const Pool pool = imported(api, shared);
     shared.close();
     me.signal("imported and closed");
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    AsyncBuffer buffer =
+        imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
+    expect_free(api, buffer);
     me.signal("freed");
+  };
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) { imports(me, api); });
   });
 
   scenario.run(20s);
