@@ -56,15 +56,22 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
 
-// An attribute of a pool. If the driver does not return it, returns -1 and
-// records a failure.
+// An attribute of a pool, as both APIs tell. If the driver does not return it,
+// returns -1 and records a failure.
 template <typename Value>
 int64_t told(cudaMemPool_t pool, int which) {
-  Value value{};
+  Sentinel<Value> value;
   const CUresult code = NOTED(DRIVER(cuMemPoolGetAttribute)(
-      pool, static_cast<CUmemPool_attribute>(which), &value));
+      pool, static_cast<CUmemPool_attribute>(which), value.out()));
   EXPECT_TRUE(gives(code, "cuMemPoolGetAttribute", CUDA_SUCCESS)) << which;
-  return code == CUDA_SUCCESS ? static_cast<int64_t>(value) : -1;
+  if (code != CUDA_SUCCESS) return -1;
+  if (runtime_knows_how_pools_were_made()) {
+    Sentinel<Value> same;
+    EXPECT_SUCCESS(RuntimeApi::mem_pool_get_attribute(
+        pool, static_cast<cudaMemPoolAttr>(which), same.out()));
+    EXPECT_EQ(same.value, value.result()) << "by the runtime: " << which;
+  }
+  return static_cast<int64_t>(value.result());
 }
 
 }  // namespace

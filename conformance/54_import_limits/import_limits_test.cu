@@ -433,6 +433,11 @@ TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
               DRIVER(cuMemPoolGetAttribute)(
                   pool, static_cast<CUmemPool_attribute>(which), value.out()));
           EXPECT_EQ(value.result(), expected) << "attribute " << which;
+          if (!runtime_knows_how_pools_were_made()) continue;
+          Sentinel<int> same;
+          EXPECT_SUCCESS(RuntimeApi::mem_pool_get_attribute(
+              pool, static_cast<cudaMemPoolAttr>(which), same.out()));
+          EXPECT_EQ(same.value, expected) << "attribute " << which;
         }
       }));
   scenario.run(20s);

@@ -324,6 +324,14 @@ AsyncBuffer allocated(Api api, cudaMemPool_t pool, size_t bytes,
   return AsyncBuffer(Words(memory.result(), bytes));
 }
 
+/// Does the runtime have the attributes that tell how a pool was made? They
+/// came with CUDA 13.2; the driver may be newer than the runtime.
+inline bool runtime_knows_how_pools_were_made() {
+  Sentinel<int> version;
+  CALL(cudaRuntimeGetVersion(version.out()));
+  return version.result() >= 13020;
+}
+
 /// A new pool, by cudaMemPoolCreate or cuMemPoolCreate.
 template <class Api>
 Pool created(Api api, const cudaMemPoolProps& wanted = pool_properties()) {
