@@ -204,7 +204,9 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   needs(gpus(1), pools, alone);
   Scenario scenario;
   const auto frees = [](auto api) {
-    const Stream stream;
+    const Stream stream, first;
+    AsyncBuffer other = allocated(api, kBytes, first);
+    expect_free_async(api, other, first);
     CALL(cudaDeviceSynchronize());
     const size_t before = free_memory();
     void* memory = nullptr;
@@ -215,7 +217,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
-    // The free comes after the earlier work of its stream.
+    // The free comes after the earlier work of its stream; the stream of the
+    // first free is not held.
     WrongWords wrong;
     Latch latch;
     latch.hold(stream);

@@ -190,33 +190,69 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
 constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
 
 // An exporter that destroys one of its pools and creates another one.
-static void lends_six_pools(Role& me) {
+template <class Api>
+static void lends_six_pools(Role& me, Api api) {
   std::deque<Pool> pools;
   std::deque<AsyncBuffer> buffers;
   for (const char* name : kPools) {
-    pools.emplace_back(shareable());
-    buffers.emplace_back(pools.back(), kBytes);
+    pools.emplace_back(created(api, shareable()).release());
+    buffers.push_back(allocated(api, pools.back(), kBytes));
     buffers.back().fill(pattern(name));
   }
   for (size_t i = pools.size(); i-- > 0;) {
     me.send_descriptor(std::string("pool ") + kPools[i],
-                       pools[i].exported().get());
-    me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
+                       exported(api, pools[i]).get());
+    me.send(std::string("pointer ") + kPools[i], exported(api, buffers[i]));
   }
   me.wait("freed f");
   buffers.pop_back();
-  pools.back().destroy();
+  EXPECT_SUCCESS(api.mem_pool_destroy(pools.back().release()));
   EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
   EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
-  const AsyncBuffer later(pools[0], kBytes);
+  const AsyncBuffer later = allocated(api, pools[0], kBytes);
   later.fill(pattern("later"));
-  me.send("later", later.exported());
-  const Pool next(shareable());
-  const AsyncBuffer of_next(next, kBytes);
+  me.send("later", exported(api, later));
+  const Pool next = created(api, shareable());
+  const AsyncBuffer of_next = allocated(api, next, kBytes);
   of_next.fill(pattern("next"));
-  me.send_descriptor("next pool", next.exported().get());
-  me.send("pointer next", of_next.exported());
+  me.send_descriptor("next pool", exported(api, next).get());
+  me.send("pointer next", exported(api, of_next));
   me.wait("freed");
+}
+
+template <class Api>
+static void borrows_from_six_pools(Role& me, Api api) {
+  std::deque<Pool> pools;
+  std::deque<AsyncBuffer> buffers;
+  const auto import = [&](const Pool& pool, const std::string& step) {
+    return imported(api, pool, me.receive<PointerData>(step), kBytes);
+  };
+  for (const std::string name : kPools) {
+    pools.emplace_back(
+        imported(api, me.receive_descriptor("pool " + name)).release());
+    buffers.push_back(import(pools.back(), "pointer " + name));
+    EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
+    EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
+  }
+  buffers[0].fill(pattern("written to a"));
+  EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
+  EXPECT_TRUE(kernel_reads(buffers.back(), pattern("f")));
+  expect_free(api, buffers.back());
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(api.mem_pool_destroy(pools.back().release()));
+  EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
+  EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
+  me.signal("freed f");
+  AsyncBuffer later = import(pools[0], "later");
+  EXPECT_TRUE(kernel_reads(later, pattern("later")));
+  expect_free(api, later);
+  const Pool next = imported(api, me.receive_descriptor("next pool"));
+  AsyncBuffer of_next = import(next, "pointer next");
+  EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
+  expect_free(api, of_next);
+  buffers.pop_back();
+  for (AsyncBuffer& buffer : buffers) expect_free(api, buffer);
+  me.signal("freed");
 }
 
 // A process with some pools. Each pool has its own descriptor and pointers, and
@@ -225,49 +261,20 @@ TEST(PoolIpc, SharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-
-  scenario.role("exporter", lends_six_pools);
-
-  scenario.role("importer", [](Role& me) {
-    std::deque<Pool> pools;
-    std::deque<AsyncBuffer> buffers;
-    for (const char* name : kPools) {
-      pools.emplace_back(me.receive_descriptor(std::string("pool ") + name));
-      buffers.emplace_back(
-          pools.back(), me.receive<PointerData>(std::string("pointer ") + name),
-          kBytes);
-      EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
-      EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
-    }
-    buffers[0].fill(pattern("written to a"));
-    EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
-    EXPECT_TRUE(kernel_reads(buffers.back(), pattern("f")));
-    buffers.back().free();
-    CALL(cudaDeviceSynchronize());
-    pools.back().destroy();
-    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
-    EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
-    me.signal("freed f");
-    AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
-    EXPECT_TRUE(kernel_reads(later, pattern("later")));
-    later.free();
-    const Pool next(me.receive_descriptor("next pool"));
-    AsyncBuffer of_next(next, me.receive<PointerData>("pointer next"), kBytes);
-    EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
-    of_next.free();
-    buffers.pop_back();
-    for (AsyncBuffer& buffer : buffers) buffer.free();
-    me.signal("freed");
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) { lends_six_pools(me, api); });
   });
-
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { borrows_from_six_pools(me, api); });
+  });
   scenario.run(20s);
 }
 
 static constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
 // An importer that imports and frees in two threads.
-static void imports_in_two_threads(Role& me) {
-  CALL(cudaFree(nullptr));
+template <class Api>
+static void imports_in_two_threads(Role& me, Api api) {
   Descriptor descriptors[2];
   PointerData data[2];
   for (int i = 0; i < 2; ++i) {
@@ -276,31 +283,61 @@ static void imports_in_two_threads(Role& me) {
   }
   Sentinel<cudaMemPool_t> pools[2];
   Sentinel<void*> memory[2];
-  cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+  typename Api::Code pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+  const typename Api::Code success{};
   in_two_threads([&](int i) {
-    pool_codes[i] = cudaMemPoolImportFromShareableHandle(
+    pool_codes[i] = api.mem_pool_import_from_shareable_handle(
         pools[i].out(),
         reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
-        kFd, 0);
+        kFd);
     pointer_codes[i] =
-        cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
+        api.mem_pool_import_pointer(memory[i].out(), pools[i].value, &data[i]);
   });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
-    EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(pool_codes[i], success) << "in thread " << i;
+    EXPECT_EQ(pointer_codes[i], success) << "in thread " << i;
     const Words words(memory[i].result(), kBytes);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     words.fill(pattern("importer"));
   }
   in_two_threads([&](int i) {
-    freed[i] = cudaFree(memory[i].value);
-    destroyed[i] = cudaMemPoolDestroy(pools[i].value);
+    freed[i] = api.mem_free(memory[i].value);
+    destroyed[i] = api.mem_pool_destroy(pools[i].value);
   });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
-    EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(freed[i], success) << "in thread " << i;
+    EXPECT_EQ(destroyed[i], success) << "in thread " << i;
   }
   me.signal("freed");
+}
+
+// An exporter that exports in two threads.
+template <class Api>
+static void exports_in_two_threads(Role& me, Api api) {
+  const Pool shared[2] = {created(api, shareable()), created(api, shareable())};
+  const AsyncBuffer buffers[2] = {allocated(api, shared[0], kBytes),
+                                  allocated(api, shared[1], kBytes)};
+  Sentinel<int> numbers[2];
+  Sentinel<PointerData> data[2];
+  typename Api::Code pool_codes[2], pointer_codes[2];
+  const typename Api::Code success{};
+  for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
+  in_two_threads([&](int i) {
+    pool_codes[i] = api.mem_pool_export_to_shareable_handle(numbers[i].out(),
+                                                            shared[i], kFd);
+    pointer_codes[i] =
+        api.mem_pool_export_pointer(data[i].out(), buffers[i].data);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pool_codes[i], success) << "in thread " << i;
+    EXPECT_EQ(pointer_codes[i], success) << "in thread " << i;
+    const Descriptor descriptor(numbers[i].result());
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data[i].result());
+  }
+  me.wait("freed");
+  for (const AsyncBuffer& buffer : buffers)
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
 // One pool by the thread of the role, one by another thread.
@@ -308,35 +345,12 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Pool shared[2] = {Pool(shareable()), Pool(shareable())};
-    const AsyncBuffer buffers[2] = {AsyncBuffer(shared[0], kBytes),
-                                    AsyncBuffer(shared[1], kBytes)};
-    Sentinel<int> numbers[2];
-    Sentinel<PointerData> data[2];
-    cudaError_t pool_codes[2], pointer_codes[2];
-    for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
-    in_two_threads([&](int i) {
-      pool_codes[i] = cudaMemPoolExportToShareableHandle(numbers[i].out(),
-                                                         shared[i], kFd, 0);
-      pointer_codes[i] =
-          cudaMemPoolExportPointer(data[i].out(), buffers[i].data);
-    });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
-      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
-      const Descriptor descriptor(numbers[i].result());
-      me.send_descriptor("pool", descriptor.get());
-      me.send("pointer", data[i].result());
-    }
-    me.wait("freed");
-    for (const AsyncBuffer& buffer : buffers)
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    by_both_apis([&](auto api) { exports_in_two_threads(me, api); });
   });
-
-  scenario.role("importer", imports_in_two_threads);
-
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { imports_in_two_threads(me, api); });
+  });
   scenario.run(20s);
 }
 

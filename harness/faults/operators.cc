@@ -327,8 +327,9 @@ int sticky(Call& call) {
     return cudaErrorIllegalAddress;
   }
   const int code = call.proceed();
+  const std::string& chosen = chosen_function();
   if (code != kSuccess && code != cudaErrorNotReady &&
-      call.is(chosen_function().c_str()))
+      (call.is(chosen.c_str()) || chosen == call.function().name))
     poisoned = true;
   return code;
 }
@@ -603,10 +604,18 @@ constexpr Names kBesideRuntime = {"cuDeviceGetDefaultMemPool",
                                   "cuEventRecordWithFlags",
                                   "cuEventSynchronize",
                                   "cuMemAllocAsync",
+                                  "cuMemAllocFromPoolAsync",
+                                  "cuMemFreeAsync",
                                   "cuMemGetDefaultMemPool",
                                   "cuMemGetMemPool",
+                                  "cuMemPoolCreate",
+                                  "cuMemPoolDestroy",
+                                  "cuMemPoolExportPointer",
+                                  "cuMemPoolExportToShareableHandle",
                                   "cuMemPoolGetAccess",
                                   "cuMemPoolGetAttribute",
+                                  "cuMemPoolImportFromShareableHandle",
+                                  "cuMemPoolImportPointer",
                                   "cuMemPoolSetAccess",
                                   "cuMemPoolSetAttribute",
                                   "cuMemPoolTrimTo",
