@@ -602,8 +602,15 @@ static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
 
+// Calls `body` with the APIs in turn.
+template <class Body>
+static auto by_turns(int round, Body body) {
+  return round % 2 == 0 ? body(RuntimeApi{}) : body(DriverApi{});
+}
+
 // An importer that copies and frees each allocation in a stream.
 static void imports_a_thousand_allocations(Role& me) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
   const Pool pool(me.receive_descriptor("pool"));
   SharedEvent ready(me.receive<cudaIpcEventHandle_t>("ready"));
   const SharedEvent freed;
@@ -615,11 +622,14 @@ static void imports_a_thousand_allocations(Role& me) {
                  kRoundBytes);
   };
   for (int round = 0; round < kRounds; ++round) {
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kRoundBytes);
+    const auto data = me.receive<PointerData>("pointer");
+    AsyncBuffer buffer = by_turns(round, [&](auto api) {
+      return imported(api, pool, data, kRoundBytes);
+    });
     CALL(cudaStreamWaitEvent(stream, ready));
     CALL(cudaMemcpyAsync(copy_of(round).data, buffer.data, kRoundBytes,
                          cudaMemcpyDeviceToDevice, stream));
-    buffer.free_async(stream);
+    by_turns(round, [&](auto api) { expect_free_async(api, buffer, stream); });
     CALL(cudaEventRecord(freed, stream));
     if (round < kHeldRounds)
       ASSERT_TRUE(gives(NOTED(cudaStreamQuery(stream)), "cudaStreamQuery",
@@ -657,13 +667,17 @@ TEST(PoolIpc, EventsCarryAThousandAllocations) {
     latch.hold(stream);
     for (int round = 0; round < kRounds; ++round) {
       if (round == kHeldRounds) latch.release();
-      AsyncBuffer buffer(pool, kRoundBytes, stream);
+      AsyncBuffer buffer = by_turns(round, [&](auto api) {
+        return allocated(api, pool, kRoundBytes, stream);
+      });
       buffer.queue_fill(written(round), stream);
       CALL(cudaEventRecord(ready, stream));
-      me.send("pointer", buffer.exported());
+      me.send("pointer",
+              by_turns(round, [&](auto api) { return exported(api, buffer); }));
       me.wait("queued");
       CALL(cudaStreamWaitEvent(stream, freed));
-      buffer.free_async(stream);
+      by_turns(round,
+               [&](auto api) { expect_free_async(api, buffer, stream); });
     }
     EXPECT_TRUE(passes(stream));
     freed.destroy();
