@@ -262,25 +262,27 @@ struct DriverApi {
   static Code mem_pool_export_to_shareable_handle(
       void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
-    return NOTED(DRIVER(cuMemPoolExportToShareableHandle)(
-        handle, pool, static_cast<CUmemAllocationHandleType>(type), flags));
+    const auto same = static_cast<CUmemAllocationHandleType>(type);
+    return NOTED(
+        DRIVER(cuMemPoolExportToShareableHandle)(handle, pool, same, flags));
   }
   static Code mem_pool_import_from_shareable_handle(
       cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
       unsigned flags = 0) {
-    return NOTED(DRIVER(cuMemPoolImportFromShareableHandle)(
-        pool, handle, static_cast<CUmemAllocationHandleType>(type), flags));
+    const auto same = static_cast<CUmemAllocationHandleType>(type);
+    return NOTED(
+        DRIVER(cuMemPoolImportFromShareableHandle)(pool, handle, same, flags));
   }
   static Code mem_pool_export_pointer(cudaMemPoolPtrExportData* data,
                                       void* memory) {
-    return NOTED(DRIVER(cuMemPoolExportPointer)(
-        reinterpret_cast<CUmemPoolPtrExportData*>(data), address_of(memory)));
+    auto* const same = reinterpret_cast<CUmemPoolPtrExportData*>(data);
+    return NOTED(DRIVER(cuMemPoolExportPointer)(same, address_of(memory)));
   }
   static Code mem_pool_import_pointer(void** memory, cudaMemPool_t pool,
                                       cudaMemPoolPtrExportData* data) {
-    return NOTED(DRIVER(cuMemPoolImportPointer)(
-        reinterpret_cast<CUdeviceptr*>(memory), pool,
-        reinterpret_cast<CUmemPoolPtrExportData*>(data)));
+    auto* const address = reinterpret_cast<CUdeviceptr*>(memory);
+    auto* const same = reinterpret_cast<CUmemPoolPtrExportData*>(data);
+    return NOTED(DRIVER(cuMemPoolImportPointer)(address, pool, same));
   }
   static Code mem_free(void* memory) {
     return NOTED(DRIVER(cuMemFree)(address_of(memory)));
