@@ -47,7 +47,7 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
   const auto allocates = [](auto api) {
     const Pool fresh;  // none of its memory was in use before
     CALL(api.device_set_mem_pool(0, fresh));
-    const Stream stream;
+    const Stream stream, beside;
     const AsyncBuffer first = allocated(api, kBytes, stream);
     first.fill(pattern("first"), stream);
     Latch latch;
@@ -60,9 +60,15 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
     const AsyncBuffer of_pool = allocated(api, fresh, kBytes, stream);
     of_pool.queue_fill(pattern("of the pool"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    // Another stream comes to its allocation meanwhile.
+    const AsyncBuffer now = allocated(api, kBytes, beside);
+    now.queue_fill(pattern("now"), beside);
+    EXPECT_TRUE(passes(beside));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
     latch.release();
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(now, pattern("now")));
     EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
     EXPECT_TRUE(copy_reads(buffer, pattern("later")));
     EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
