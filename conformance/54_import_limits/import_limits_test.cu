@@ -159,50 +159,63 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 
 // --- many importers ---------------------------------------------------------
 
+// An importer of two allocations. The first importer frees both while the
+// others use them; then all check again.
+template <class Api>
+static void imports_beside_others(Role& me, Api api) {
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  AsyncBuffer first =
+      imported(api, pool, me.receive<PointerData>("first"), kBytes);
+  AsyncBuffer second = imported(
+      api, pool,
+      me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
+      kBytes);
+  EXPECT_TRUE(kernel_reads(first, pattern("first")));
+  EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  if (me.index() == 0) {
+    me.wait("read", kImporters - 1);
+    expect_free(api, first);
+    expect_free_async(api, second);
+    CALL(cudaDeviceSynchronize());
+    me.signal("one has freed");
+  } else {
+    me.signal("read");
+    me.wait("one has freed");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(copy_reads(first, pattern("first")));
+    expect_free(api, first);
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    expect_free(api, second);
+  }
+  me.signal("freed");
+}
+
 TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   covers("POOL-21");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
-      me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
-    first.fill(pattern("first"));
-    second.fill(pattern("second"));
-    me.send("first", first.exported());
-    me.send("second", second.exported());
-    me.send("second again", second.exported());
-    me.wait("freed", kImporters);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, shareable());
+      for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+        me.send_descriptor("pool", exported(api, pool).get());
+      const AsyncBuffer first = allocated(api, pool, kBytes);
+      const AsyncBuffer second = allocated(api, pool, kBytes);
+      first.fill(pattern("first"));
+      second.fill(pattern("second"));
+      me.send("first", exported(api, first));
+      me.send("second", exported(api, second));
+      me.send("second again", exported(api, second));
+      me.wait("freed", kImporters);
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    });
   });
 
-  // The first importer frees both while the others use them; then all check
-  // again.
   scenario.roles("importer", kImporters, [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
-    AsyncBuffer second(
-        pool,
-        me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
-        kBytes);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
-    if (me.index() == 0) {
-      me.wait("read", kImporters - 1);
-      first.free();
-      second.free_async();
-      CALL(cudaDeviceSynchronize());
-      me.signal("one has freed");
-    } else {
-      me.signal("read");
-      me.wait("one has freed");
-      expect_used_and_freed(&first, pattern("first"));
-      expect_used_and_freed(&second, pattern("second"));
-    }
-    me.signal("freed");
+    by_both_apis([&](auto api) { imports_beside_others(me, api); });
   });
 
   scenario.run(20s);
