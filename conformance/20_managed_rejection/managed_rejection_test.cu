@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/cuda.h"
-#include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -89,8 +89,6 @@ cudaMemPoolProps pool_at(cudaMemLocation location,
 // The node that is nearest to GPU 0.
 int numa_node() { return std::max(attribute(cudaDevAttrHostNumaId), 0); }
 
-constexpr cudaMemLocation kHost = {cudaMemLocationTypeHost, 0};
-
 // An allocation that its stream has already made.
 AsyncBuffer allocated_from(const Pool& pool) {
   AsyncBuffer buffer(pool, kBytes);
@@ -104,8 +102,10 @@ void expect_not_shareable(cudaMemPoolProps wanted) {
        {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
     SCOPED_TRACE("handle type " + std::to_string(type));
     wanted.handleTypes = type;
-    cudaMemPool_t pool = nullptr;
-    EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(&pool, &wanted));
+    by_both_apis([&](auto api) {
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_CODE(api.kInvalidValue, api.mem_pool_create(pool.out(), wanted));
+    });
   }
 }
 
@@ -358,12 +358,21 @@ TEST(ManagedRejection, APoolOnTheHostCannotBeShared) {
   needs(gpus(1), host_pools);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    const auto wanted = pool_at(kHost, cudaMemHandleTypeNone);
-    expect_not_shareable(wanted);
-    const Pool pool(wanted);
-    const AsyncBuffer buffer = allocated_from(pool);
-    host_writes(buffer, pattern("host"));
-    EXPECT_TRUE(copy_reads(buffer, pattern("host")));
+    // The number of the location means nothing for the host.
+    for (const int number : {0, 1 << 20}) {
+      SCOPED_TRACE("location " + std::to_string(number));
+      const auto wanted =
+          pool_at({cudaMemLocationTypeHost, number}, cudaMemHandleTypeNone);
+      expect_not_shareable(wanted);
+      by_both_apis([&](auto api) {
+        Sentinel<cudaMemPool_t> made;
+        EXPECT_SUCCESS(api.mem_pool_create(made.out(), wanted));
+        const Pool pool(made.result());
+        const AsyncBuffer buffer = allocated_from(pool);
+        host_writes(buffer, pattern("host"));
+        EXPECT_TRUE(copy_reads(buffer, pattern("host")));
+      });
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
@@ -400,17 +409,22 @@ TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const auto here = [](cudaMemLocationType type, int id) {
-      const Pool pool(pool_at({type, id}, cudaMemHandleTypeNone));
-      const AsyncBuffer buffer = allocated_from(pool);
-      EXPECT_NE(buffer.data, nullptr);
+      by_both_apis([&](auto api) {
+        const Pool pool =
+            created(api, pool_at({type, id}, cudaMemHandleTypeNone));
+        const AsyncBuffer buffer = allocated_from(pool);
+        EXPECT_NE(buffer.data, nullptr);
+      });
     };
     here(cudaMemLocationTypeDevice, 0);
     if (attribute(cudaDevAttrHostNumaMemoryPoolsSupported) != 0)
       here(cudaMemLocationTypeHostNuma, numa_node());
     const cudaMemPoolProps wanted =
         pool_at({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
-    Sentinel<cudaMemPool_t> pool;
-    EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(pool.out(), &wanted));
+    by_both_apis([&](auto api) {
+      Sentinel<cudaMemPool_t> pool;
+      EXPECT_CODE(api.kInvalidValue, api.mem_pool_create(pool.out(), wanted));
+    });
     expect_not_shareable(wanted);
     EXPECT_TRUE(context_is_usable());
   });
@@ -454,29 +468,34 @@ TEST(ManagedRejection, APoolOfANumaNodeIsShared) {
   needs(gpus(1), numa_pools, pool_fd);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(pool_at({cudaMemLocationTypeHostNuma, numa_node()},
-                            cudaMemHandleTypePosixFileDescriptor));
+  const auto exports = [](Role& me, auto api) {
+    const Pool pool =
+        created(api, pool_at({cudaMemLocationTypeHostNuma, numa_node()},
+                             cudaMemHandleTypePosixFileDescriptor));
     const AsyncBuffer buffer = allocated_from(pool);
     host_writes(buffer, pattern("exporter"));
-    me.send_descriptor("pool", pool.exported().get());
-    me.send("pointer", buffer.exported());
+    me.send_descriptor("pool", exported(api, pool).get());
+    me.send("pointer", exported(api, buffer));
 
     me.wait("freed");
     EXPECT_TRUE(host_reads(buffer, pattern("importer")));
-  });
-
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<cudaMemPoolPtrExportData>("pointer"),
-                       kBytes);
+  };
+  const auto imports = [](Role& me, auto api) {
+    const Pool pool = imported(api, me.receive_descriptor("pool"));
+    AsyncBuffer buffer = imported(
+        api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
     EXPECT_TRUE(host_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
     host_writes(buffer, pattern("importer"));
-    buffer.free();
+    expect_free(api, buffer);
     me.signal("freed");
+  };
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) { exports(me, api); });
   });
-
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) { imports(me, api); });
+  });
   scenario.run(20s);
 }
 
@@ -484,26 +503,29 @@ TEST(ManagedRejection, AManagedPoolCannotBeShared) {
   covers("MNGD-13");
   needs(gpus(1), pools, managed);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
+  const auto creates = [](Role& me, auto api) {
     cudaMemPoolProps wanted = pool_properties();
     wanted.allocType = cudaMemAllocationTypeManaged;
-    cudaMemPool_t pool = nullptr;
-    const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
+    Sentinel<cudaMemPool_t> pool;
+    const auto code = api.mem_pool_create(pool.out(), wanted);
     cudaGetLastError();
-    const bool exists = code == cudaSuccess;
+    const bool exists = code == decltype(code){};
     if (exists)
-      CALL(cudaMemPoolDestroy(pool));
+      CALL(api.mem_pool_destroy(pool.result()));
     else
-      me.not_applicable("no managed pools: cudaMemPoolCreate gives " +
-                        name_of(code));
+      me.not_applicable(std::string("no managed pools: the ") + api.kName +
+                        " gives " + name_of(code));
     for (const auto type :
          {cudaMemHandleTypePosixFileDescriptor, cudaMemHandleTypeFabric}) {
       SCOPED_TRACE("handle type " + std::to_string(type));
       wanted.handleTypes = type;
       Sentinel<cudaMemPool_t> none;
-      EXPECT_CODE(exists ? cudaErrorInvalidValue : code,
-                  cudaMemPoolCreate(none.out(), &wanted));
+      EXPECT_CODE(exists ? api.kInvalidValue : code,
+                  api.mem_pool_create(none.out(), wanted));
     }
+  };
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) { creates(me, api); });
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/cuda.h"
-#include "harness/scenario/pool.h"
 #include "harness/scenario/vmm.h"
 
 using namespace ipclab;
@@ -65,13 +65,37 @@ std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   };
 }
 
+bool pools_have_fabric_handles() {
+  return (attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
+          kFabric) != 0;
+}
+
+cudaMemPoolProps fabric_pool() {
+  return pool_properties(cudaMemHandleTypeFabric);
+}
+
+// A fabric handle of a pool.
+template <class Api>
+cudaMemFabricHandle_t fabric_handle_of(Api api, cudaMemPool_t pool) {
+  Sentinel<cudaMemFabricHandle_t> handle;
+  CALL(api.mem_pool_export_to_shareable_handle(handle.out(), pool,
+                                               cudaMemHandleTypeFabric));
+  return handle.result();
+}
+// The pool of another process, by its fabric handle.
+template <class Api>
+Pool imported(Api api, cudaMemFabricHandle_t handle) {
+  Sentinel<cudaMemPool_t> pool;
+  CALL(api.mem_pool_import_from_shareable_handle(pool.out(), &handle,
+                                                 cudaMemHandleTypeFabric));
+  return Pool(pool.result());
+}
+
 // A pool that exports to fabric handles; null if pools cannot.
 class FabricPool {
  public:
   FabricPool() {
-    if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
-         kFabric) == 0)
-      return;
+    if (!pools_have_fabric_handles()) return;
     const CUmemPoolProps wanted = properties();
     CALL(DRIVER(cuMemPoolCreate)(&pool_, &wanted));
   }
@@ -117,29 +141,32 @@ TEST(FabricHandle, CreationNeedsAChannel) {
     me.observe("attribute " + std::to_string(supported) + ", /proc/devices " +
                (driver_has_channels() ? "has" : "lacks") +
                " nvidia-caps-imex-channels, " + channel_files());
-    const auto judge = [&](const char* call, CUresult code) {
+    const auto judge = [&](auto api, const char* call, auto code) {
       me.observe(std::string(call) + ": " + name_of(code));
-      EXPECT_TRUE(usable ? gives(code, call, CUDA_SUCCESS)
-                         : refused(code, call,
-                                   {CUDA_ERROR_NOT_PERMITTED,
-                                    CUDA_ERROR_NOT_SUPPORTED}));
+      EXPECT_TRUE(
+          usable ? gives(code, call, decltype(code){})
+                 : refused(code, call, {api.kNotPermitted, api.kNotSupported}));
     };
 
     const CUmemAllocationProp wanted = fabric_memory();
     const size_t bytes = granule(wanted);
     CUmemGenericAllocationHandle memory = 0;
-    const CUresult created =
+    const CUresult made =
         NOTED(DRIVER(cuMemCreate)(&memory, bytes, &wanted, 0));
-    judge("cuMemCreate", created);
-    if (created == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(memory));
+    judge(DriverApi{}, "cuMemCreate", made);
+    if (made == CUDA_SUCCESS) CALL(DRIVER(cuMemRelease)(memory));
 
-    if ((attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) &
-         kFabric) != 0) {
+    if (pools_have_fabric_handles()) {
       const CUmemPoolProps pooled = FabricPool::properties();
       CUmemoryPool pool = nullptr;
-      const CUresult made = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
-      judge("cuMemPoolCreate", made);
-      if (made == CUDA_SUCCESS) CALL(DRIVER(cuMemPoolDestroy)(pool));
+      const CUresult by_driver = NOTED(DRIVER(cuMemPoolCreate)(&pool, &pooled));
+      judge(DriverApi{}, "cuMemPoolCreate", by_driver);
+      if (by_driver == CUDA_SUCCESS) CALL(DRIVER(cuMemPoolDestroy)(pool));
+
+      const cudaMemPoolProps same = fabric_pool();
+      const cudaError_t by_runtime = NOTED(cudaMemPoolCreate(&pool, &same));
+      judge(RuntimeApi{}, "cudaMemPoolCreate", by_runtime);
+      if (by_runtime == cudaSuccess) CALL(cudaMemPoolDestroy(pool));
     }
     EXPECT_TRUE(context_is_usable());
   });
@@ -206,6 +233,35 @@ TEST(FabricHandle, AHandleSharesAsADescriptorDoes) {
   scenario.run(20s);
 }
 
+// An exporter of a pool and an allocation.
+template <class Api>
+static void lends_a_pool(Role& me, Api api) {
+  const Pool pool = created(api, fabric_pool());
+  const AsyncBuffer buffer = allocated(api, pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  me.send("pool", fabric_handle_of(api, pool));
+  me.send("pointer", exported(api, buffer));
+  me.wait("freed");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+}
+
+// An importer that imports the pool again after it has destroyed it.
+template <class Api>
+static void borrows_from_a_pool(Role& me, Api api) {
+  const auto handle = me.receive<cudaMemFabricHandle_t>("pool");
+  Pool pool = imported(api, handle);
+  AsyncBuffer buffer = imported(
+      api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  buffer.fill(pattern("importer"));
+  expect_free(api, buffer);
+  EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+  Pool again = imported(api, handle);
+  EXPECT_SUCCESS(api.mem_pool_destroy(again.release()));
+  me.signal("freed");
+}
+
 TEST(FabricHandle, APoolsHandleSharesAsWell) {
   covers("FABR-04");
   needs(gpus(1), fabric, pools);
@@ -213,46 +269,15 @@ TEST(FabricHandle, APoolsHandleSharesAsWell) {
 
   scenario.role("exporter", [](Role& me) {
     CALL(cudaFree(nullptr));
-    const FabricPool pool;
-    me.send("there", pool != nullptr);
-    if (pool == nullptr) {
-      me.observe("pools have no fabric handles here");
-      return;
-    }
-    CUdeviceptr address = 0;
-    CALL(DRIVER(cuMemAllocFromPoolAsync)(&address, kBytes, pool, nullptr));
-    CALL(cudaStreamSynchronize(nullptr));
-    words_at(address, kBytes).fill(pattern("exporter"));
-    me.send("handle", pool.handle());
-    CUmemPoolPtrExportData data;
-    CALL(DRIVER(cuMemPoolExportPointer)(&data, address));
-    me.send("pointer", data);
-    me.wait("freed");
-    EXPECT_TRUE(kernel_reads(words_at(address, kBytes), pattern("importer")));
-    CALL(DRIVER(cuMemFree)(address));
+    const bool there = pools_have_fabric_handles();
+    me.send("there", there);
+    if (!there) return me.observe("pools have no fabric handles here");
+    by_both_apis([&](auto api) { lends_a_pool(me, api); });
   });
 
   scenario.role("importer", [](Role& me) {
     if (!me.receive<bool>("there")) return;
-    CALL(cudaFree(nullptr));
-    auto handle = me.receive<CUmemFabricHandle>("handle");
-    CUmemoryPool pool = nullptr;
-    CALL(
-        DRIVER(cuMemPoolImportFromShareableHandle)(&pool, &handle, kFabric, 0));
-    auto data = me.receive<CUmemPoolPtrExportData>("pointer");
-    CUdeviceptr address = 0;
-    CALL(DRIVER(cuMemPoolImportPointer)(&address, pool, &data));
-    const Words words = words_at(address, kBytes);
-    EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(words, pattern("exporter")));
-    words.fill(pattern("importer"));
-    CALL(DRIVER(cuMemFree)(address));
-    EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(pool));
-    Sentinel<CUmemoryPool> again;
-    EXPECT_SUCCESS(DRIVER(cuMemPoolImportFromShareableHandle)(
-        again.out(), &handle, kFabric, 0));
-    EXPECT_SUCCESS(DRIVER(cuMemPoolDestroy)(again.result()));
-    me.signal("freed");
+    by_both_apis([&](auto api) { borrows_from_a_pool(me, api); });
   });
   scenario.run(20s);
 }
@@ -381,14 +406,43 @@ TEST(FabricHandle, AHandleKeepsNoMemory) {
   scenario.run(20s);
 }
 
+// An exporter of a chunk and of a pool by each API, until two roles are done.
+static void lends_to_all_of_the_user(Role& me) {
+  CALL(cudaFree(nullptr));
+  const bool has_pools = pools_have_fabric_handles();
+  me.send("has pools", has_pools);
+  if (has_pools)
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, fabric_pool());
+      const AsyncBuffer buffer = allocated(api, pool, kBytes);
+      buffer.fill(pattern("in the pool"));
+      me.send("pool", fabric_handle_of(api, pool));
+      me.send("pointer", exported(api, buffer));
+      me.wait("freed", 2);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("in the pool")));
+    });
+  lends_by_fabric(2)(me);
+}
+
 TEST(FabricHandle, AllProcessesOfAUserShare) {
   covers("FABR-08");
   needs(gpus(1), fabric);
   Scenario scenario;
-  scenario.role("exporter", lends_by_fabric(2));
+  scenario.role("exporter", lends_to_all_of_the_user);
   scenario.roles("importer", 2, [](Role& me) {
     if (me.index() == 0)
       me.observe("user " + std::to_string(geteuid()) + ": " + channel_files());
+    if (me.receive<bool>("has pools"))
+      by_both_apis([&](auto api) {
+        const Pool pool =
+            imported(api, me.receive<cudaMemFabricHandle_t>("pool"));
+        AsyncBuffer buffer = imported(
+            api, pool, me.receive<cudaMemPoolPtrExportData>("pointer"), kBytes);
+        EXPECT_TRUE(kernel_reads(buffer, pattern("in the pool")));
+        EXPECT_TRUE(copy_reads(buffer, pattern("in the pool")));
+        expect_free(api, buffer);
+        me.signal("freed");
+      });
     const auto handle = me.receive<CUmemFabricHandle>("handle");
     const Mapping mapping(Chunk::import(handle), granule(fabric_memory()));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));

@@ -47,7 +47,7 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
   const auto allocates = [](auto api) {
     const Pool fresh;  // none of its memory was in use before
     CALL(api.device_set_mem_pool(0, fresh));
-    const Stream stream;
+    const Stream stream, beside;
     const AsyncBuffer first = allocated(api, kBytes, stream);
     first.fill(pattern("first"), stream);
     Latch latch;
@@ -60,9 +60,15 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
     const AsyncBuffer of_pool = allocated(api, fresh, kBytes, stream);
     of_pool.queue_fill(pattern("of the pool"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    // Another stream comes to its allocation meanwhile.
+    const AsyncBuffer now = allocated(api, kBytes, beside);
+    now.queue_fill(pattern("now"), beside);
+    EXPECT_TRUE(passes(beside));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
     latch.release();
     EXPECT_TRUE(passes(stream));
+    EXPECT_TRUE(kernel_reads(now, pattern("now")));
     EXPECT_TRUE(kernel_reads(buffer, pattern("later")));
     EXPECT_TRUE(copy_reads(buffer, pattern("later")));
     EXPECT_TRUE(kernel_reads(of_pool, pattern("of the pool")));
@@ -204,7 +210,9 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
   needs(gpus(1), pools, alone);
   Scenario scenario;
   const auto frees = [](auto api) {
-    const Stream stream;
+    const Stream stream, first;
+    AsyncBuffer other = allocated(api, kBytes, first);
+    expect_free_async(api, other, first);
     CALL(cudaDeviceSynchronize());
     const size_t before = free_memory();
     void* memory = nullptr;
@@ -215,7 +223,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
-    // The free comes after the earlier work of its stream.
+    // The free comes after the earlier work of its stream; the stream of the
+    // first free is not held.
     WrongWords wrong;
     Latch latch;
     latch.hold(stream);
@@ -263,38 +272,50 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
   scenario.run(30s);
 }
 
+// Frees memory in a held stream and asks both APIs for its attributes.
+template <class Api>
+static void asks_for_freed_memory(Role& me, Api api) {
+  const Stream stream;
+  const AsyncBuffer neighbour = allocated(api, kBytes, stream);
+  neighbour.fill(pattern("neighbour"), stream);
+  AsyncBuffer buffer = allocated(api, kBytes, stream);
+  buffer.fill(pattern("freed"), stream);
+  void* const address = buffer.data;
+  Latch latch;
+  latch.hold(stream);
+  CALL(api.free_async(std::exchange(buffer.data, nullptr), stream));
+
+  const std::string when = std::string("freed by the ") + api.kName +
+                           ", before the stream comes to the free: ";
+  cudaPointerAttributes attributes{};
+  const cudaError_t code =
+      NOTED(cudaPointerGetAttributes(&attributes, address));
+  cudaGetLastError();
+  me.observe(when + name_of(code) + ", memory type " +
+             std::to_string(attributes.type) +
+             " (0 is unregistered, 2 is device)");
+  CUmemoryPool pool = nullptr;
+  const CUresult result = NOTED(DRIVER(cuPointerGetAttribute)(
+      &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address_of(address)));
+  me.observe(when + "the pool of its attributes: " + name_of(result) +
+             (pool == nullptr ? ", none" : ", a pool"));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(context_is_usable());
+}
+
 // The pointer is only queried, never used: a kernel could fault.
 TEST(StreamOrdered, AttributesOfFreedMemory) {
   covers("SOMA-06");
   needs(gpus(1), pools);
   Scenario scenario;
   scenario
-      .role(
-          "asker",
-          [](Role& me) {
-            const Stream stream;
-            const AsyncBuffer neighbour(kBytes, stream);
-            neighbour.fill(pattern("neighbour"), stream);
-            AsyncBuffer buffer(kBytes, stream);
-            buffer.fill(pattern("freed"), stream);
-            void* const address = buffer.data;
-            Latch latch;
-            latch.hold(stream);
-            buffer.free_async(stream);
-
-            cudaPointerAttributes attributes{};
-            const cudaError_t code =
-                NOTED(cudaPointerGetAttributes(&attributes, address));
-            cudaGetLastError();
-            me.observe("before the stream comes to the free: " + name_of(code) +
-                       ", memory type " + std::to_string(attributes.type) +
-                       " (0 is unregistered, 2 is device)");
-            latch.release();
-            EXPECT_TRUE(passes(stream));
-            EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-            EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
-            EXPECT_TRUE(context_is_usable());
-          })
+      .role("asker",
+            [](Role& me) {
+              by_both_apis([&](auto api) { asks_for_freed_memory(me, api); });
+            })
       .may_end_by(SIGSEGV);
   scenario.run(30s);
 }

@@ -56,15 +56,22 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
 
-// An attribute of a pool. If the driver does not return it, returns -1 and
-// records a failure.
+// An attribute of a pool, as both APIs tell. If the driver does not return it,
+// returns -1 and records a failure.
 template <typename Value>
 int64_t told(cudaMemPool_t pool, int which) {
-  Value value{};
+  Sentinel<Value> value;
   const CUresult code = NOTED(DRIVER(cuMemPoolGetAttribute)(
-      pool, static_cast<CUmemPool_attribute>(which), &value));
+      pool, static_cast<CUmemPool_attribute>(which), value.out()));
   EXPECT_TRUE(gives(code, "cuMemPoolGetAttribute", CUDA_SUCCESS)) << which;
-  return code == CUDA_SUCCESS ? static_cast<int64_t>(value) : -1;
+  if (code != CUDA_SUCCESS) return -1;
+  if (runtime_knows_how_pools_were_made()) {
+    Sentinel<Value> same;
+    EXPECT_SUCCESS(RuntimeApi::mem_pool_get_attribute(
+        pool, static_cast<cudaMemPoolAttr>(which), same.out()));
+    EXPECT_EQ(same.value, value.result()) << "by the runtime: " << which;
+  }
+  return static_cast<int64_t>(value.result());
 }
 
 }  // namespace
@@ -245,10 +252,12 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
     const auto expect_no_pool = [](const char* what,
                                    const cudaMemPoolProps& wanted) {
       SCOPED_TRACE(what);
-      Sentinel<cudaMemPool_t> pool;
-      EXPECT_REFUSED(cudaMemPoolCreate(pool.out(), &wanted),
-                     cudaErrorInvalidValue, cudaErrorInvalidDevice,
-                     cudaErrorNotSupported);
+      by_both_apis([&](auto api) {
+        Sentinel<cudaMemPool_t> pool;
+        EXPECT_REFUSED(api.mem_pool_create(pool.out(), wanted),
+                       api.kInvalidValue, api.kInvalidDevice,
+                       api.kNotSupported);
+      });
     };
     cudaMemPoolProps wanted = pool_properties();
     wanted.allocType = cudaMemAllocationTypeInvalid;
@@ -265,8 +274,10 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
     expect_no_pool("device -1", wanted);
 
     EXPECT_TRUE(context_is_usable());
-    const Pool good;
-    expect_from(good, AsyncBuffer(good, kBytes));
+    by_both_apis([](auto api) {
+      const Pool good = created(api);
+      expect_from(good, AsyncBuffer(good, kBytes));
+    });
   });
   scenario.run(20s);
 }
@@ -275,20 +286,23 @@ TEST(Pools, ThePoolsOwnDeviceCannotBeShutOut) {
   covers("SOMA-12");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
-  scenario.role("owner", [](Role& me) {
-    const Pool pool;
+  const auto takes_access = [](Role& me, auto api) {
+    const Pool pool = created(api);
     const AsyncBuffer older(pool, kBytes);
     older.fill(pattern("older"));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
 
-    const cudaError_t code =
-        NOTED(give_access(0, pool, cudaMemAccessFlagsProtNone));
+    const auto code =
+        api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtNone);
     cudaGetLastError();
     me.observe("taking access from the pool's own device: " + name_of(code));
     EXPECT_EQ(access_of(0, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
     expect_from(pool, AsyncBuffer(pool, kBytes));
+  };
+  scenario.role("owner", [=](Role& me) {
+    by_both_apis([&](auto api) { takes_access(me, api); });
   });
   scenario.run(20s);
 }

@@ -319,8 +319,8 @@ TEST(Footprint, EachPoolIsByItself) {
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   const auto changes_one_of_two = [](auto api) {
-    const Pool first;
-    Pool second;
+    const Pool first = created(api);
+    Pool second = created(api);
     for (const cudaMemPool_t pool : {static_cast<cudaMemPool_t>(first),
                                      static_cast<cudaMemPool_t>(second)})
       fill_and_empty(pool);
@@ -330,7 +330,7 @@ TEST(Footprint, EachPoolIsByItself) {
     set_threshold(api, first, UINT64_MAX);
     const uint64_t still_kept = reserved(first);
     EXPECT_GE(still_kept, kept) << "trimmed although it may keep all";
-    Pool().destroy();
+    EXPECT_SUCCESS(api.mem_pool_destroy(created(api).release()));
     EXPECT_GE(reserved(first), still_kept) << "another pool's end took it";
     const AsyncBuffer mine(first, kBytes);
     mine.fill(pattern("mine"));
@@ -359,7 +359,7 @@ TEST(Footprint, EachPoolIsByItself) {
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(used(second), 0u);
     EXPECT_EQ(used(first), kBytes);
-    second.destroy();
+    EXPECT_SUCCESS(api.mem_pool_destroy(second.release()));
     EXPECT_EQ(used(first), kBytes);
     EXPECT_TRUE(kernel_reads(mine, pattern("mine")));
     const AsyncBuffer another(first, kBytes);

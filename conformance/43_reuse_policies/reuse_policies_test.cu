@@ -472,36 +472,56 @@ TEST(ReusePolicies, ACapturedMemsetWorks) {
   scenario.run(20s);
 }
 
+// Captures an allocation of a shared pool, which is named in the call or is the
+// current one.
+template <class Api>
+static void captures_an_allocation(Role& me, Api api, bool current) {
+  const std::string which = std::string(api.kName) + ", " +
+                            (current ? "the current pool" : "a named pool") +
+                            ": ";
+  const Stream stream;
+  const Pool pool = created(api, shareable());
+  const Descriptor shared = exported(api, pool);
+  const AsyncBuffer neighbour = allocated(api, pool, kBytes, stream);
+  neighbour.fill(pattern("neighbour"), stream);
+  if (current) CALL(api.device_set_mem_pool(0, pool));
+  cudaGraph_t graph = nullptr;
+  CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  void* memory = nullptr;
+  const auto code =
+      current ? api.malloc_async(&memory, kBytes, stream)
+              : api.malloc_from_pool_async(&memory, kBytes, pool, stream);
+  me.observe(which + "captured: " + name_of(code));
+  const bool captured = code == typename Api::Code{};
+  if (captured) CALL(api.free_async(memory, stream));
+  const cudaError_t ended = NOTED(cudaStreamEndCapture(stream, &graph));
+  cudaGetLastError();
+  me.observe(which + "end of the capture: " + name_of(ended));
+  if (captured) {
+    cudaMemPoolPtrExportData data{};
+    me.observe(which + "export of the node's pointer: " +
+               name_of(api.mem_pool_export_pointer(&data, memory)));
+    cudaGetLastError();
+    me.observe(which +
+               std::to_string(attribute(pool, cudaMemPoolAttrUsedMemCurrent) -
+                              kBytes) +
+               " bytes of the pool are in use for the node");
+  }
+  if (graph != nullptr) CALL(cudaGraphDestroy(graph));
+  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(ReusePolicies, ACapturedAllocationOfASharedPool) {
   covers("SOMA-33");
   needs(gpus(1), pool_fd);
   Scenario scenario;
   scenario.role("capturer", [](Role& me) {
-    const Stream stream;
-    const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    const AsyncBuffer neighbour(pool, kBytes, stream);
-    neighbour.fill(pattern("neighbour"), stream);
-    cudaGraph_t graph = nullptr;
-    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    void* memory = nullptr;
-    const cudaError_t code =
-        NOTED(cudaMallocFromPoolAsync(&memory, kBytes, pool, stream));
-    me.observe("captured from a shared pool: " + name_of(code));
-    if (code == cudaSuccess) CALL(cudaFreeAsync(memory, stream));
-    const cudaError_t ended = NOTED(cudaStreamEndCapture(stream, &graph));
-    cudaGetLastError();
-    me.observe("end of the capture: " + name_of(ended));
-    if (code == cudaSuccess) {
-      cudaMemPoolPtrExportData data{};
-      me.observe("export of the node's pointer: " +
-                 name_of(NOTED(cudaMemPoolExportPointer(&data, memory))));
-      cudaGetLastError();
-    }
-    if (graph != nullptr) CALL(cudaGraphDestroy(graph));
-    EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-    EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
-    EXPECT_TRUE(context_is_usable());
+    by_both_apis([&](auto api) {
+      for (const bool current : {false, true})
+        captures_an_allocation(me, api, current);
+    });
   });
   scenario.run(20s);
 }

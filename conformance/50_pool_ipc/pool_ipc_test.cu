@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -29,12 +29,14 @@ using PointerData = cudaMemPoolPtrExportData;
 // An importer that has received the pool and gets the pointer by `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, receive(me), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
-    me.signal("freed");
+    by_both_apis([&](auto api) {
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      AsyncBuffer buffer = imported(api, pool, receive(me), kBytes);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      expect_free(api, buffer);
+      me.signal("freed");
+    });
   };
 }
 
@@ -188,33 +190,69 @@ TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
 constexpr const char* kPools[] = {"a", "b", "c", "d", "e", "f"};
 
 // An exporter that destroys one of its pools and creates another one.
-static void lends_six_pools(Role& me) {
+template <class Api>
+static void lends_six_pools(Role& me, Api api) {
   std::deque<Pool> pools;
   std::deque<AsyncBuffer> buffers;
   for (const char* name : kPools) {
-    pools.emplace_back(shareable());
-    buffers.emplace_back(pools.back(), kBytes);
+    pools.emplace_back(created(api, shareable()).release());
+    buffers.push_back(allocated(api, pools.back(), kBytes));
     buffers.back().fill(pattern(name));
   }
   for (size_t i = pools.size(); i-- > 0;) {
     me.send_descriptor(std::string("pool ") + kPools[i],
-                       pools[i].exported().get());
-    me.send(std::string("pointer ") + kPools[i], buffers[i].exported());
+                       exported(api, pools[i]).get());
+    me.send(std::string("pointer ") + kPools[i], exported(api, buffers[i]));
   }
   me.wait("freed f");
   buffers.pop_back();
-  pools.back().destroy();
+  EXPECT_SUCCESS(api.mem_pool_destroy(pools.back().release()));
   EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
   EXPECT_TRUE(pool_of(buffers[0]) == pools[0]);
-  const AsyncBuffer later(pools[0], kBytes);
+  const AsyncBuffer later = allocated(api, pools[0], kBytes);
   later.fill(pattern("later"));
-  me.send("later", later.exported());
-  const Pool next(shareable());
-  const AsyncBuffer of_next(next, kBytes);
+  me.send("later", exported(api, later));
+  const Pool next = created(api, shareable());
+  const AsyncBuffer of_next = allocated(api, next, kBytes);
   of_next.fill(pattern("next"));
-  me.send_descriptor("next pool", next.exported().get());
-  me.send("pointer next", of_next.exported());
+  me.send_descriptor("next pool", exported(api, next).get());
+  me.send("pointer next", exported(api, of_next));
   me.wait("freed");
+}
+
+template <class Api>
+static void borrows_from_six_pools(Role& me, Api api) {
+  std::deque<Pool> pools;
+  std::deque<AsyncBuffer> buffers;
+  const auto import = [&](const Pool& pool, const std::string& step) {
+    return imported(api, pool, me.receive<PointerData>(step), kBytes);
+  };
+  for (const std::string name : kPools) {
+    pools.emplace_back(
+        imported(api, me.receive_descriptor("pool " + name)).release());
+    buffers.push_back(import(pools.back(), "pointer " + name));
+    EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
+    EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
+  }
+  buffers[0].fill(pattern("written to a"));
+  EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
+  EXPECT_TRUE(kernel_reads(buffers.back(), pattern("f")));
+  expect_free(api, buffers.back());
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(api.mem_pool_destroy(pools.back().release()));
+  EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
+  EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
+  me.signal("freed f");
+  AsyncBuffer later = import(pools[0], "later");
+  EXPECT_TRUE(kernel_reads(later, pattern("later")));
+  expect_free(api, later);
+  const Pool next = imported(api, me.receive_descriptor("next pool"));
+  AsyncBuffer of_next = import(next, "pointer next");
+  EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
+  expect_free(api, of_next);
+  buffers.pop_back();
+  for (AsyncBuffer& buffer : buffers) expect_free(api, buffer);
+  me.signal("freed");
 }
 
 // A process with some pools. Each pool has its own descriptor and pointers, and
@@ -223,49 +261,20 @@ TEST(PoolIpc, SharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-
-  scenario.role("exporter", lends_six_pools);
-
-  scenario.role("importer", [](Role& me) {
-    std::deque<Pool> pools;
-    std::deque<AsyncBuffer> buffers;
-    for (const char* name : kPools) {
-      pools.emplace_back(me.receive_descriptor(std::string("pool ") + name));
-      buffers.emplace_back(
-          pools.back(), me.receive<PointerData>(std::string("pointer ") + name),
-          kBytes);
-      EXPECT_TRUE(kernel_reads(buffers.back(), pattern(name)));
-      EXPECT_TRUE(copy_reads(buffers.back(), pattern(name)));
-    }
-    buffers[0].fill(pattern("written to a"));
-    EXPECT_TRUE(kernel_reads(buffers[1], pattern("b")));
-    EXPECT_TRUE(kernel_reads(buffers.back(), pattern("f")));
-    buffers.back().free();
-    CALL(cudaDeviceSynchronize());
-    pools.back().destroy();
-    EXPECT_TRUE(kernel_reads(buffers[0], pattern("written to a")));
-    EXPECT_TRUE(copy_reads(buffers[0], pattern("written to a")));
-    me.signal("freed f");
-    AsyncBuffer later(pools[0], me.receive<PointerData>("later"), kBytes);
-    EXPECT_TRUE(kernel_reads(later, pattern("later")));
-    later.free();
-    const Pool next(me.receive_descriptor("next pool"));
-    AsyncBuffer of_next(next, me.receive<PointerData>("pointer next"), kBytes);
-    EXPECT_TRUE(kernel_reads(of_next, pattern("next")));
-    of_next.free();
-    buffers.pop_back();
-    for (AsyncBuffer& buffer : buffers) buffer.free();
-    me.signal("freed");
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) { lends_six_pools(me, api); });
   });
-
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { borrows_from_six_pools(me, api); });
+  });
   scenario.run(20s);
 }
 
 static constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 
 // An importer that imports and frees in two threads.
-static void imports_in_two_threads(Role& me) {
-  CALL(cudaFree(nullptr));
+template <class Api>
+static void imports_in_two_threads(Role& me, Api api) {
   Descriptor descriptors[2];
   PointerData data[2];
   for (int i = 0; i < 2; ++i) {
@@ -274,31 +283,61 @@ static void imports_in_two_threads(Role& me) {
   }
   Sentinel<cudaMemPool_t> pools[2];
   Sentinel<void*> memory[2];
-  cudaError_t pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+  typename Api::Code pool_codes[2], pointer_codes[2], freed[2], destroyed[2];
+  const typename Api::Code success{};
   in_two_threads([&](int i) {
-    pool_codes[i] = cudaMemPoolImportFromShareableHandle(
+    pool_codes[i] = api.mem_pool_import_from_shareable_handle(
         pools[i].out(),
         reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
-        kFd, 0);
+        kFd);
     pointer_codes[i] =
-        cudaMemPoolImportPointer(memory[i].out(), pools[i].value, &data[i]);
+        api.mem_pool_import_pointer(memory[i].out(), pools[i].value, &data[i]);
   });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
-    EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(pool_codes[i], success) << "in thread " << i;
+    EXPECT_EQ(pointer_codes[i], success) << "in thread " << i;
     const Words words(memory[i].result(), kBytes);
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     words.fill(pattern("importer"));
   }
   in_two_threads([&](int i) {
-    freed[i] = cudaFree(memory[i].value);
-    destroyed[i] = cudaMemPoolDestroy(pools[i].value);
+    freed[i] = api.mem_free(memory[i].value);
+    destroyed[i] = api.mem_pool_destroy(pools[i].value);
   });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(freed[i], cudaSuccess) << "in thread " << i;
-    EXPECT_EQ(destroyed[i], cudaSuccess) << "in thread " << i;
+    EXPECT_EQ(freed[i], success) << "in thread " << i;
+    EXPECT_EQ(destroyed[i], success) << "in thread " << i;
   }
   me.signal("freed");
+}
+
+// An exporter that exports in two threads.
+template <class Api>
+static void exports_in_two_threads(Role& me, Api api) {
+  const Pool shared[2] = {created(api, shareable()), created(api, shareable())};
+  const AsyncBuffer buffers[2] = {allocated(api, shared[0], kBytes),
+                                  allocated(api, shared[1], kBytes)};
+  Sentinel<int> numbers[2];
+  Sentinel<PointerData> data[2];
+  typename Api::Code pool_codes[2], pointer_codes[2];
+  const typename Api::Code success{};
+  for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
+  in_two_threads([&](int i) {
+    pool_codes[i] = api.mem_pool_export_to_shareable_handle(numbers[i].out(),
+                                                            shared[i], kFd);
+    pointer_codes[i] =
+        api.mem_pool_export_pointer(data[i].out(), buffers[i].data);
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(pool_codes[i], success) << "in thread " << i;
+    EXPECT_EQ(pointer_codes[i], success) << "in thread " << i;
+    const Descriptor descriptor(numbers[i].result());
+    me.send_descriptor("pool", descriptor.get());
+    me.send("pointer", data[i].result());
+  }
+  me.wait("freed");
+  for (const AsyncBuffer& buffer : buffers)
+    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
 // One pool by the thread of the role, one by another thread.
@@ -306,36 +345,40 @@ TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Pool shared[2] = {Pool(shareable()), Pool(shareable())};
-    const AsyncBuffer buffers[2] = {AsyncBuffer(shared[0], kBytes),
-                                    AsyncBuffer(shared[1], kBytes)};
-    Sentinel<int> numbers[2];
-    Sentinel<PointerData> data[2];
-    cudaError_t pool_codes[2], pointer_codes[2];
-    for (const AsyncBuffer& buffer : buffers) buffer.fill(pattern("exporter"));
-    in_two_threads([&](int i) {
-      pool_codes[i] = cudaMemPoolExportToShareableHandle(numbers[i].out(),
-                                                         shared[i], kFd, 0);
-      pointer_codes[i] =
-          cudaMemPoolExportPointer(data[i].out(), buffers[i].data);
-    });
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_EQ(pool_codes[i], cudaSuccess) << "in thread " << i;
-      EXPECT_EQ(pointer_codes[i], cudaSuccess) << "in thread " << i;
-      const Descriptor descriptor(numbers[i].result());
-      me.send_descriptor("pool", descriptor.get());
-      me.send("pointer", data[i].result());
-    }
-    me.wait("freed");
-    for (const AsyncBuffer& buffer : buffers)
-      EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
+    by_both_apis([&](auto api) { exports_in_two_threads(me, api); });
   });
-
-  scenario.role("importer", imports_in_two_threads);
-
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { imports_in_two_threads(me, api); });
+  });
   scenario.run(20s);
+}
+
+// An exporter that lends one allocation to three importers, by three channels.
+template <class Api>
+static void lends_by_three_channels(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  const Descriptor shared = exported(api, pool);
+  for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
+  const AsyncBuffer buffer = allocated(api, pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  const PointerData data = exported(api, buffer);
+
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Descriptor reads(ends[0]), writes(ends[1]);
+  ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
+  me.send_descriptor("pipe", reads.get());
+
+  char path[] = "/tmp/ipclab-pointer-XXXXXX";
+  const Descriptor file(mkstemp(path));
+  ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
+  ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
+  me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
+                            std::to_string(file.get()));
+
+  me.send("pointer", data);
+  me.wait("freed", 3);
 }
 
 TEST(PoolIpc, AnyChannelCarriesAPointer) {
@@ -346,28 +389,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
-    const AsyncBuffer buffer(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    const PointerData data = buffer.exported();
-
-    int ends[2];
-    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    const Descriptor reads(ends[0]), writes(ends[1]);
-    ASSERT_EQ(write(writes.get(), &data, sizeof data), ssize_t{sizeof data});
-    me.send_descriptor("pipe", reads.get());
-
-    char path[] = "/tmp/ipclab-pointer-XXXXXX";
-    const Descriptor file(mkstemp(path));
-    ASSERT_EQ(unlink(path), 0);  // a role that is killed leaves no name
-    ASSERT_EQ(write(file.get(), &data, sizeof data), ssize_t{sizeof data});
-    me.send_bytes("file", "/proc/" + std::to_string(getpid()) + "/fd/" +
-                              std::to_string(file.get()));
-
-    me.send("pointer", data);
-    me.wait("freed", 3);
+    by_both_apis([&](auto api) { lends_by_three_channels(me, api); });
   });
   scenario.role("importer by pipe", borrows_by(by_pipe));
   scenario.role("importer by file", borrows_by(by_file));
@@ -376,75 +398,95 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   scenario.run(30s);
 }
 
-TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
-  covers("POOL-08");
-  needs(gpus(1), pool_fd);
-  Scenario scenario;  // a pool may lie where one was exported before
-
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const AsyncBuffer before(pool, kBytes);
+// A pair of roles for each API, because a pool may lie where one was exported
+// before: each role has its own process.
+template <class Api>
+static void add_sharers_of_older_and_newer(Scenario& scenario, Api api) {
+  const std::string by = std::string(" by the ") + api.kName;
+  scenario.role("exporter" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = created(api, shareable());
+    const AsyncBuffer before = allocated(api, pool, kBytes);
     before.fill(pattern("before"));
-    me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer after(pool, kBytes);
+    me.send_descriptor("pool" + by, exported(api, pool).get());
+    const AsyncBuffer after = allocated(api, pool, kBytes);
     after.fill(pattern("after"));
-    me.send("before", before.exported());
-    me.send("after", after.exported());
-    me.wait("freed");
+    me.send("before" + by, exported(api, before));
+    me.send("after" + by, exported(api, after));
+    me.wait("freed" + by);
   });
 
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer before(pool, me.receive<PointerData>("before"), kBytes);
-    AsyncBuffer after(pool, me.receive<PointerData>("after"), kBytes);
+  scenario.role("importer" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+    AsyncBuffer before =
+        imported(api, pool, me.receive<PointerData>("before" + by), kBytes);
+    AsyncBuffer after =
+        imported(api, pool, me.receive<PointerData>("after" + by), kBytes);
     EXPECT_TRUE(kernel_reads(before, pattern("before")));
     EXPECT_TRUE(copy_reads(before, pattern("before")));
     EXPECT_TRUE(kernel_reads(after, pattern("after")));
     EXPECT_TRUE(copy_reads(after, pattern("after")));
-    before.free();
-    after.free();
-    me.signal("freed");
+    expect_free(api, before);
+    expect_free(api, after);
+    me.signal("freed" + by);
+  });
+}
+
+TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
+  covers("POOL-08");
+  needs(gpus(1), pool_fd);
+  Scenario scenario;
+  add_sharers_of_older_and_newer(scenario, RuntimeApi{});
+  add_sharers_of_older_and_newer(scenario, DriverApi{});
+  scenario.run(20s);
+}
+
+// An exporter of a pointer before its pool, and its importer.
+template <class Api>
+static void add_exporter_of_the_pointer_first(Scenario& scenario, Api api) {
+  const std::string by = std::string(" by the ") + api.kName;
+  scenario.role("exporter" + by, [=](Role& me) {
+    CALL(cudaFree(nullptr));
+    const Pool pool = created(api, shareable());
+    const AsyncBuffer buffer = allocated(api, pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    PointerData data{};
+    const Outcome outcome =
+        outcome_of(api.mem_pool_export_pointer(&data, buffer.data),
+                   std::vector{api.kInvalidValue, api.kOutOfMemory});
+    me.observe("a pointer exported before its pool: " + outcome.code);
+    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
+    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
+    me.send("accepted" + by, accepted);
+    if (!accepted) return;
+
+    me.send("pointer" + by, data);
+    me.send_descriptor("pool" + by, exported(api, pool).get());
+    me.wait("freed" + by);
   });
 
-  scenario.run(20s);
+  scenario.role("importer" + by, [=](Role& me) {
+    if (!me.receive<bool>("accepted" + by)) return;
+    CALL(cudaFree(nullptr));
+    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+    AsyncBuffer buffer =
+        imported(api, pool, me.receive<PointerData>("pointer" + by), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+    me.lifted("a pointer may be exported before its pool");
+    expect_free(api, buffer);
+    me.signal("freed" + by);
+  });
 }
 
 // The export is refused, or its data can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;  // likewise
-
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const AsyncBuffer buffer(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    PointerData data{};
-    const Outcome outcome =
-        outcome_of(NOTED(cudaMemPoolExportPointer(&data, buffer.data)),
-                   {cudaErrorInvalidValue, cudaErrorMemoryAllocation});
-    me.observe("a pointer exported before its pool: " + outcome.code);
-    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
-    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
-    me.send("accepted", accepted);
-    if (!accepted) return;
-
-    me.send("pointer", data);
-    me.send_descriptor("pool", pool.exported().get());
-    me.wait("freed");
-  });
-
-  scenario.role("importer", [](Role& me) {
-    if (!me.receive<bool>("accepted")) return;
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    me.lifted("a pointer may be exported before its pool");
-    buffer.free();
-    me.signal("freed");
-  });
-
+  Scenario scenario;
+  add_exporter_of_the_pointer_first(scenario, RuntimeApi{});
+  add_exporter_of_the_pointer_first(scenario, DriverApi{});
   scenario.run(20s);
 }
 
@@ -496,52 +538,62 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   scenario.run(20s);
 }
 
+// An exporter of an allocation that its stream has not made yet.
+template <class Api>
+static void lends_before_the_stream_runs(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  me.send_descriptor("pool", exported(api, pool).get());
+  const SharedEvent ready;
+  const Stream stream;
+  DeviceBuffer(kBytes).fill(pattern("loads the kernel"));
+  Latch latch;
+  latch.hold(stream);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, stream);
+  buffer.queue_fill(pattern("exporter"), stream);
+  CALL(api.event_record(ready, stream));
+  me.send("event", ready.handle());
+  me.send("pointer", exported(api, buffer));
+
+  me.wait("copy is queued");
+  latch.release();
+  me.wait("freed");
+  expect_free_async(api, buffer, stream);
+  EXPECT_TRUE(passes(stream));
+}
+
+// An importer whose copy waits for the exporter's stream.
+template <class Api>
+static void copies_after_the_event(Role& me, Api api) {
+  const DeviceBuffer copy(kBytes);
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  SharedEvent ready(me.receive<cudaIpcEventHandle_t>("event"));
+  const Stream stream;
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+  CALL(api.stream_wait_event(stream, ready));
+  CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes, cudaMemcpyDeviceToDevice,
+                       stream));
+  EXPECT_TRUE(is_held(stream));
+  me.signal("copy is queued");
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  expect_free(api, buffer);
+  ready.destroy();
+  me.signal("freed");
+}
+
 // A held stream: without the order the importer would copy at once.
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const SharedEvent ready;
-    const Stream stream;
-    DeviceBuffer(kBytes).fill(pattern("loads the kernel"));
-    Latch latch;
-    latch.hold(stream);
-    AsyncBuffer buffer(pool, kBytes, stream);
-    buffer.queue_fill(pattern("exporter"), stream);
-    CALL(cudaEventRecord(ready, stream));
-    me.send("event", ready.handle());
-    me.send("pointer", buffer.exported());
-
-    me.wait("copy is queued");
-    latch.release();
-    me.wait("freed");
-    buffer.free_async(stream);
-    EXPECT_TRUE(passes(stream));
+    by_both_apis([&](auto api) { lends_before_the_stream_runs(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    const DeviceBuffer copy(kBytes);
-    const Pool pool(me.receive_descriptor("pool"));
-    SharedEvent ready(me.receive<cudaIpcEventHandle_t>("event"));
-    const Stream stream;
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    CALL(cudaStreamWaitEvent(stream, ready));
-    CALL(cudaMemcpyAsync(copy.data, buffer.data, kBytes,
-                         cudaMemcpyDeviceToDevice, stream));
-    EXPECT_TRUE(is_held(stream));
-    me.signal("copy is queued");
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
-    buffer.free();
-    ready.destroy();
-    me.signal("freed");
+    by_both_apis([&](auto api) { copies_after_the_event(me, api); });
   });
-
   scenario.run(20s);
 }
 
@@ -550,8 +602,15 @@ static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
 
+// Calls `body` with the APIs in turn.
+template <class Body>
+static auto by_turns(int round, Body body) {
+  return round % 2 == 0 ? body(RuntimeApi{}) : body(DriverApi{});
+}
+
 // An importer that copies and frees each allocation in a stream.
 static void imports_a_thousand_allocations(Role& me) {
+  CALL(cudaFree(nullptr));  // the driver API needs a context
   const Pool pool(me.receive_descriptor("pool"));
   SharedEvent ready(me.receive<cudaIpcEventHandle_t>("ready"));
   const SharedEvent freed;
@@ -563,11 +622,14 @@ static void imports_a_thousand_allocations(Role& me) {
                  kRoundBytes);
   };
   for (int round = 0; round < kRounds; ++round) {
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kRoundBytes);
+    const auto data = me.receive<PointerData>("pointer");
+    AsyncBuffer buffer = by_turns(round, [&](auto api) {
+      return imported(api, pool, data, kRoundBytes);
+    });
     CALL(cudaStreamWaitEvent(stream, ready));
     CALL(cudaMemcpyAsync(copy_of(round).data, buffer.data, kRoundBytes,
                          cudaMemcpyDeviceToDevice, stream));
-    buffer.free_async(stream);
+    by_turns(round, [&](auto api) { expect_free_async(api, buffer, stream); });
     CALL(cudaEventRecord(freed, stream));
     if (round < kHeldRounds)
       ASSERT_TRUE(gives(NOTED(cudaStreamQuery(stream)), "cudaStreamQuery",
@@ -605,13 +667,17 @@ TEST(PoolIpc, EventsCarryAThousandAllocations) {
     latch.hold(stream);
     for (int round = 0; round < kRounds; ++round) {
       if (round == kHeldRounds) latch.release();
-      AsyncBuffer buffer(pool, kRoundBytes, stream);
+      AsyncBuffer buffer = by_turns(round, [&](auto api) {
+        return allocated(api, pool, kRoundBytes, stream);
+      });
       buffer.queue_fill(written(round), stream);
       CALL(cudaEventRecord(ready, stream));
-      me.send("pointer", buffer.exported());
+      me.send("pointer",
+              by_turns(round, [&](auto api) { return exported(api, buffer); }));
       me.wait("queued");
       CALL(cudaStreamWaitEvent(stream, freed));
-      buffer.free_async(stream);
+      by_turns(round,
+               [&](auto api) { expect_free_async(api, buffer, stream); });
     }
     EXPECT_TRUE(passes(stream));
     freed.destroy();
@@ -629,33 +695,40 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const Pool other(shareable());
-    const Descriptor of_other = other.exported();  // is open all the time
-    Descriptor closed = pool.exported();
+  const auto exports = [](Role& me, auto api) {
+    const Pool pool = created(api, shareable());
+    const Pool other = created(api, shareable());
+    const Descriptor of_other = exported(api, other);  // is open all the time
+    Descriptor closed = exported(api, pool);
     {
-      const Descriptor sent = pool.exported();
+      const Descriptor sent = exported(api, pool);
       closed.close();
       me.send_descriptor("pool", sent.get());
     }
     me.wait("imported and closed");
-    const AsyncBuffer buffer(pool, kBytes);
+    const AsyncBuffer buffer = allocated(api, pool, kBytes);
     buffer.fill(pattern("exporter"));
-    me.send("pointer", buffer.exported());
+    me.send("pointer", exported(api, buffer));
     me.wait("freed");
+  };
+  scenario.role("exporter", [=](Role& me) {
+    by_both_apis([&](auto api) { exports(me, api); });
   });
 
-  scenario.role("importer", [](Role& me) {
+  const auto imports = [](Role& me, auto api) {
     Descriptor shared = me.receive_descriptor("pool");
-    const Pool pool(shared);
+    const Pool pool = imported(api, shared);
     shared.close();
     me.signal("imported and closed");
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
+    AsyncBuffer buffer =
+        imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
+    expect_free(api, buffer);
     me.signal("freed");
+  };
+  scenario.role("importer", [=](Role& me) {
+    by_both_apis([&](auto api) { imports(me, api); });
   });
 
   scenario.run(20s);

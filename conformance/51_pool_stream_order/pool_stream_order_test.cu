@@ -6,8 +6,8 @@
 #include <csignal>
 #include <string>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
-#include "harness/scenario/pool.h"
 
 using namespace ipclab;
 
@@ -19,45 +19,54 @@ using PointerData = cudaMemPoolPtrExportData;
 
 }  // namespace
 
+// An exporter of an allocation that its stream makes after the import.
+template <class Api>
+static void lends_in_a_held_stream(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  me.send_descriptor("pool", exported(api, pool).get());
+  const Stream stream;
+  load_kernels();
+  Latch latch;
+  latch.hold(stream);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, stream);
+  buffer.queue_fill(pattern("exporter"), stream);
+  me.send("pointer", exported(api, buffer));
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+
+  me.wait("imported");
+  // The pointer was exported and imported while this stream was held.
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  me.signal("written");
+  me.wait("freed");
+  expect_free_async(api, buffer, stream);
+  EXPECT_TRUE(passes(stream));
+}
+
+template <class Api>
+static void borrows_from_a_held_stream(Role& me, Api api) {
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+  me.signal("imported");
+  me.wait("written");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  expect_free(api, buffer);
+  me.signal("freed");
+}
+
 TEST(PoolStreamOrder, SharingWaitsForNoStream) {
   covers("POOL-11");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const Stream stream;
-    load_kernels();
-    Latch latch;
-    latch.hold(stream);
-    AsyncBuffer buffer(pool, kBytes, stream);
-    buffer.queue_fill(pattern("exporter"), stream);
-    me.send("pointer", buffer.exported());
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-
-    me.wait("imported");
-    // The pointer was exported and imported while this stream was held.
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-    me.signal("written");
-    me.wait("freed");
-    buffer.free_async(stream);
-    EXPECT_TRUE(passes(stream));
+    by_both_apis([&](auto api) { lends_in_a_held_stream(me, api); });
   });
-
   scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    me.signal("imported");
-    me.wait("written");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
-    me.signal("freed");
+    by_both_apis([&](auto api) { borrows_from_a_held_stream(me, api); });
   });
-
   scenario.run(15s);
 }
 

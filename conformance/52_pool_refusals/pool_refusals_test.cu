@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -34,13 +34,26 @@ using PointerData = cudaMemPoolPtrExportData;
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
 // The documented refusals of the two exports and the import of a pool.
-const std::vector<cudaError_t> kRefusals = {cudaErrorInvalidValue,
-                                            cudaErrorMemoryAllocation};
-// cudaMemPoolImportPointer lists driver codes; these are the runtime's of the
-// same meaning.
-const std::vector<cudaError_t> kPointerRefusals = {cudaErrorInvalidValue,
-                                                   cudaErrorInitializationError,
-                                                   cudaErrorMemoryAllocation};
+template <class Api>
+std::vector<typename Api::Code> refusals(Api api) {
+  return {api.kInvalidValue, api.kOutOfMemory};
+}
+// cudaMemPoolImportPointer lists driver codes; for the runtime these are its
+// codes of the same meaning.
+template <class Api>
+std::vector<typename Api::Code> pointer_refusals(Api api) {
+  return {api.kInvalidValue, api.kNotInitialized, api.kOutOfMemory};
+}
+
+// The same function has the same name after the prefix of its API.
+std::string name_in(RuntimeApi, const char* rest) {
+  return std::string("cuda") + rest;
+}
+std::string name_in(DriverApi, const char* rest) {
+  return std::string("cu") + rest;
+}
+constexpr char kPoolImport[] = "MemPoolImportFromShareableHandle";
+constexpr char kPointerImport[] = "MemPoolImportPointer";
 
 // A pool that must not be exported in this way.
 void expect_no_export(Role& me, cudaMemPool_t pool,
@@ -72,7 +85,8 @@ void expect_no_pointer(Role& me, void* pointer) {
 // Returns only the outcome, for a table.
 Outcome export_pointer(void* pointer) {
   PointerData data;
-  return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)), kRefusals);
+  return outcome_of(NOTED(cudaMemPoolExportPointer(&data, pointer)),
+                    refusals(RuntimeApi{}));
 }
 
 // A pool that must still work after a refusal.
@@ -82,24 +96,36 @@ testing::AssertionResult pool_is_usable(cudaMemPool_t pool) {
   return kernel_reads(buffer, pattern("still usable"));
 }
 
-// Tries to import something as a pool, and adds the outcome to the table.
-Outcome import_pool(Role& me, const char* table, const std::string& input,
-                    void* handle, cudaMemAllocationHandleType type = kFd,
+// Tries to import something as a pool, and adds the outcome to the table of the
+// function.
+template <class Api>
+Outcome import_pool(Role& me, Api api, const std::string& input, void* handle,
+                    cudaMemAllocationHandleType type = kFd,
                     unsigned flags = 0) {
   me.signal(input);
-  std::vector<cudaError_t> documented = kRefusals;
+  const std::string name = name_in(api, kPoolImport);
+  std::vector<typename Api::Code> documented = refusals(api);
   if (type == cudaMemHandleTypeFabric)  // without an IMEX channel
-    documented.push_back(cudaErrorNotPermitted);
+    documented.push_back(api.kNotPermitted);
   Sentinel<cudaMemPool_t> pool;
-  const Outcome outcome = outcome_of(NOTED(cudaMemPoolImportFromShareableHandle(
-                                         pool.out(), handle, type, flags)),
+  const Outcome outcome = outcome_of(api.mem_pool_import_from_shareable_handle(
+                                         pool.out(), handle, type, flags),
                                      documented);
-  me.tabulate(table, input, outcome);
+  me.tabulate(name, input, outcome);
   if (outcome.kind == Outcome::kWrongSuccess)
-    CALL(cudaMemPoolDestroy(pool.value));
+    CALL(api.mem_pool_destroy(pool.value));
   else
-    note_touched(me, pool, "cudaMemPoolImportFromShareableHandle");
+    note_touched(me, pool, name.c_str());
   return outcome;
+}
+
+// Judges that neither API imports it.
+void expect_no_pool(Role& me, const std::string& input, void* handle,
+                    cudaMemAllocationHandleType type = kFd,
+                    unsigned flags = 0) {
+  by_both_apis([&](auto api) {
+    expect_documented(import_pool(me, api, input, handle, type, flags), input);
+  });
 }
 
 void* by_value(int descriptor) {
@@ -107,22 +133,26 @@ void* by_value(int descriptor) {
 }
 
 // Tries to import something as a pointer. Does not use the imported memory.
-Outcome import_pointer(cudaMemPool_t pool, PointerData data, void** pointer) {
-  return outcome_of(NOTED(cudaMemPoolImportPointer(pointer, pool, &data)),
-                    kPointerRefusals);
+template <class Api>
+Outcome import_pointer(Api api, cudaMemPool_t pool, PointerData data,
+                       void** pointer) {
+  return outcome_of(api.mem_pool_import_pointer(pointer, pool, &data),
+                    pointer_refusals(api));
 }
 
-void expect_no_import(Role& me, const char* table, const std::string& input,
+template <class Api>
+void expect_no_import(Role& me, Api api, const std::string& input,
                       cudaMemPool_t pool, const PointerData& data) {
   me.signal(input);
+  const std::string name = name_in(api, kPointerImport);
   Sentinel<void*> pointer;
-  const Outcome outcome = import_pointer(pool, data, pointer.out());
-  me.tabulate(table, input, outcome);
+  const Outcome outcome = import_pointer(api, pool, data, pointer.out());
+  me.tabulate(name, input, outcome);
   expect_documented(outcome, input);
   if (outcome.kind == Outcome::kWrongSuccess)
     cudaFree(pointer.value);
   else
-    note_touched(me, pointer, "cudaMemPoolImportPointer");
+    note_touched(me, pointer, name.c_str());
 }
 
 PointerData data_of(unsigned char byte) {
@@ -140,27 +170,29 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
   needs(gpus(1), pools);
   Scenario scenario;
   scenario.role("exporter", [](Role& me) {
-    Pool pool(pool_properties(cudaMemHandleTypeNone));
-    expect_no_export(me, pool, kFd);
-    expect_no_export(me, pool, cudaMemHandleTypeNone);
-    const AsyncBuffer buffer(pool, kBytes);
-    expect_no_pointer(me, buffer.data);
-    EXPECT_TRUE(pool_is_usable(pool));
-    EXPECT_TRUE(context_is_usable());
-    pool.release();  // to the end of the process, see below
+    by_both_apis([&](auto api) {
+      Pool pool = created(api, pool_properties(cudaMemHandleTypeNone));
+      expect_no_export(me, pool, kFd);
+      expect_no_export(me, pool, cudaMemHandleTypeNone);
+      const AsyncBuffer buffer(pool, kBytes);
+      expect_no_pointer(me, buffer.data);
+      EXPECT_TRUE(pool_is_usable(pool));
+      EXPECT_TRUE(context_is_usable());
+      pool.release();  // to the end of the process, see below
+    });
   });
   // Only this test destroys a pool whose export was refused: some drivers are
   // reported to crash then.
   scenario
       .role("destroyer",
             [](Role& me) {
-              cudaMemPool_t pool = nullptr;
-              const cudaMemPoolProps wanted = pool_properties();
-              CALL(cudaMemPoolCreate(&pool, &wanted));
-              expect_no_export(me, pool, kFd);
-              me.signal("destroy of a pool whose export was refused");
-              EXPECT_SUCCESS(cudaMemPoolDestroy(pool));
-              EXPECT_TRUE(context_is_usable());
+              by_both_apis([&](auto api) {
+                Pool pool = created(api);
+                expect_no_export(me, pool, kFd);
+                me.signal("destroy of a pool whose export was refused");
+                EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+                EXPECT_TRUE(context_is_usable());
+              });
             })
       .may_end_by(SIGSEGV);
   scenario.run(20s);
@@ -333,35 +365,36 @@ TEST(PoolRefusals, OnlyPointersOfSharedPoolsAreExported) {
 
 // --- pointers that are not imported -----------------------------------------
 
-static constexpr char kImports[] = "cudaMemPoolImportPointer";
-
 // An importer of zeros, noise and bytes of another pool.
 static void imports_what_no_export_made(Role& me) {
   const Pool pool(me.receive_descriptor("pool"));
   const Pool other(me.receive_descriptor("other pool"));
   const auto good = me.receive<PointerData>("pointer");
   const auto elsewhere = me.receive<PointerData>("other pointer");
-  expect_no_import(me, kImports, "zeros", pool, data_of(0));
-  expect_no_import(me, kImports, "0xff", pool, data_of(0xff));
-  expect_no_import(me, kImports, "data of another pool", pool, elsewhere);
-  expect_no_import(me, kImports, "data of this pool in another", other, good);
+  by_both_apis([&](auto api) {
+    expect_no_import(me, api, "zeros", pool, data_of(0));
+    expect_no_import(me, api, "0xff", pool, data_of(0xff));
+    expect_no_import(me, api, "data of another pool", pool, elsewhere);
+    expect_no_import(me, api, "data of this pool in another", other, good);
 
-  me.signal("random bytes");
-  std::mt19937 random(pattern("random data").key);      // follows the seed
-  std::map<std::string, std::pair<Outcome, int>> seen;  // by code
-  for (int i = 0; i < kRandomData; ++i) {
-    PointerData data;
-    for (unsigned char& byte : data.reserved)
-      byte = static_cast<unsigned char>(random());
-    void* pointer = nullptr;
-    const Outcome outcome = import_pointer(pool, data, &pointer);
-    seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
-    ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
-        << "random data " << i << ": " << outcome.code;
-  }
-  for (const auto& [code, found] : seen)
-    me.tabulate(kImports, "random bytes (" + std::to_string(found.second) + ")",
-                found.first);
+    me.signal("random bytes");
+    std::mt19937 random(pattern("random data").key);      // follows the seed
+    std::map<std::string, std::pair<Outcome, int>> seen;  // by code
+    for (int i = 0; i < kRandomData; ++i) {
+      PointerData data;
+      for (unsigned char& byte : data.reserved)
+        byte = static_cast<unsigned char>(random());
+      void* pointer = nullptr;
+      const Outcome outcome = import_pointer(api, pool, data, &pointer);
+      seen.insert({outcome.code, {outcome, 0}}).first->second.second++;
+      ASSERT_EQ(outcome.kind, Outcome::kDocumentedRefusal)
+          << "random data " << i << ": " << outcome.code;
+    }
+    for (const auto& [code, found] : seen)
+      me.tabulate(name_in(api, kPointerImport),
+                  "random bytes (" + std::to_string(found.second) + ")",
+                  found.first);
+  });
 
   EXPECT_TRUE(context_is_usable());
   AsyncBuffer buffer(pool, good, kBytes);
@@ -370,52 +403,64 @@ static void imports_what_no_export_made(Role& me) {
   EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
 }
 
+// An importer of the first bytes of good data. A driver may crash here, so each
+// API has its own process.
+template <class Api>
+static void imports_truncated_data(Role& me, Api api) {
+  CALL(cudaFree(nullptr));
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  const auto good = me.receive<PointerData>("pointer");
+  for (const size_t kept : {8, 16, 32}) {
+    PointerData truncated = data_of(0);
+    std::memcpy(&truncated, &good, kept);
+    expect_no_import(me, api, std::to_string(kept) + " bytes of the data", pool,
+                     truncated);
+  }
+}
+
 TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
+  constexpr const char* kImporters[] = {
+      "importer", "importer of truncated data",
+      "importer of truncated data by the driver API"};
   Scenario scenario;
 
-  scenario.role("exporter", [](Role& me) {
+  scenario.role("exporter", [=](Role& me) {
     const Pool pool(shareable()), other(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    me.send_descriptor("pool of the truncated", pool.exported().get());
+    for (size_t i = 0; i < std::size(kImporters); ++i)
+      me.send_descriptor("pool", pool.exported().get());
     me.send_descriptor("other pool", other.exported().get());
     const AsyncBuffer buffer(pool, kBytes), beside(other, kBytes);
     buffer.fill(pattern("exporter"));
     beside.fill(pattern("beside"));
     me.send("pointer", buffer.exported());
     me.send("other pointer", beside.exported());
-    me.wait_for_end("importer");
-    me.wait_for_end("importer of truncated data");
+    for (const char* importer : kImporters) me.wait_for_end(importer);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
     EXPECT_TRUE(pool_is_usable(pool));
   });
 
-  // A driver may crash here; that is judged below.
+  scenario.role(kImporters[0], imports_what_no_export_made);
   scenario
-      .role("importer of truncated data",
-            [](Role& me) {
-              const Pool pool(me.receive_descriptor("pool of the truncated"));
-              const auto good = me.receive<PointerData>("pointer");
-              for (const size_t kept : {8, 16, 32}) {
-                PointerData truncated = data_of(0);
-                std::memcpy(&truncated, &good, kept);
-                expect_no_import(me, kImports,
-                                 std::to_string(kept) + " bytes of the data",
-                                 pool, truncated);
-              }
-            })
+      .role(kImporters[1],
+            [](Role& me) { imports_truncated_data(me, RuntimeApi{}); })
+      .may_end_by(SIGSEGV);
+  scenario
+      .role(kImporters[2],
+            [](Role& me) { imports_truncated_data(me, DriverApi{}); })
       .may_end_by(SIGSEGV);
 
-  scenario.role("importer", imports_what_no_export_made);
-
   scenario.run(30s);
-  tabulate_end(scenario, "importer", kImports);
-  tabulate_end(scenario, "importer of truncated data", kImports);
-  const Ended& ended = scenario.ended("importer of truncated data");
-  if (ended.signal != 0)
-    ADD_FAILURE() << "an importer died of " << ended.last_step;
+  tabulate_end(scenario, kImporters[0], name_in(RuntimeApi{}, kPointerImport));
+  tabulate_end(scenario, kImporters[1], name_in(RuntimeApi{}, kPointerImport));
+  tabulate_end(scenario, kImporters[2], name_in(DriverApi{}, kPointerImport));
+  for (const char* importer : {kImporters[1], kImporters[2]}) {
+    const Ended& ended = scenario.ended(importer);
+    if (ended.signal != 0)
+      ADD_FAILURE() << "an importer died of " << ended.last_step;
+  }
 }
 
 // The documentation does not say whether one wrong byte is noticed. The test
@@ -457,7 +502,8 @@ TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
                   PointerData data = good;
                   data.reserved[at] ^= 0xff;
                   void* pointer = nullptr;
-                  const Outcome outcome = import_pointer(pool, data, &pointer);
+                  const Outcome outcome =
+                      import_pointer(RuntimeApi{}, pool, data, &pointer);
                   me.tabulate(kTable, input, outcome);
                   if (outcome.kind != Outcome::kWrongSuccess) continue;
                   const cudaError_t code = NOTED(cudaFree(pointer));
@@ -481,14 +527,12 @@ TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
 TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
-  static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
   Scenario scenario(Scenario::kShared);
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
     const auto refuses = [&](const char* what, const Descriptor& descriptor) {
       ASSERT_TRUE(descriptor) << what;
-      expect_documented(
-          import_pool(me, kTable, what, by_value(descriptor.get())), what);
+      expect_no_pool(me, what, by_value(descriptor.get()));
       EXPECT_NE(fcntl(descriptor.get(), F_GETFD), -1) << what << ": closed";
     };
     refuses("/dev/null", Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC)));
@@ -505,54 +549,46 @@ TEST(PoolRefusals, ForeignDescriptorsAreNoPools) {
     const Descriptor other_end(ends[1]);
     refuses("a socket", Descriptor(ends[0]));
 
-    for (const int number : {-1, INT_MAX}) {
-      const std::string what = "descriptor " + std::to_string(number);
-      expect_documented(import_pool(me, kTable, what, by_value(number)), what);
-    }
+    for (const int number : {-1, INT_MAX})
+      expect_no_pool(me, "descriptor " + std::to_string(number),
+                     by_value(number));
     Descriptor closed(dup(memory.get()));
     const int number = closed.get();
     closed.close();
-    expect_documented(
-        import_pool(me, kTable, "a closed descriptor", by_value(number)),
-        "a closed descriptor");
+    expect_no_pool(me, "a closed descriptor", by_value(number));
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
-  tabulate_end(scenario, "importer", kTable);
+  tabulate_end(scenario, "importer", name_in(RuntimeApi{}, kPoolImport));
 }
 
 TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
   covers("IMPL-09");
   needs(gpus(1), pool_fd);
-  static constexpr char kTable[] = "cudaMemPoolImportFromShareableHandle";
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
+    CALL(cudaFree(nullptr));
     const Descriptor shared = me.receive_descriptor("pool");
     cudaMemFabricHandle_t fabric{};
-    const auto refuses = [&](const char* what, void* handle,
-                             cudaMemAllocationHandleType type,
-                             unsigned flags = 0) {
-      expect_documented(import_pool(me, kTable, what, handle, type, flags),
-                        what);
-    };
     void* const good = by_value(shared.get());
-    refuses("as none", good, cudaMemHandleTypeNone);
-    refuses("as Win32", good, cudaMemHandleTypeWin32);
-    refuses("as Win32 KMT", good, cudaMemHandleTypeWin32Kmt);
-    refuses("zeros as fabric", &fabric, cudaMemHandleTypeFabric);
-    refuses("with flags 1", good, kFd, 1);
-    refuses("with flags 1 << 31", good, kFd, 1u << 31);
+    expect_no_pool(me, "as none", good, cudaMemHandleTypeNone);
+    expect_no_pool(me, "as Win32", good, cudaMemHandleTypeWin32);
+    expect_no_pool(me, "as Win32 KMT", good, cudaMemHandleTypeWin32Kmt);
+    expect_no_pool(me, "zeros as fabric", &fabric, cudaMemHandleTypeFabric);
+    expect_no_pool(me, "with flags 1", good, kFd, 1);
+    expect_no_pool(me, "with flags 1 << 31", good, kFd, 1u << 31);
     EXPECT_TRUE(context_is_usable());
 
-    const Pool pool(shared);
+    // The same descriptor with the right type and no flags.
+    const Pool pool = imported(DriverApi{}, shared);
     AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     buffer.free();
     me.signal("freed");
   });
   scenario.run(20s);
-  tabulate_end(scenario, "importer", kTable);
+  tabulate_end(scenario, "importer", name_in(RuntimeApi{}, kPoolImport));
 }
 
 TEST(PoolRefusals, AnImportedPoolIsNotExportedAgain) {

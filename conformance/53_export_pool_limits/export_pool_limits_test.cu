@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/scenario/pool.h"
+#include "harness/scenario/both_apis.h"
 
 using namespace ipclab;
 
@@ -232,50 +232,111 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
 // --- size and end -----------------------------------------------------------
 
+// Allocates until the pool has no more.
+template <class Api>
+static void reaches_the_maximal_size(Role& me, Api api) {
+  const Pool pool = created(api, shareable(kMaxSize));
+  const Pool unlimited = created(api, shareable(0));
+  std::vector<void*> pieces;
+  void* piece = nullptr;
+  typename Api::Code code{};
+  while (pieces.size() * kPiece < 4 * kMaxSize) {
+    code = api.malloc_from_pool_async(&piece, kPiece, pool, nullptr);
+    if (code != typename Api::Code{}) break;
+    pieces.push_back(piece);
+  }
+  EXPECT_TRUE(
+      gives(code, "an allocation beyond the maximal size", api.kOutOfMemory));
+  const size_t had = pieces.size() * kPiece;
+  me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
+  // The documentation does not say how the limit is rounded.
+  ASSERT_GE(had, kMaxSize / 2);
+  EXPECT_LT(had, 2 * kMaxSize);
+
+  CALL(cudaDeviceSetMemPool(0, pool));
+  Sentinel<void*> more;
+  EXPECT_CODE(cudaErrorMemoryAllocation,
+              cudaMallocAsync(more.out(), kPiece, nullptr));
+  Sentinel<CUdeviceptr> by_driver;
+  EXPECT_CODE(CUDA_ERROR_OUT_OF_MEMORY,
+              DRIVER(cuMemAllocAsync)(by_driver.out(), kPiece, nullptr));
+  cudaMemPool_t preset = nullptr;
+  CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
+  CALL(cudaDeviceSetMemPool(0, preset));
+
+  CALL(cudaFree(pieces.back()));
+  EXPECT_SUCCESS(
+      api.malloc_from_pool_async(&pieces.back(), kPiece, pool, nullptr));
+  const Pool large = created(api, shareable(kFourGib + kPiece));
+  for (const Pool* roomy : {&unlimited, &large}) {
+    EXPECT_SUCCESS(
+        api.malloc_from_pool_async(&piece, 2 * kMaxSize, *roomy, nullptr));
+    EXPECT_SUCCESS(api.mem_free(piece));
+  }
+  for (void* mine : pieces) EXPECT_SUCCESS(api.mem_free(mine));
+  EXPECT_TRUE(context_is_usable());
+}
+
 TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
   covers("POOL-22");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable(kMaxSize)), unlimited(shareable(0));
-    std::vector<void*> pieces;
-    void* piece = nullptr;
-    cudaError_t code = cudaSuccess;
-    while (pieces.size() * kPiece < 4 * kMaxSize) {
-      code = NOTED(cudaMallocFromPoolAsync(&piece, kPiece, pool, nullptr));
-      if (code != cudaSuccess) break;
-      pieces.push_back(piece);
-    }
-    EXPECT_TRUE(gives(code, "cudaMallocFromPoolAsync beyond the maximal size",
-                      cudaErrorMemoryAllocation));
-    const size_t had = pieces.size() * kPiece;
-    me.observe("of a pool of at most " + mib(kMaxSize) + ": " + mib(had));
-    // The documentation does not say how the limit is rounded.
-    ASSERT_GE(had, kMaxSize / 2);
-    EXPECT_LT(had, 2 * kMaxSize);
-
-    CALL(cudaDeviceSetMemPool(0, pool));
-    Sentinel<void*> more;
-    EXPECT_CODE(cudaErrorMemoryAllocation,
-                cudaMallocAsync(more.out(), kPiece, nullptr));
-    Sentinel<CUdeviceptr> by_driver;
-    EXPECT_CODE(CUDA_ERROR_OUT_OF_MEMORY,
-                DRIVER(cuMemAllocAsync)(by_driver.out(), kPiece, nullptr));
-    cudaMemPool_t preset = nullptr;
-    CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
-    CALL(cudaDeviceSetMemPool(0, preset));
-
-    CALL(cudaFree(pieces.back()));
-    EXPECT_SUCCESS(cudaMallocFromPoolAsync(&pieces.back(), kPiece, pool, 0));
-    const Pool large(shareable(kFourGib + kPiece));
-    for (const Pool* roomy : {&unlimited, &large}) {
-      EXPECT_SUCCESS(cudaMallocFromPoolAsync(&piece, 2 * kMaxSize, *roomy, 0));
-      EXPECT_SUCCESS(cudaFree(piece));
-    }
-    for (void* mine : pieces) EXPECT_SUCCESS(cudaFree(mine));
-    EXPECT_TRUE(context_is_usable());
+    by_both_apis([&](auto api) { reaches_the_maximal_size(me, api); });
   });
   scenario.run(20s);
+}
+
+// An exporter that destroys its pool while an allocation is in use and a free
+// has not happened yet. The importer of this API uses no GPU before.
+template <class Api>
+static void destroys_a_pool_in_use(Role& me, Api api) {
+  const Stream stream;
+  DeviceBuffer(kBytes).fill(pattern("loads the kernels"));
+  EXPECT_TRUE(context_is_usable());
+  Pool pool = created(api, shareable());
+  const size_t before = free_memory();
+  me.send_descriptor(std::string("pool of the ") + api.kName,
+                     exported(api, pool).get());
+  AsyncBuffer live = allocated(api, pool, kUnused);
+  AsyncBuffer other = allocated(api, pool, kBytes, stream);
+  const Words part(live.data, kBytes);
+  part.fill(pattern("exporter"));
+  me.send(std::string("pointer of the ") + api.kName, exported(api, live));
+  me.wait_for_end(std::string("importer by the ") + api.kName);
+
+  Latch latch;
+  latch.hold(stream);
+  expect_free_async(api, other, stream);
+  EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+  // The call did not wait for the free, which has not happened yet.
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+
+  EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
+  part.fill(pattern("after the end of the pool"));
+  EXPECT_TRUE(kernel_reads(part, pattern("after the end of the pool")));
+  EXPECT_TRUE(copy_reads(part, pattern("after the end of the pool")));
+  EXPECT_LT(free_memory() + kUnused, before + kNoise);
+  expect_free_async(api, live, stream);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_GE(free_memory() + kNoise, before);
+  EXPECT_TRUE(context_is_usable());
+}
+
+template <class Api>
+static void imports_from_it(Role& me, Api api) {
+  const Descriptor shared =
+      me.receive_descriptor(std::string("pool of the ") + api.kName);
+  CALL(cudaFree(nullptr));
+  const Pool pool = imported(api, shared);
+  AsyncBuffer live = imported(
+      api, pool,
+      me.receive<PointerData>(std::string("pointer of the ") + api.kName),
+      kUnused);
+  EXPECT_TRUE(kernel_reads(Words(live.data, kBytes), pattern("exporter")));
+  expect_free(api, live);
 }
 
 TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
@@ -284,45 +345,14 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
   Scenario scenario;
 
   scenario.role("exporter", [](Role& me) {
-    const Stream stream;
-    DeviceBuffer(kBytes).fill(pattern("loads the kernels"));
-    EXPECT_TRUE(context_is_usable());
-    Pool pool(shareable());
-    const size_t before = free_memory();  // the importer uses no GPU yet
-    me.send_descriptor("pool", pool.exported().get());
-    AsyncBuffer live(pool, kUnused), other(pool, kBytes, stream);
-    const Words part(live.data, kBytes);
-    part.fill(pattern("exporter"));
-    me.send("pointer", live.exported());
-    me.wait_for_end("importer");
-
-    Latch latch;
-    latch.hold(stream);
-    other.free_async(stream);
-    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
-    // The call did not wait for the free, which has not happened yet.
-    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-
-    EXPECT_TRUE(kernel_reads(part, pattern("exporter")));
-    part.fill(pattern("after the end of the pool"));
-    EXPECT_TRUE(kernel_reads(part, pattern("after the end of the pool")));
-    EXPECT_TRUE(copy_reads(part, pattern("after the end of the pool")));
-    EXPECT_LT(free_memory() + kUnused, before + kNoise);
-    EXPECT_SUCCESS(cudaFreeAsync(live.data, stream));
-    live.data = nullptr;
-    CALL(cudaDeviceSynchronize());
-    EXPECT_GE(free_memory() + kNoise, before);
-    EXPECT_TRUE(context_is_usable());
+    by_both_apis([&](auto api) { destroys_a_pool_in_use(me, api); });
   });
-
-  scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer live(pool, me.receive<PointerData>("pointer"), kUnused);
-    EXPECT_TRUE(kernel_reads(Words(live.data, kBytes), pattern("exporter")));
-    live.free();
-  });
+  const auto add_importer = [&](auto api) {
+    scenario.role(std::string("importer by the ") + api.kName,
+                  [=](Role& me) { imports_from_it(me, api); });
+  };
+  add_importer(RuntimeApi{});
+  add_importer(DriverApi{});
 
   scenario.run(20s);
 }

@@ -18,18 +18,22 @@ constexpr int kAllocations = 8;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// The importer's use of what `lends_from_pool` lends, after `attempt`.
+// The importer's use of what `lends_by_both_apis` lends, after `attempt`.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    attempt(me, pool);
-    EXPECT_TRUE(context_is_usable());
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    buffer.free();
-    me.signal("freed");
+    by_both_apis([&](auto api) {
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      attempt(me, pool);
+      EXPECT_TRUE(context_is_usable());
+      AsyncBuffer buffer =
+          imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+      expect_free(api, buffer);
+      CALL(cudaDeviceSynchronize());
+      me.signal("freed");
+    });
   };
 }
 
@@ -44,33 +48,39 @@ void expect_used_and_freed(AsyncBuffer* buffer, Pattern written) {
 // second one for `borrowers` importers after one has destroyed its pool.
 std::function<void(Role&)> lends_and_lends_again(int borrowers) {
   return [=](Role& me) {
-    const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
-    const AsyncBuffer first(pool, kBytes);
-    first.fill(pattern("first"));
-    me.send("first", first.exported());
-    me.wait("destroyed");
-    const AsyncBuffer second(pool, kBytes);
-    second.fill(pattern("second"));
-    me.send("second", second.exported());
-    me.wait("freed", borrowers);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, shareable());
+      const Descriptor shared = exported(api, pool);
+      for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
+      const AsyncBuffer first = allocated(api, pool, kBytes);
+      first.fill(pattern("first"));
+      me.send("first", exported(api, first));
+      me.wait("destroyed");
+      const AsyncBuffer second = allocated(api, pool, kBytes);
+      second.fill(pattern("second"));
+      me.send("second", exported(api, second));
+      me.wait("freed", borrowers);
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    });
   };
 }
 
 // The importer that must not be disturbed.
 std::function<void(Role&)> stays() {
   return [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    me.wait("destroyed");
-    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
-    expect_used_and_freed(&first, pattern("first"));
-    expect_used_and_freed(&second, pattern("second"));
-    me.signal("freed");
+    by_both_apis([&](auto api) {
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      AsyncBuffer first =
+          imported(api, pool, me.receive<PointerData>("first"), kBytes);
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      me.wait("destroyed");
+      AsyncBuffer second =
+          imported(api, pool, me.receive<PointerData>("second"), kBytes);
+      expect_used_and_freed(&first, pattern("first"));
+      expect_used_and_freed(&second, pattern("second"));
+      me.signal("freed");
+    });
   };
 }
 
@@ -97,7 +107,7 @@ TEST(ImportLimits, NothingIsAllocatedFromAnImportedPool) {
   covers("IMPL-01");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role& me, cudaMemPool_t pool) {
         Sentinel<void*> pointer;
@@ -122,7 +132,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
   covers("IMPL-02");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
         const Pool mine;
@@ -149,50 +159,63 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 
 // --- many importers ---------------------------------------------------------
 
+// An importer of two allocations. The first importer frees both while the
+// others use them; then all check again.
+template <class Api>
+static void imports_beside_others(Role& me, Api api) {
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  AsyncBuffer first =
+      imported(api, pool, me.receive<PointerData>("first"), kBytes);
+  AsyncBuffer second = imported(
+      api, pool,
+      me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
+      kBytes);
+  EXPECT_TRUE(kernel_reads(first, pattern("first")));
+  EXPECT_TRUE(kernel_reads(second, pattern("second")));
+  if (me.index() == 0) {
+    me.wait("read", kImporters - 1);
+    expect_free(api, first);
+    expect_free_async(api, second);
+    CALL(cudaDeviceSynchronize());
+    me.signal("one has freed");
+  } else {
+    me.signal("read");
+    me.wait("one has freed");
+    EXPECT_TRUE(kernel_reads(first, pattern("first")));
+    EXPECT_TRUE(copy_reads(first, pattern("first")));
+    expect_free(api, first);
+    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    EXPECT_TRUE(copy_reads(second, pattern("second")));
+    expect_free(api, second);
+  }
+  me.signal("freed");
+}
+
 TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
   covers("POOL-21");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    for (int i = 0; i < kImporters; ++i)  // a descriptor for each
-      me.send_descriptor("pool", pool.exported().get());
-    const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
-    first.fill(pattern("first"));
-    second.fill(pattern("second"));
-    me.send("first", first.exported());
-    me.send("second", second.exported());
-    me.send("second again", second.exported());
-    me.wait("freed", kImporters);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, shareable());
+      for (int i = 0; i < kImporters; ++i)  // a descriptor for each
+        me.send_descriptor("pool", exported(api, pool).get());
+      const AsyncBuffer first = allocated(api, pool, kBytes);
+      const AsyncBuffer second = allocated(api, pool, kBytes);
+      first.fill(pattern("first"));
+      second.fill(pattern("second"));
+      me.send("first", exported(api, first));
+      me.send("second", exported(api, second));
+      me.send("second again", exported(api, second));
+      me.wait("freed", kImporters);
+      EXPECT_TRUE(kernel_reads(first, pattern("first")));
+      EXPECT_TRUE(kernel_reads(second, pattern("second")));
+    });
   });
 
-  // The first importer frees both while the others use them; then all check
-  // again.
   scenario.roles("importer", kImporters, [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
-    AsyncBuffer second(
-        pool,
-        me.receive<PointerData>(me.index() == 1 ? "second again" : "second"),
-        kBytes);
-    EXPECT_TRUE(kernel_reads(first, pattern("first")));
-    EXPECT_TRUE(kernel_reads(second, pattern("second")));
-    if (me.index() == 0) {
-      me.wait("read", kImporters - 1);
-      first.free();
-      second.free_async();
-      CALL(cudaDeviceSynchronize());
-      me.signal("one has freed");
-    } else {
-      me.signal("read");
-      me.wait("one has freed");
-      expect_used_and_freed(&first, pattern("first"));
-      expect_used_and_freed(&second, pattern("second"));
-    }
-    me.signal("freed");
+    by_both_apis([&](auto api) { imports_beside_others(me, api); });
   });
 
   scenario.run(20s);
@@ -304,24 +327,34 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 
 // --- the end of an imported pool --------------------------------------------
 
+// An importer that destroys its pool, and imports and destroys it again.
+template <class Api>
+static void destroys_an_imported_pool(Role& me, Api api) {
+  const Descriptor shared = me.receive_descriptor("pool");
+  Pool pool = imported(api, shared);
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("first"), kBytes);
+  expect_used_and_freed(&buffer, pattern("first"));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+  EXPECT_TRUE(context_is_usable());
+  me.signal("destroyed");
+  Pool again = imported(api, shared);
+  AsyncBuffer second =
+      imported(api, again, me.receive<PointerData>("second"), kBytes);
+  expect_used_and_freed(&second, pattern("second"));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_SUCCESS(api.mem_pool_destroy(again.release()));
+  me.signal("freed");
+}
+
 TEST(ImportLimits, DestroyingAnImportedPoolTakesFromNobody) {
   covers("IMPL-12");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again(2));
   scenario.role("importer that destroys", [](Role& me) {
-    const Descriptor shared = me.receive_descriptor("pool");
-    Pool pool(shared);
-    AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
-    expect_used_and_freed(&buffer, pattern("first"));
-    CALL(cudaDeviceSynchronize());
-    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
-    EXPECT_TRUE(context_is_usable());
-    me.signal("destroyed");
-    const Pool again(shared);
-    AsyncBuffer second(again, me.receive<PointerData>("second"), kBytes);
-    expect_used_and_freed(&second, pattern("second"));
-    me.signal("freed");
+    by_both_apis([&](auto api) { destroys_an_imported_pool(me, api); });
   });
   scenario.role("importer that stays", stays());
   scenario.run(20s);
@@ -334,12 +367,15 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_and_lends_again(1));
   scenario.role("importer that destroys", [](Role& me) {
-    Pool pool(me.receive_descriptor("pool"));
-    AsyncBuffer buffer(pool, me.receive<PointerData>("first"), kBytes);
-    EXPECT_SUCCESS(cudaMemPoolDestroy(pool.release()));
-    expect_used_and_freed(&buffer, pattern("first"));
-    EXPECT_TRUE(context_is_usable());
-    me.signal("destroyed");
+    by_both_apis([&](auto api) {
+      Pool pool = imported(api, me.receive_descriptor("pool"));
+      AsyncBuffer buffer =
+          imported(api, pool, me.receive<PointerData>("first"), kBytes);
+      EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));
+      expect_used_and_freed(&buffer, pattern("first"));
+      EXPECT_TRUE(context_is_usable());
+      me.signal("destroyed");
+    });
   });
   scenario.role("importer that stays", stays());
   scenario.run(20s);
@@ -394,7 +430,7 @@ TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
   covers("IMPL-15");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends_from_pool(pattern("exporter"), kBytes));
+  scenario.role("exporter", lends_by_both_apis(pattern("exporter"), kBytes));
   scenario.role(
       "importer", borrows_after([](Role&, cudaMemPool_t pool) {
         // Attributes of CUDA 13.2, which older headers lack: allocation type,
@@ -410,6 +446,11 @@ TEST(ImportLimits, AnImportedPoolTellsThatItHasNoHandleTypes) {
               DRIVER(cuMemPoolGetAttribute)(
                   pool, static_cast<CUmemPool_attribute>(which), value.out()));
           EXPECT_EQ(value.result(), expected) << "attribute " << which;
+          if (!runtime_knows_how_pools_were_made()) continue;
+          Sentinel<int> same;
+          EXPECT_SUCCESS(RuntimeApi::mem_pool_get_attribute(
+              pool, static_cast<cudaMemPoolAttr>(which), same.out()));
+          EXPECT_EQ(same.value, expected) << "attribute " << which;
         }
       }));
   scenario.run(20s);

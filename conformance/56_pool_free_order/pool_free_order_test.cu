@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/both_apis.h"
 #include "harness/scenario/kernels.h"
-#include "harness/scenario/pool.h"
 
 using namespace ipclab;
 
@@ -36,66 +36,75 @@ void expect_freed_in_order(AsyncBuffer* buffer, Pattern written,
 
 }  // namespace
 
-// Frees by either call and judges the call.
-static void give_back(AsyncBuffer& buffer, bool async, const Stream& on) {
-  if (async) {
-    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, on));
-    EXPECT_TRUE(passes(on));
-  } else {
-    EXPECT_SUCCESS(cudaFree(buffer.data));
+// Frees by either call of an API and judges the call.
+template <class Api>
+static void give_back(Api api, AsyncBuffer& buffer, bool async,
+                      const Stream& on) {
+  if (!async) return expect_free(api, buffer);
+  expect_free_async(api, buffer, on);
+  EXPECT_TRUE(passes(on));
+}
+
+static constexpr int kCases = 4;
+// Which side frees in stream order in case i.
+static constexpr bool importer_async(int i) { return (i & 1) != 0; }
+static constexpr bool exporter_async(int i) { return (i & 2) != 0; }
+
+template <class Api>
+static void frees_last(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
+  me.send_descriptor("pool", exported(api, pool).get());
+  const Stream stream;
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  for (int i = 0; i < kCases; ++i) {
+    SCOPED_TRACE("case " + std::to_string(i));
+    AsyncBuffer buffer = allocated(api, pool, kBytes);
+    buffer.fill(pattern("exporter"));
+    me.send("pointer", exported(api, buffer));
+    me.wait("freed");
+    give_back(api, buffer, exporter_async(i), stream);
   }
-  buffer.data = nullptr;
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  EXPECT_TRUE(context_is_usable());
+}
+
+template <class Api>
+static void frees_first(Role& me, Api api) {
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  const Stream stream;
+  for (int i = 0; i < kCases; ++i) {
+    SCOPED_TRACE("case " + std::to_string(i));
+    AsyncBuffer buffer =
+        imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    give_back(api, buffer, importer_async(i), stream);
+    me.signal("freed");
+  }
+  CALL(cudaDeviceSynchronize());
+  // Whether an importer may ask is judged for IMPL-05; the answer is judged
+  // here.
+  Sentinel<uint64_t> used;
+  const auto code = api.mem_pool_get_attribute(
+      pool, cudaMemPoolAttrUsedMemCurrent, used.out());
+  cudaGetLastError();
+  if (code == typename Api::Code{})
+    EXPECT_EQ(used.result(), 0u);
+  else
+    me.observe("the importer cannot ask what is in use: " + name_of(code));
+  EXPECT_TRUE(context_is_usable());
 }
 
 TEST(PoolFreeOrder, ImporterFirstThenExporterByEitherCall) {
   covers("POOL-15");
   needs(gpus(1), pool_fd);
-  static constexpr int kCases = 4;
-  // Which side frees by cudaFreeAsync in case i.
-  constexpr auto importer_async = [](int i) { return (i & 1) != 0; };
-  constexpr auto exporter_async = [](int i) { return (i & 2) != 0; };
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [=](Role& me) {
-    const Pool pool(shareable());
-    me.send_descriptor("pool", pool.exported().get());
-    const Stream stream;
-    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
-    for (int i = 0; i < kCases; ++i) {
-      SCOPED_TRACE("case " + std::to_string(i));
-      AsyncBuffer buffer(pool, kBytes);
-      buffer.fill(pattern("exporter"));
-      me.send("pointer", buffer.exported());
-      me.wait("freed");
-      give_back(buffer, exporter_async(i), stream);
-    }
-    CALL(cudaDeviceSynchronize());
-    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
-    EXPECT_TRUE(context_is_usable());
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) { frees_last(me, api); });
   });
-
-  scenario.role("importer", [=](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    const Stream stream;
-    for (int i = 0; i < kCases; ++i) {
-      SCOPED_TRACE("case " + std::to_string(i));
-      AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-      give_back(buffer, importer_async(i), stream);
-      me.signal("freed");
-    }
-    CALL(cudaDeviceSynchronize());
-    // Whether an importer may ask is judged for IMPL-05; the answer is judged
-    // here.
-    Sentinel<uint64_t> used;
-    const cudaError_t code = NOTED(cudaMemPoolGetAttribute(
-        pool, cudaMemPoolAttrUsedMemCurrent, used.out()));
-    cudaGetLastError();
-    if (code == cudaSuccess)
-      EXPECT_EQ(used.result(), 0u);
-    else
-      me.observe("the importer cannot ask what is in use: " + name_of(code));
-    EXPECT_TRUE(context_is_usable());
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { frees_first(me, api); });
   });
 
   scenario.run(20s);
@@ -155,27 +164,27 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
 }
 
 // An exporter whose free is ordered by an event after the importer's.
-static void frees_before_the_importer_has(Role& me) {
-  const Pool pool(shareable());
+template <class Api>
+static void frees_before_the_importer_has(Role& me, Api api) {
+  const Pool pool = created(api, shareable());
   // An allocation in another stream must not be ordered after the free.
   set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
   // Memory that is freed too early stays in the pool, so the next owner writes
   // to it. If the pool gave it back to the system, the importer would see no
   // change.
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, kKeepAll);
-  me.send_descriptor("pool", pool.exported().get());
+  me.send_descriptor("pool", exported(api, pool).get());
   const Stream stream, other;
   load_kernels();
-  AsyncBuffer buffer(pool, kBytes, stream);
+  AsyncBuffer buffer = allocated(api, pool, kBytes, stream);
   buffer.fill(pattern("exporter"), stream);
-  me.send("pointer", buffer.exported());
+  me.send("pointer", exported(api, buffer));
 
   SharedEvent freed(me.receive<cudaIpcEventHandle_t>("event"));
   me.wait("importer's free is queued");
-  CALL(cudaStreamWaitEvent(stream, freed));
+  CALL(api.stream_wait_event(stream, freed));
   const void* const lent = buffer.data;
-  EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
-  buffer.data = nullptr;
+  expect_free_async(api, buffer, stream);
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
 
   // No next owner may write before the importer has read. Some get different
@@ -183,13 +192,13 @@ static void frees_before_the_importer_has(Role& me) {
   // the pool has left, so one of them would get a block that counts as free.
   std::vector<AsyncBuffer> others;
   for (int i = 0; i < kNextOwners; ++i) {
-    others.emplace_back(pool, kBytes, other);
+    others.push_back(allocated(api, pool, kBytes, other));
     EXPECT_NE(others.back().data, lent);
     CALL(cudaMemsetAsync(others.back().data, 0xEE, kBytes, other));
   }
   const AsyncBuffer& beside = others.front();
   beside.queue_fill(pattern("beside"), other);
-  AsyncBuffer after(pool, kBytes, stream);
+  const AsyncBuffer after = allocated(api, pool, kBytes, stream);
   after.queue_fill(pattern("after"), stream);
   EXPECT_TRUE(passes(other));
   EXPECT_TRUE(is_held(stream));
@@ -203,6 +212,33 @@ static void frees_before_the_importer_has(Role& me) {
   me.signal("event is given back");
 }
 
+// An importer whose free is queued after a copy that has not begun.
+template <class Api>
+static void frees_after_its_copy(Role& me, Api api) {
+  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  const SharedEvent freed;
+  const Stream stream;
+  const DeviceBuffer copy(kBytes);
+  load_kernels();
+  me.send("event", freed.handle());
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+  Latch latch;
+  latch.hold(stream);
+  launch_copy(copy, buffer, stream);
+  expect_free_async(api, buffer, stream);
+  CALL(api.event_record(freed, stream));
+  me.signal("importer's free is queued");
+
+  me.wait("next owners are there");
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
+  me.signal("read");
+  me.wait("event is given back");
+}
+
 // The exporter's free is queued while the importer's kernel has not even
 // begun; only the order of the streams keeps the memory.
 TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
@@ -210,31 +246,11 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
   needs(gpus(1), pool_fd, legacy_events);
   Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", frees_before_the_importer_has);
-
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) { frees_before_the_importer_has(me, api); });
+  });
   scenario.role("importer", [](Role& me) {
-    const Pool pool(me.receive_descriptor("pool"));
-    const SharedEvent freed;
-    const Stream stream;
-    const DeviceBuffer copy(kBytes);
-    load_kernels();
-    me.send("event", freed.handle());
-    AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
-    Latch latch;
-    latch.hold(stream);
-    launch_copy(copy, buffer, stream);
-    EXPECT_SUCCESS(cudaFreeAsync(buffer.data, stream));
-    buffer.data = nullptr;
-    CALL(cudaEventRecord(freed, stream));
-    me.signal("importer's free is queued");
-
-    me.wait("next owners are there");
-    latch.release();
-    EXPECT_TRUE(passes(stream));
-    EXPECT_TRUE(kernel_reads(copy, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(copy, pattern("exporter")));
-    me.signal("read");
-    me.wait("event is given back");
+    by_both_apis([&](auto api) { frees_after_its_copy(me, api); });
   });
 
   scenario.run(20s);

@@ -93,6 +93,16 @@ void write_number(void* memory, int number) {
   CALL(cudaDeviceSynchronize());  // a small copy may return early
 }
 
+// Frees by one of the two functions of an API.
+template <class Api>
+void release(Api api, AsyncBuffer& buffer, bool async) {
+  void* const memory = std::exchange(buffer.data, nullptr);
+  if (async)
+    CALL(api.free_async(memory, nullptr));
+  else
+    CALL(api.mem_free(memory));
+}
+
 void expect_number(const void* memory, int number) {
   int seen = -1;
   CALL(cudaMemcpy(&seen, memory, sizeof seen, cudaMemcpyDefault));
@@ -209,32 +219,32 @@ TEST(Teardown, OrderedPoolMemoryLeavesNothing) {
         const auto pool = std::make_shared<Pool>(shareable());
         me.send_descriptor("pool", pool->exported().get());
         return [&me, pool](int number) {
-          AsyncBuffer buffer(*pool, kBytes);
-          CALL(cudaStreamSynchronize(nullptr));
-          write_number(buffer.data, number);
-          me.send("pointer", buffer.exported());
-          me.wait("freed");
-          if (number % 2 == 0) {
-            buffer.free();
-          } else {
-            buffer.free_async();
+          by_both_apis([&](auto api) {
+            AsyncBuffer buffer = allocated(api, *pool, kBytes);
             CALL(cudaStreamSynchronize(nullptr));
-          }
+            write_number(buffer.data, number);
+            me.send("pointer", exported(api, buffer));
+            me.wait("freed");
+            release(api, buffer, number % 2 != 0);
+            CALL(cudaStreamSynchronize(nullptr));
+          });
         };
       },
       [](Role& me) {
         const auto pool = std::make_shared<Pool>(me.receive_descriptor("pool"));
         const auto other = std::make_shared<SecondThread>();
         return [&me, pool, other](int number) {
-          AsyncBuffer buffer(*pool, me.receive<PointerData>("pointer"), kBytes);
-          expect_number(buffer.data, number);
-          if (number % 2 == 0) {
-            other->run([&] { buffer.free(); });
-          } else {
-            other->run([&] { buffer.free_async(); });
+          by_both_apis([&](auto api) {
+            AsyncBuffer buffer = imported(
+                api, *pool, me.receive<PointerData>("pointer"), kBytes);
+            expect_number(buffer.data, number);
+            other->run([&] {
+              CALL(cudaFree(nullptr));  // a context for the driver API
+              release(api, buffer, number % 2 != 0);
+            });
             CALL(cudaStreamSynchronize(nullptr));
-          }
-          me.signal("freed");
+            me.signal("freed");
+          });
         };
       });
 }
@@ -245,18 +255,21 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
   both_leave_nothing(
       [](Role& me) {
         return [&me](int) {
-          Pool pool(shareable());
-          me.send_descriptor("pool", pool.exported().get());
-          me.wait("destroyed");
-          pool.destroy();
+          by_both_apis([&](auto api) {
+            Pool pool = created(api, shareable());
+            me.send_descriptor("pool", exported(api, pool).get());
+            me.wait("destroyed");
+            CALL(api.mem_pool_destroy(pool.release()));
+          });
         };
       },
       [](Role& me) {
         return [&me](int) {
-          const Descriptor shared = me.receive_descriptor("pool");
-          Pool pool(shared);
-          pool.destroy();
-          me.signal("destroyed");
+          by_both_apis([&](auto api) {
+            Pool pool = imported(api, me.receive_descriptor("pool"));
+            CALL(api.mem_pool_destroy(pool.release()));
+            me.signal("destroyed");
+          });
         };
       });
 }

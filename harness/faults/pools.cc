@@ -160,6 +160,14 @@ int current_node_accepted(Call& call) {
   return call.proceed();
 }
 
+// The id of a host location is not ignored.
+int host_id_looked_at(Call& call) {
+  const auto& wanted = *call.at<const cudaMemPoolProps*>(1);
+  const bool numbered = wanted.location.type == cudaMemLocationTypeHost &&
+                        wanted.location.id != 0;
+  return numbered ? refused(call) : call.proceed();
+}
+
 int maximum_ignored(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   if (wanted.maxSize == 0) return call.proceed();
@@ -1662,6 +1670,9 @@ void add_pools(List& list) {
              {"cudaMemPoolCreate"}, properties_unchecked);
   list.named("host-ipc-ok", "a pool on the host is created with handle types",
              {"cudaMemPoolCreate"}, created_all_the_same<is_on_host>);
+  list.named("host-pool-id-looked-at",
+             "a pool on the host is refused if its location has an id",
+             {"cudaMemPoolCreate"}, host_id_looked_at);
   list.named("managed-pool-ipc-ok",
              "a pool of managed memory is created with handle types",
              {"cudaMemPoolCreate"}, created_all_the_same<is_managed>);

@@ -7,6 +7,9 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <functional>
+#include <utility>
+
 #include "harness/scenario/pool.h"
 
 namespace ipclab {
@@ -120,6 +123,33 @@ struct RuntimeApi {
     wanted.flags = flags;
     return NOTED(cudaMemPoolSetAccess(pool, &wanted, 1));
   }
+  static constexpr Code kOutOfMemory = cudaErrorMemoryAllocation;
+  static constexpr Code kNotInitialized = cudaErrorInitializationError;
+  static constexpr Code kNotPermitted = cudaErrorNotPermitted;
+  static Code mem_pool_create(cudaMemPool_t* pool,
+                              const cudaMemPoolProps& wanted) {
+    return NOTED(cudaMemPoolCreate(pool, &wanted));
+  }
+  static Code mem_pool_export_to_shareable_handle(
+      void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
+      unsigned flags = 0) {
+    return NOTED(cudaMemPoolExportToShareableHandle(handle, pool, type, flags));
+  }
+  static Code mem_pool_import_from_shareable_handle(
+      cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
+      unsigned flags = 0) {
+    return NOTED(
+        cudaMemPoolImportFromShareableHandle(pool, handle, type, flags));
+  }
+  static Code mem_pool_export_pointer(cudaMemPoolPtrExportData* data,
+                                      void* memory) {
+    return NOTED(cudaMemPoolExportPointer(data, memory));
+  }
+  static Code mem_pool_import_pointer(void** memory, cudaMemPool_t pool,
+                                      cudaMemPoolPtrExportData* data) {
+    return NOTED(cudaMemPoolImportPointer(memory, pool, data));
+  }
+  static Code mem_free(void* memory) { return NOTED(cudaFree(memory)); }
 };
 
 /// The same of the driver API. The types of both have the same values.
@@ -254,6 +284,42 @@ struct DriverApi {
     wanted.flags = static_cast<CUmemAccess_flags>(flags);
     return NOTED(DRIVER(cuMemPoolSetAccess)(pool, &wanted, 1));
   }
+  static constexpr Code kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+  static constexpr Code kNotInitialized = CUDA_ERROR_NOT_INITIALIZED;
+  static constexpr Code kNotPermitted = CUDA_ERROR_NOT_PERMITTED;
+  static Code mem_pool_create(cudaMemPool_t* pool,
+                              const cudaMemPoolProps& wanted) {
+    const auto same = same_bytes<CUmemPoolProps>(wanted);
+    return NOTED(DRIVER(cuMemPoolCreate)(pool, &same));
+  }
+  static Code mem_pool_export_to_shareable_handle(
+      void* handle, cudaMemPool_t pool, cudaMemAllocationHandleType type,
+      unsigned flags = 0) {
+    const auto same = static_cast<CUmemAllocationHandleType>(type);
+    return NOTED(
+        DRIVER(cuMemPoolExportToShareableHandle)(handle, pool, same, flags));
+  }
+  static Code mem_pool_import_from_shareable_handle(
+      cudaMemPool_t* pool, void* handle, cudaMemAllocationHandleType type,
+      unsigned flags = 0) {
+    const auto same = static_cast<CUmemAllocationHandleType>(type);
+    return NOTED(
+        DRIVER(cuMemPoolImportFromShareableHandle)(pool, handle, same, flags));
+  }
+  static Code mem_pool_export_pointer(cudaMemPoolPtrExportData* data,
+                                      void* memory) {
+    auto* const same = reinterpret_cast<CUmemPoolPtrExportData*>(data);
+    return NOTED(DRIVER(cuMemPoolExportPointer)(same, address_of(memory)));
+  }
+  static Code mem_pool_import_pointer(void** memory, cudaMemPool_t pool,
+                                      cudaMemPoolPtrExportData* data) {
+    auto* const address = reinterpret_cast<CUdeviceptr*>(memory);
+    auto* const same = reinterpret_cast<CUmemPoolPtrExportData*>(data);
+    return NOTED(DRIVER(cuMemPoolImportPointer)(address, pool, same));
+  }
+  static Code mem_free(void* memory) {
+    return NOTED(DRIVER(cuMemFree)(address_of(memory)));
+  }
 
  private:
   static CUmemLocation same_place(cudaMemLocation place) {
@@ -333,6 +399,86 @@ AsyncBuffer allocated(Api api, cudaMemPool_t pool, size_t bytes,
   Sentinel<void*> memory;
   CALL(api.malloc_from_pool_async(memory.out(), bytes, pool, stream));
   return AsyncBuffer(Words(memory.result(), bytes));
+}
+
+/// Does the runtime have the attributes that tell how a pool was made? They
+/// came with CUDA 13.2; the driver may be newer than the runtime.
+inline bool runtime_knows_how_pools_were_made() {
+  Sentinel<int> version;
+  CALL(cudaRuntimeGetVersion(version.out()));
+  return version.result() >= 13020;
+}
+
+/// A new pool, by cudaMemPoolCreate or cuMemPoolCreate.
+template <class Api>
+Pool created(Api api, const cudaMemPoolProps& wanted = pool_properties()) {
+  Sentinel<cudaMemPool_t> pool;
+  CALL(api.mem_pool_create(pool.out(), wanted));
+  return Pool(pool.result());
+}
+
+/// A file descriptor of a pool, for another process.
+template <class Api>
+Descriptor exported(Api api, cudaMemPool_t pool) {
+  Sentinel<int> descriptor;
+  CALL(api.mem_pool_export_to_shareable_handle(
+      descriptor.out(), pool, cudaMemHandleTypePosixFileDescriptor));
+  return Descriptor(descriptor.result());
+}
+/// The data that another process needs to import an allocation.
+template <class Api>
+cudaMemPoolPtrExportData exported(Api api, const Words& memory) {
+  Sentinel<cudaMemPoolPtrExportData> data;
+  CALL(api.mem_pool_export_pointer(data.out(), memory.data));
+  return data.result();
+}
+
+/// The pool of another process; the caller still closes the descriptor.
+template <class Api>
+Pool imported(Api api, const Descriptor& shared) {
+  // The pointer argument contains the descriptor itself.
+  void* const handle =
+      reinterpret_cast<void*>(static_cast<intptr_t>(shared.get()));
+  Sentinel<cudaMemPool_t> pool;
+  CALL(api.mem_pool_import_from_shareable_handle(
+      pool.out(), handle, cudaMemHandleTypePosixFileDescriptor));
+  return Pool(pool.result());
+}
+/// An allocation of another process; `bytes` is what it has allocated.
+template <class Api>
+AsyncBuffer imported(Api api, cudaMemPool_t pool, cudaMemPoolPtrExportData data,
+                     size_t bytes) {
+  Sentinel<void*> memory;
+  CALL(api.mem_pool_import_pointer(memory.out(), pool, &data));
+  return AsyncBuffer(Words(memory.result(), bytes));
+}
+
+/// Judges cudaFreeAsync or cuMemFreeAsync; the memory is given up in any case.
+template <class Api>
+void expect_free_async(Api api, AsyncBuffer& buffer,
+                       cudaStream_t stream = nullptr) {
+  EXPECT_SUCCESS(api.free_async(std::exchange(buffer.data, nullptr), stream));
+}
+/// The same for cudaFree or cuMemFree.
+template <class Api>
+void expect_free(Api api, AsyncBuffer& buffer) {
+  EXPECT_SUCCESS(api.mem_free(std::exchange(buffer.data, nullptr)));
+}
+
+/// The body of an exporter that does what the body of lends_from_pool does, by
+/// each API in turn.
+inline std::function<void(Role&)> lends_by_both_apis(Pattern written,
+                                                     size_t bytes) {
+  return [=](Role& me) {
+    by_both_apis([&](auto api) {
+      const Pool pool = created(api, shareable());
+      me.send_descriptor("pool", exported(api, pool).get());
+      const AsyncBuffer buffer = allocated(api, pool, bytes);
+      buffer.fill(written);
+      me.send("pointer", exported(api, buffer));
+      me.wait("freed");
+    });
+  };
 }
 
 /// Do cudaEventQuery and cuEventQuery say that the event's work is pending?

@@ -32,6 +32,8 @@ class Pool {
   explicit Pool(const cudaMemPoolProps& wanted = pool_properties());
   /// Imports; the caller still closes the descriptor.
   explicit Pool(const Descriptor& exported);
+  /// Takes over a pool that the caller has created or imported.
+  explicit Pool(cudaMemPool_t pool) : pool_(pool) {}
   Pool(const Pool&) = delete;
   ~Pool();
   /// The pool itself.
