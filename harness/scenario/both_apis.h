@@ -149,7 +149,6 @@ struct RuntimeApi {
                                       cudaMemPoolPtrExportData* data) {
     return NOTED(cudaMemPoolImportPointer(memory, pool, data));
   }
-  static Code mem_free(void* memory) { return NOTED(cudaFree(memory)); }
 };
 
 /// The same of the driver API. The types of both have the same values.
@@ -316,9 +315,6 @@ struct DriverApi {
     auto* const address = reinterpret_cast<CUdeviceptr*>(memory);
     auto* const same = reinterpret_cast<CUmemPoolPtrExportData*>(data);
     return NOTED(DRIVER(cuMemPoolImportPointer)(address, pool, same));
-  }
-  static Code mem_free(void* memory) {
-    return NOTED(DRIVER(cuMemFree)(address_of(memory)));
   }
 
  private:
