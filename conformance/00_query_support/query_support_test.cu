@@ -430,6 +430,15 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaErrorInvalidValue");
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaSuccess");
     EXPECT_TRUE(gives(code, "cudaDeviceGetAttribute", cudaErrorInvalidValue));
+    for (const int number : {0, -1, 100000}) {
+      SCOPED_TRACE("attribute " + std::to_string(number));
+      EXPECT_CODE(cudaErrorInvalidValue,
+                  cudaDeviceGetAttribute(
+                      &value, static_cast<cudaDeviceAttr>(number), 0));
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuDeviceGetAttribute)(
+                      &value, static_cast<CUdevice_attribute>(number), 0));
+    }
     if (attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 1) {
       cudaMemPool_t pool = nullptr;
       CALL(cudaDeviceGetDefaultMemPool(&pool, 0));

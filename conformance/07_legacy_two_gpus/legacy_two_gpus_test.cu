@@ -257,6 +257,28 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
   }
 }
 
+TEST(LegacyTwoGpus, TheDriverOpensMemoryOfAPeer) {
+  covers("LMEM-30");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", on_device(1, [](Role& me) {
+        const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+        CUdeviceptr opened = 0;
+        ASSERT_TRUE(gives(NOTED(DRIVER(cuIpcOpenMemHandle)(
+                              &opened, same_bytes<CUipcMemHandle>(handle),
+                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)),
+                          "cuIpcOpenMemHandle", CUDA_SUCCESS));
+        const Words words(reinterpret_cast<void*>(opened), kBytes);
+        EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+        EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+        EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(opened));
+        me.signal("closed");
+      }));
+  scenario.run(20s);
+}
+
 TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
   covers("LMEM-31");
   needs(gpus(2), legacy_memory);

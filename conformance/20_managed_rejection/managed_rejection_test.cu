@@ -98,6 +98,15 @@ AsyncBuffer allocated_from(const Pool& pool) {
   return buffer;
 }
 
+// The driver API refuses the same pool. Each field has the same number in both
+// APIs.
+void expect_driver_refuses(const cudaMemPoolProps& wanted) {
+  const auto same = same_bytes<CUmemPoolProps>(wanted);
+  Sentinel<CUmemoryPool> pool;
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuMemPoolCreate)(pool.out(), &same));
+}
+
 // No handle type is accepted; the documentation names the one code.
 void expect_not_shareable(cudaMemPoolProps wanted) {
   for (const auto type :
@@ -106,6 +115,7 @@ void expect_not_shareable(cudaMemPoolProps wanted) {
     wanted.handleTypes = type;
     cudaMemPool_t pool = nullptr;
     EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(&pool, &wanted));
+    expect_driver_refuses(wanted);
   }
 }
 
@@ -120,6 +130,8 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachGlobal));
     expect_no_handle(me, "cudaMallocManaged, cudaMemAttachGlobal", memory,
                      kManagedRefusals);
+    expect_no_handle(me, "an address inside managed memory",
+                     static_cast<char*>(memory) + kBytes / 2, kManagedRefusals);
     expect_usable_on_both_sides(Words(memory, kBytes));
     CALL(cudaFree(memory));
 
@@ -269,8 +281,15 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
       expect_not_legacy(
           me, types == kFd ? "cuMemCreate, descriptor" : "cuMemCreate",
           mapping.data);
+      expect_not_legacy(me, "an address inside mapped memory",
+                        mapping.data + mapping.count / 2);
       mapping.fill(pattern("mapped"));
       EXPECT_TRUE(kernel_reads(mapping, pattern("mapped")));
+      if (types != kFd) continue;
+      const Chunk imported = Chunk::import(chunk.descriptor());
+      const Mapping second(imported, bytes);
+      expect_not_legacy(me, "an import of a descriptor", second.data);
+      EXPECT_TRUE(kernel_reads(second, pattern("mapped")));
     }
   });
   scenario.run(20s);
@@ -411,6 +430,7 @@ TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
         pool_at({cudaMemLocationTypeHostNumaCurrent, 0}, cudaMemHandleTypeNone);
     Sentinel<cudaMemPool_t> pool;
     EXPECT_CODE(cudaErrorInvalidValue, cudaMemPoolCreate(pool.out(), &wanted));
+    expect_driver_refuses(wanted);
     expect_not_shareable(wanted);
     EXPECT_TRUE(context_is_usable());
   });
@@ -503,6 +523,7 @@ TEST(ManagedRejection, AManagedPoolCannotBeShared) {
       Sentinel<cudaMemPool_t> none;
       EXPECT_CODE(exists ? cudaErrorInvalidValue : code,
                   cudaMemPoolCreate(none.out(), &wanted));
+      if (exists) expect_driver_refuses(wanted);
     }
     EXPECT_TRUE(context_is_usable());
   });
