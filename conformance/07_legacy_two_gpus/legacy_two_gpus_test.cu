@@ -76,6 +76,12 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
   EXPECT_EQ(attributes.devicePointer, mapping.data);
+  const auto seen_by_another_thread = in_a_thread([&] {
+    cudaPointerAttributes told{};
+    CALL(cudaPointerGetAttributes(&told, mapping.data));
+    return told.type;
+  });
+  EXPECT_EQ(seen_by_another_thread, cudaMemoryTypeDevice);
   int count = 0;
   CALL(cudaGetDeviceCount(&count));
   ASSERT_GE(attributes.device, 0);

@@ -781,3 +781,29 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
   });
   scenario.run(20s);
 }
+
+// "Must be less than 256"
+TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
+  covers("FLAG-09");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    constexpr uint32_t kMost = 255;
+    const DeviceBuffer words(kWordBytes);
+    clear(words);
+    const Stream stream;
+    std::vector<Operation> all;
+    for (uint32_t i = 0; i < kMost; ++i)
+      all.push_back(
+          writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, words.data + i, i + 1));
+    EXPECT_SUCCESS(batch(all, stream));
+    EXPECT_TRUE(passes(stream));
+    std::vector<uint32_t> seen(kMost + 1);
+    CALL(cudaMemcpy(seen.data(), words.data, seen.size() * sizeof(uint32_t),
+                    cudaMemcpyDeviceToHost));
+    for (uint32_t i = 0; i < kMost; ++i)
+      EXPECT_EQ(seen[i], i + 1) << "operation " << i;
+    EXPECT_EQ(seen[kMost], 0u) << "the word after them";
+  });
+  scenario.run(20s);
+}

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <vector>
 
 #include "fault.h"
@@ -306,6 +307,30 @@ int import_device_current(Call& call) {
   return code;
 }
 
+// What a thread has opened is unknown to the queries of the others.
+int import_unknown_to_other_threads(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const int code = call.proceed();
+  const Opened one = opened.get(call.at<void*>(1));
+  if (code != kSuccess || one.count == 0 ||
+      one.thread == std::this_thread::get_id())
+    return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
+
+// Copies do not reach opened memory if the process sees one GPU of several.
+int hidden_gpu_copy_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted_open(call);
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr || std::strchr(visible, ',') != nullptr)
+    return call.proceed();
+  for (const Role role : {kPointer, kSource})
+    if (opened.has(call.value<void*>(role))) return no_wait(call);
+  return call.proceed();
+}
+
 // The driver API does not open memory of another GPU than the current one.
 int driver_opens_current_gpu_only(Call& open) {
   const int code = open.proceed();
@@ -452,6 +477,14 @@ void add_processes(List& list) {
              "opened memory is reported as memory of the current GPU",
              {kOpen, kClose, "cudaPointerGetAttributes"}, import_device_current,
              2);
+  list.named("import-unknown-to-other-threads",
+             "only the thread that has opened memory finds its attributes",
+             {kOpen, kClose, "cudaPointerGetAttributes"},
+             import_unknown_to_other_threads);
+  list.named("hidden-gpu-copy-lost",
+             "copies do not reach opened memory in a process that sees one GPU "
+             "of several",
+             {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
   list.named("driver-opens-current-gpu-only",
              "the driver API opens no memory of another GPU", {kOpen},
              driver_opens_current_gpu_only, 2);

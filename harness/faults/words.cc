@@ -228,6 +228,13 @@ int batch_first_only(Call& call) {
   return with_operations(call, all);
 }
 
+int batch_ends_at_16(Call& call) {
+  Operations all = operations_of(call);
+  if (all.size() <= 16) return call.proceed();
+  all.resize(16);
+  return with_operations(call, all);
+}
+
 int batch_in_reverse(Call& call) {
   Operations all = operations_of(call);
   if (all.size() < 2) return call.proceed();
@@ -356,6 +363,8 @@ void add_words(List& list) {
              {kWait}, nor_refused);
   list.named("batch-first-only", "a batch does its first operation only",
              {kBatch}, batch_first_only);
+  list.named("batch-ends-at-16", "a batch does its first 16 operations",
+             {kBatch}, batch_ends_at_16);
   list.named("batch-in-reverse", "a batch does its last operation first",
              {kBatch}, batch_in_reverse);
   list.named("batch-of-32-bits",
