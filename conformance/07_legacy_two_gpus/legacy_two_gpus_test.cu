@@ -76,6 +76,12 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
   EXPECT_EQ(attributes.devicePointer, mapping.data);
+  const auto seen_by_another_thread = in_a_thread([&] {
+    cudaPointerAttributes told{};
+    CALL(cudaPointerGetAttributes(&told, mapping.data));
+    return told.type;
+  });
+  EXPECT_EQ(seen_by_another_thread, cudaMemoryTypeDevice);
   int count = 0;
   CALL(cudaGetDeviceCount(&count));
   ASSERT_GE(attributes.device, 0);
@@ -257,6 +263,28 @@ TEST(LegacyTwoGpus, TheOpenEnablesPeerAccess) {
       scenario.run(20s);
     });
   }
+}
+
+TEST(LegacyTwoGpus, TheDriverOpensMemoryOfAPeer) {
+  covers("LMEM-30");
+  needs(gpus(2), legacy_memory, peer_access);
+  Scenario scenario;
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role(
+      "importer", on_device(1, [](Role& me) {
+        const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+        CUdeviceptr opened = 0;
+        ASSERT_TRUE(gives(NOTED(DRIVER(cuIpcOpenMemHandle)(
+                              &opened, same_bytes<CUipcMemHandle>(handle),
+                              CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)),
+                          "cuIpcOpenMemHandle", CUDA_SUCCESS));
+        const Words words(reinterpret_cast<void*>(opened), kBytes);
+        EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
+        EXPECT_TRUE(copy_reads(words, pattern("exporter")));
+        EXPECT_SUCCESS(DRIVER(cuIpcCloseMemHandle)(opened));
+        me.signal("closed");
+      }));
+  scenario.run(20s);
 }
 
 TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {

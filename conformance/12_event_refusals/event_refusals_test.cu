@@ -410,7 +410,7 @@ static void uses_what_is_destroyed(Role& me, Api api) {
   const cudaEvent_t event = opened.result();
   me.signal("opened");
   me.wait("destroyed");
-  const std::string by = std::string(" by the ") + api.kName;
+  const std::string by = by_the(api);
   me.observe(answer("query after the destroy" + by, api.event_query(event)));
   me.observe(answer("record after the destroy" + by,
                     api.event_record(event, nullptr)));

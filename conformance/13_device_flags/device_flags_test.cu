@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -176,10 +177,13 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("word"), kBytes);
     const Words word = far_word(mapping);
-    const Stream stream, second, other;
-    const cudaStream_t waiting[] = {stream, second, nullptr};
-    for (const cudaStream_t each : waiting)
-      EXPECT_SUCCESS(wait_for(word, kAwaited, each));
+    const Stream stream, second, third, other;
+    const cudaStream_t waiting[] = {stream, second, third, nullptr,
+                                    cudaStreamPerThread};
+    for (const cudaStream_t each : waiting) {
+      const auto wait = [&] { return wait_for(word, kAwaited, each); };
+      EXPECT_SUCCESS(each == third ? in_a_thread(wait) : wait());
+    }
     EXPECT_TRUE(is_held(stream));
     for (const cudaStream_t each : waiting)
       EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
@@ -317,18 +321,489 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
     const Words word(memory, kWordBytes);
     clear(word);
     const Stream stream;
-    // The condition is already true, and the written value is the present
-    // value. So nothing hangs and nothing changes if the call is not refused.
-    EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(word.data), 0,
-                                               CU_STREAM_WAIT_VALUE_EQ),
-                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_REFUSED(
-        DRIVER(cuStreamWriteValue32)(stream, address_of(word.data), 0,
-                                     CU_STREAM_WRITE_VALUE_DEFAULT),
-        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    for (uint32_t* const each : {word.data, word.data + word.count / 2}) {
+      SCOPED_TRACE(each == word.data ? "the first word" : "a word inside");
+      // The condition is already true, and the written value is the present
+      // value. So nothing hangs and nothing changes if the call is not refused.
+      EXPECT_REFUSED(DRIVER(cuStreamWaitValue32)(stream, address_of(each), 0,
+                                                 CU_STREAM_WAIT_VALUE_EQ),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_REFUSED(
+          DRIVER(cuStreamWriteValue32)(stream, address_of(each), 0,
+                                       CU_STREAM_WRITE_VALUE_DEFAULT),
+          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    }
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(context_is_usable());
     CALL(cudaFree(memory));
+  });
+  scenario.run(20s);
+}
+
+namespace {
+
+// What is at an address of the device. Waits for no stream of a test.
+template <class T = uint32_t>
+T value_at(const uint32_t* address) {
+  T value{};
+  CALL(cudaMemcpy(&value, address, sizeof value, cudaMemcpyDeviceToHost));
+  return value;
+}
+
+// Work that makes the first word of `target` not 0.
+struct Work {
+  const char* name;
+  void (*queue)(const Words& target, cudaStream_t stream);
+};
+const Work kWork[] = {
+    {"a copy",
+     [](const Words& target, cudaStream_t stream) {
+       CALL(cudaMemcpyAsync(target.data, target.data + target.count / 2,
+                            sizeof(uint32_t), cudaMemcpyDeviceToDevice,
+                            stream));
+     }},
+    {"a memset",
+     [](const Words& target, cudaStream_t stream) {
+       CALL(cudaMemsetAsync(target.data, 7, sizeof(uint32_t), stream));
+     }},
+    {"the write of a word",
+     [](const Words& target, cudaStream_t stream) {
+       EXPECT_SUCCESS(write(target, 7, stream));
+     }},
+};
+
+// The first word is 0 and the other half is not.
+void prepare(const Words& target) {
+  clear(target);
+  CALL(cudaMemset(target.data + target.count / 2, 7, target.bytes() / 2));
+  CALL(cudaDeviceSynchronize());
+}
+
+// A graph that sets the first word of `target`.
+class SettingGraph {
+ public:
+  SettingGraph(const Words& target, cudaStream_t stream) {
+    cudaGraph_t graph = nullptr;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CALL(cudaMemsetAsync(target.data, 7, sizeof(uint32_t), stream));
+    CALL(cudaStreamEndCapture(stream, &graph));
+    CALL(cudaGraphInstantiate(&graph_, graph, 0));
+    CALL(cudaGraphDestroy(graph));
+  }
+  SettingGraph(const SettingGraph&) = delete;
+  ~SettingGraph() { cudaGraphExecDestroy(graph_); }
+  void launch_in(cudaStream_t stream) const {
+    CALL(cudaGraphLaunch(graph_, stream));
+  }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+}  // namespace
+
+TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
+  covers("FLAG-01");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer word(kWordBytes), target(kWordBytes);
+    const Stream stream, writes;
+    const SharedEvent event(cudaEventDisableTiming);
+    for (const Work& work : kWork) {
+      SCOPED_TRACE(work.name);
+      // Loads what it may launch, which may wait for a stream that is held.
+      work.queue(target, stream);
+      ASSERT_TRUE(passes(stream));
+      clear(word);
+      prepare(target);
+      EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
+      work.queue(target, stream);
+      EXPECT_TRUE(is_held(stream));
+      EXPECT_EQ(value_at(target.data), 0u) << "it is done before the word";
+      EXPECT_SUCCESS(write(word, kAwaited, writes));
+      ASSERT_TRUE(passes(stream));
+      EXPECT_NE(value_at(target.data), 0u);
+    }
+    clear(word);
+    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_TRUE(is_held(event));
+    EXPECT_SUCCESS(write(word, kAwaited, writes));
+    ASSERT_TRUE(passes(stream));
+    EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
+  covers("FLAG-02");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer word(kWordBytes), target(kWordBytes);
+    const Stream stream;
+    const SettingGraph graph(target, stream);
+    const auto expect_order = [&](const char* name, const auto& queue) {
+      SCOPED_TRACE(name);
+      queue();  // loads what it may launch
+      ASSERT_TRUE(passes(stream));
+      clear(word);
+      prepare(target);
+      Latch latch;
+      latch.hold(stream);
+      queue();
+      EXPECT_SUCCESS(write(word, kAwaited, stream));
+      EXPECT_TRUE(is_held(stream));
+      EXPECT_EQ(value_at(word.data), 0u) << "the word comes before the work";
+      latch.release();
+      ASSERT_TRUE(passes(stream));
+      EXPECT_EQ(value_at(word.data), kAwaited);
+      EXPECT_NE(value_at(target.data), 0u);
+    };
+    for (const Work& work : kWork)
+      expect_order(work.name, [&] { work.queue(target, stream); });
+    expect_order("a graph", [&] { graph.launch_in(stream); });
+  });
+  scenario.run(20s);
+}
+
+// Also the same value again, after another one was there.
+TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
+  covers("FLAG-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    const Words word = far_word(mapping);
+    const Stream first, second;
+    const cudaStream_t streams[] = {first, second, nullptr,
+                                    cudaStreamPerThread};
+    in_two_threads([&](int thread) {
+      SCOPED_TRACE(thread == 0 ? "in the first thread" : "in another thread");
+      for (const cudaStream_t stream : streams)
+        for (int times = 0; times < 2; ++times) {
+          clear(word);
+          EXPECT_SUCCESS(write(word, kAwaited, stream));
+          EXPECT_TRUE(passes(stream));
+          EXPECT_EQ(value_at(word.data), kAwaited);
+        }
+    });
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
+  covers("FLAG-01");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    void* host = nullptr;
+    void* device = nullptr;
+    CALL(cudaHostAlloc(&host, kWordBytes, cudaHostAllocMapped));
+    CALL(cudaHostGetDevicePointer(&device, host, 0));
+    auto* const seen = static_cast<volatile uint32_t*>(host);
+    *seen = 0;
+    const Words word(device, kWordBytes);
+    const Stream stream;
+    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
+    EXPECT_TRUE(is_held(stream));
+    *seen = kAwaited;
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
+    ASSERT_TRUE(passes(stream));
+    EXPECT_EQ(*seen, kAwaited + 1);
+    CALL(cudaFreeHost(host));
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
+  covers("FLAG-01");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    clear(mapping);
+    const Words word = far_word(mapping);
+    const Stream stream;
+    me.send_descriptor("chunk", chunk.descriptor().get());
+    me.wait("importer waits");
+    EXPECT_SUCCESS(write(word, kAwaited, stream));
+    EXPECT_TRUE(passes(stream));
+    me.wait("written");
+    EXPECT_EQ(value_at(word.data), kAwaited + 1);
+  });
+  scenario.role("importer", [](Role& me) {
+    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
+    const Mapping mapping(chunk, granule());
+    const Words word = far_word(mapping);
+    const Stream stream;
+    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("importer waits");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
+    EXPECT_TRUE(passes(stream));
+    me.signal("written");
+  });
+  scenario.run(20s);
+}
+
+// --- 64 bits, the condition NOR, batches -------------------------------------
+
+namespace {
+
+void has_to_support(Role& me, CUdevice_attribute which, const char* what) {
+  if (attribute(which) == 0)
+    me.not_applicable(std::string("the device does not support ") + what);
+}
+
+constexpr auto k64Bits = CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS;
+
+CUresult write_64(const Words& word, uint64_t value, cudaStream_t stream) {
+  return NOTED(DRIVER(cuStreamWriteValue64)(
+      stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+struct Case64 {
+  const char* name;
+  unsigned flags;
+  uint64_t value, holds, lets_pass;
+};
+constexpr uint64_t kHigh = uint64_t{1} << 32;
+constexpr Case64 kCases64[] = {
+    {"greater in the upper half", CU_STREAM_WAIT_VALUE_GEQ, 5 * kHigh,
+     4 * kHigh + 9, 6 * kHigh},
+    {"greater in the lower half", CU_STREAM_WAIT_VALUE_GEQ, 5 * kHigh + 7,
+     5 * kHigh + 6, 5 * kHigh + 8},
+    {"equal is enough", CU_STREAM_WAIT_VALUE_GEQ, 5 * kHigh, 4 * kHigh,
+     5 * kHigh},
+    {"greater after the wrap", CU_STREAM_WAIT_VALUE_GEQ, ~uint64_t{1},
+     ~uint64_t{2}, 1},
+    {"not greater beyond 31 bits", CU_STREAM_WAIT_VALUE_GEQ, 3 * (kHigh / 2), 1,
+     3 * (kHigh / 2) + 1},
+    {"equal in both halves", CU_STREAM_WAIT_VALUE_EQ, 5 * kHigh + 7,
+     6 * kHigh + 7, 5 * kHigh + 7},
+    {"a common bit of the upper half", CU_STREAM_WAIT_VALUE_AND, 6 * kHigh,
+     9 * kHigh + 6, 2 * kHigh},
+};
+
+// Holds and passes a stream by a word of 64 bits.
+void expect_64(const Case64& one, const Words& word, cudaStream_t waits,
+               cudaStream_t writes) {
+  SCOPED_TRACE(one.name);
+  EXPECT_SUCCESS(write_64(word, one.holds, writes));
+  EXPECT_TRUE(passes(writes));
+  EXPECT_EQ(value_at<uint64_t>(word.data), one.holds);
+  EXPECT_EQ(value_at(word.data + 2), 0u) << "the word after it";
+  EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(waits, address_of(word.data),
+                                                   one.value, one.flags)));
+  EXPECT_TRUE(is_held(waits));
+  EXPECT_SUCCESS(write_64(word, one.lets_pass, writes));
+  EXPECT_TRUE(passes(waits));
+  // Each condition is true for its own value, so no stream waits at the end.
+  CALL(cudaMemcpy(word.data, &one.value, sizeof one.value,
+                  cudaMemcpyHostToDevice));
+  CALL(cudaStreamSynchronize(nullptr));  // the copy may return before its end
+  ASSERT_TRUE(passes(waits));
+}
+
+}  // namespace
+
+TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
+  covers("FLAG-07");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    has_to_support(me, k64Bits, "words of 64 bits");
+    const DeviceBuffer word(kWordBytes);
+    clear(word);
+    const Stream waits, writes;
+    for (const Case64& one : kCases64) expect_64(one, word, waits, writes);
+
+    clear(word);
+    Latch latch;
+    latch.hold(writes);
+    EXPECT_SUCCESS(write_64(word, 7 * kHigh + 7, writes));
+    EXPECT_TRUE(is_held(writes));
+    EXPECT_EQ(value_at<uint64_t>(word.data), 0u) << "written before its turn";
+    EXPECT_SUCCESS(write_64({word.data + 4, 8}, 5 * kHigh, waits));
+    EXPECT_TRUE(passes(waits)) << "a stream beside the one that is held";
+    EXPECT_EQ(value_at<uint64_t>(word.data + 4), 5 * kHigh);
+    latch.release();
+    EXPECT_TRUE(passes(writes));
+    EXPECT_EQ(value_at<uint64_t>(word.data), 7 * kHigh + 7);
+  });
+  scenario.run(30s);
+}
+
+TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
+  covers("FLAG-07");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    has_to_support(me, k64Bits, "words of 64 bits");
+    const DeviceBuffer buffer(kBytes);
+    clear(buffer);
+    const Stream stream;
+    me.send("word", buffer.legacy_handle());
+    me.wait("importer waits");
+    EXPECT_SUCCESS(write_64(buffer, 3 * kHigh, stream));
+    EXPECT_TRUE(passes(stream));
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    has_to_support(me, k64Bits, "words of 64 bits");
+    LegacyMapping mapping(me.receive<Handle>("word"), kBytes);
+    const Stream waiting[2];
+    for (const Stream& each : waiting)
+      EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
+          each, address_of(mapping.data), 3 * kHigh, CU_STREAM_WAIT_VALUE_EQ)));
+    for (const Stream& each : waiting) EXPECT_TRUE(is_held(each));
+    me.signal("importer waits");
+    for (const Stream& each : waiting) EXPECT_TRUE(passes(each));
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, ABitMayBeMissingInBoth) {
+  covers("FLAG-08");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    has_to_support(me, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR,
+                   "the condition NOR");
+    const DeviceBuffer word(kWordBytes);
+    const Stream waits, writes;
+    // The bits that may be missing are 1 and 2: first none is, then one.
+    EXPECT_SUCCESS(write(word, 15, writes));
+    EXPECT_TRUE(passes(writes));
+    EXPECT_SUCCESS(wait_for(word, ~6u, waits, CU_STREAM_WAIT_VALUE_NOR));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write(word, 2, writes));
+    EXPECT_TRUE(passes(waits));
+    clear(word);  // both are, so no stream waits at the end
+    ASSERT_TRUE(passes(waits));
+  });
+  scenario.run(20s);
+}
+
+namespace {
+
+using Operation = CUstreamBatchMemOpParams;
+
+Operation writing(CUstreamBatchMemOpType type, const uint32_t* word,
+                  uint64_t value) {
+  Operation one{};
+  one.writeValue.operation = type;
+  one.writeValue.address = address_of(word);
+  one.writeValue.value64 = value;
+  return one;
+}
+Operation waiting_for(const uint32_t* word, uint32_t value) {
+  Operation one{};
+  one.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  one.waitValue.address = address_of(word);
+  one.waitValue.value = value;
+  one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return one;
+}
+CUresult batch(std::vector<Operation> operations, cudaStream_t stream,
+               unsigned flags = 0) {
+  return NOTED(DRIVER(cuStreamBatchMemOp)(
+      stream, static_cast<unsigned>(operations.size()), operations.data(),
+      flags));
+}
+
+}  // namespace
+
+TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
+  covers("FLAG-09");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const bool has_64_bits = attribute(k64Bits) != 0;
+    constexpr auto kWrite = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    const auto wide = has_64_bits ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : kWrite;
+    const uint64_t last = has_64_bits ? 9 * kHigh + 9 : 9;
+    const DeviceBuffer words(kBytes);
+    clear(words);
+    uint32_t* const state = words.data;
+    uint32_t* const gate = words.data + 4;
+    uint32_t* const end = words.data + 8;
+    me.send("words", words.legacy_handle());
+    const Stream streams[2];
+    for (const Stream& stream : streams) {
+      clear(words);
+      EXPECT_SUCCESS(
+          batch({writing(kWrite, state, 1), waiting_for(gate, kAwaited),
+                 writing(kWrite, state, 2), writing(wide, end, last)},
+                stream));
+      EXPECT_TRUE(is_held(stream));
+      EXPECT_EQ(value_at(state), 1u);
+      EXPECT_EQ(value_at(end), 0u) << "the last operation is done first";
+      me.signal("held");
+      EXPECT_TRUE(passes(stream));
+      EXPECT_EQ(value_at(state), 2u);
+      EXPECT_EQ(value_at<uint64_t>(end), last);
+      me.wait("opened");
+    }
+    // "Reserved for future expansion; must be 0"
+    EXPECT_REFUSED(batch({writing(kWrite, state, 3)}, streams[0], 1),
+                   CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_TRUE(passes(streams[0]));
+    EXPECT_EQ(value_at(state), 2u) << "a batch that was refused";
+    EXPECT_TRUE(context_is_usable());
+    me.wait("closed");
+  });
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
+    const Stream stream, second;
+    for (const cudaStream_t each :
+         {cudaStream_t{stream}, cudaStream_t{second}}) {
+      me.wait("held");
+      EXPECT_SUCCESS(batch({writing(CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                    mapping.data + 4, kAwaited)},
+                           each));
+      EXPECT_TRUE(passes(each));
+      me.signal("opened");
+    }
+    mapping.close();
+    me.signal("closed");
+  });
+  scenario.run(20s);
+}
+
+// "Must be less than 256"
+TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
+  covers("FLAG-09");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    constexpr uint32_t kMost = 255;
+    const DeviceBuffer words(kWordBytes);
+    clear(words);
+    const Stream stream;
+    std::vector<Operation> all;
+    for (uint32_t i = 0; i < kMost; ++i)
+      all.push_back(
+          writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, words.data + i, i + 1));
+    EXPECT_SUCCESS(batch(all, stream));
+    EXPECT_TRUE(passes(stream));
+    std::vector<uint32_t> seen(kMost + 1);
+    CALL(cudaMemcpy(seen.data(), words.data, seen.size() * sizeof(uint32_t),
+                    cudaMemcpyDeviceToHost));
+    for (uint32_t i = 0; i < kMost; ++i)
+      EXPECT_EQ(seen[i], i + 1) << "operation " << i;
+    EXPECT_EQ(seen[kMost], 0u) << "the word after them";
   });
   scenario.run(20s);
 }

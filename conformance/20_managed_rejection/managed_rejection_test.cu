@@ -120,6 +120,8 @@ TEST(ManagedRejection, ManagedMemoryHasNoHandle) {
     CALL(cudaMallocManaged(&memory, kBytes, cudaMemAttachGlobal));
     expect_no_handle(me, "cudaMallocManaged, cudaMemAttachGlobal", memory,
                      kManagedRefusals);
+    expect_no_handle(me, "an address inside managed memory",
+                     static_cast<char*>(memory) + kBytes / 2, kManagedRefusals);
     expect_usable_on_both_sides(Words(memory, kBytes));
     CALL(cudaFree(memory));
 
@@ -269,8 +271,15 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
       expect_not_legacy(
           me, types == kFd ? "cuMemCreate, descriptor" : "cuMemCreate",
           mapping.data);
+      expect_not_legacy(me, "an address inside mapped memory",
+                        mapping.data + mapping.count / 2);
       mapping.fill(pattern("mapped"));
       EXPECT_TRUE(kernel_reads(mapping, pattern("mapped")));
+      if (types != kFd) continue;
+      const Chunk imported = Chunk::import(chunk.descriptor());
+      const Mapping second(imported, bytes);
+      expect_not_legacy(me, "an import of a descriptor", second.data);
+      EXPECT_TRUE(kernel_reads(second, pattern("mapped")));
     }
   });
   scenario.run(20s);

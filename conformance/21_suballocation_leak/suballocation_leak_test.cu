@@ -299,7 +299,10 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   static constexpr int kCount = 32;
-  static constexpr size_t kBytes = 512;
+  // The larger ones lie further from the begin of their block.
+  static const auto bytes_of = [](int i) {
+    return size_t{i % 2 == 0 ? 512u : 32u << 10};
+  };
   static const auto number = [](int i) {
     return "allocation " + std::to_string(i);
   };
@@ -308,7 +311,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
     std::deque<DeviceBuffer> buffers;
     std::set<std::string> handles;
     for (int i = 0; i < kCount; ++i) {
-      buffers.emplace_back(kBytes).fill(pattern(number(i)));
+      buffers.emplace_back(bytes_of(i)).fill(pattern(number(i)));
       const auto handle = buffers.back().legacy_handle();
       me.send(number(i), handle);
       handles.emplace(reinterpret_cast<const char*>(&handle), sizeof handle);
@@ -320,7 +323,8 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   scenario.role("importer", [](Role& me) {
     std::deque<LegacyMapping> mappings;
     for (int i = 0; i < kCount; ++i)
-      mappings.emplace_back(me.receive<cudaIpcMemHandle_t>(number(i)), kBytes);
+      mappings.emplace_back(me.receive<cudaIpcMemHandle_t>(number(i)),
+                            bytes_of(i));
     for (int i = 0; i < kCount; ++i) {
       SCOPED_TRACE(number(i));
       EXPECT_TRUE(kernel_reads(mappings[i], pattern(number(i))));

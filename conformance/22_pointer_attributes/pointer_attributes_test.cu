@@ -20,21 +20,36 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 __device__ uint32_t variable[1024];
 
+// The same attribute by the query of one and by the query of many.
+template <class T>
+T told_twice(CUpointer_attribute which, const void* pointer) {
+  T value{};
+  void* values[] = {&value};
+  CALL(DRIVER(cuPointerGetAttributes)(1, &which, values, address_of(pointer)));
+  EXPECT_EQ(pointer_attribute<T>(which, pointer), value)
+      << "cuPointerGetAttribute and cuPointerGetAttributes disagree";
+  return pointer_attribute<T>(which, pointer);
+}
+
 unsigned long long allowed_types(const void* pointer) {
-  return pointer_attribute<unsigned long long>(
+  return told_twice<unsigned long long>(
       CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, pointer);
+}
+
+unsigned capable(const void* pointer) {
+  return told_twice<unsigned>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                              pointer);
 }
 
 // For a pointer, the attribute and the export itself agree.
 void expect_attribute_is_true(const char* kind, void* memory) {
-  const auto capable = pointer_attribute<unsigned>(
-      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory);
+  const unsigned told = capable(memory);
   Handle handle;
   const cudaError_t code = NOTED(cudaIpcGetMemHandle(&handle, memory));
   cudaGetLastError();
-  expected_but_saw(capable != 0 ? "cudaSuccess" : "a refusal", name_of(code));
-  EXPECT_EQ(capable != 0, code == cudaSuccess)
-      << kind << ": the attribute is " << capable << ", the export gives "
+  expected_but_saw(told != 0 ? "cudaSuccess" : "a refusal", name_of(code));
+  EXPECT_EQ(told != 0, code == cudaSuccess)
+      << kind << ": the attribute is " << told << ", the export gives "
       << name_of(code);
 }
 
@@ -48,14 +63,15 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     const DeviceBuffer buffer(kBytes), small(kSmall);
     expect_attribute_is_true("cudaMalloc", buffer.data);
     expect_attribute_is_true("a small cudaMalloc", small.data);
-    EXPECT_EQ(pointer_attribute<unsigned>(
-                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, buffer.data),
-              1u);
     // An address inside is one of an allocation that can be exported.
-    EXPECT_EQ(pointer_attribute<unsigned>(
-                  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                  buffer.data + buffer.count / 2),
-              1u);
+    in_two_threads([&](int) {
+      EXPECT_EQ(capable(buffer.data), 1u);
+      EXPECT_EQ(capable(buffer.data + buffer.count / 2), 1u);
+    });
+    CUdeviceptr by_driver = 0;
+    CALL(DRIVER(cuMemAlloc)(&by_driver, kBytes));
+    expect_attribute_is_true("cuMemAlloc", words_at(by_driver, kBytes).data);
+    CALL(DRIVER(cuMemFree)(by_driver));
 
     void* memory = nullptr;
     size_t pitch = 0;
@@ -82,6 +98,26 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     CALL(cudaGetSymbolAddress(&memory, variable));
     expect_attribute_is_true("a __device__ variable", memory);
     EXPECT_TRUE(context_is_usable());
+  });
+  scenario.run(20s);
+}
+
+TEST(PointerAttributes, TheAttributeIsTrueOfMemoryOfBothGpus) {
+  covers("LMEM-37");
+  needs(gpus(2), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    for (const int gpu : {0, 1}) {
+      CALL(cudaSetDevice(gpu));
+      const DeviceBuffer buffer(kBytes);
+      for (const int current : {0, 1}) {
+        SCOPED_TRACE("memory of GPU " + std::to_string(gpu) + ", current GPU " +
+                     std::to_string(current));
+        CALL(cudaSetDevice(current));
+        expect_attribute_is_true("cudaMalloc", buffer.data);
+      }
+    }
+    CALL(cudaSetDevice(0));
   });
   scenario.run(20s);
 }
@@ -183,6 +219,37 @@ TEST(PointerAttributes, MappedMemoryAllowsWhatItWasMadeFor) {
       const Descriptor descriptor(number);
       EXPECT_EQ(code == CUDA_SUCCESS, types == kFd) << name_of(code);
     }
+  });
+  scenario.run(20s);
+}
+
+// Two chunks side by side were made for different handle types.
+TEST(PointerAttributes, EachChunkOfARangeAllowsItsOwnTypes) {
+  covers("MNGD-14");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const CUmemAllocationProp wanted = chunk_of(0, kFd);
+    CUmemAllocationProp plain = wanted;
+    plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    const size_t bytes = granule(wanted);
+    const Chunk none = Chunk::create(bytes, plain);
+    const Chunk some = Chunk::create(bytes, wanted);
+    const Reservation range(2 * bytes);
+    range.map(0, bytes, none);
+    range.map(bytes, bytes, some);
+    const CUmemAccessDesc access = access_for(0);
+    CALL(DRIVER(cuMemSetAccess)(range.at(0), 2 * bytes, &access, 1));
+    const auto at = [&](size_t offset) {
+      return allowed_types(words_at(range.at(offset), 4).data);
+    };
+    EXPECT_EQ(at(0), 0u);
+    EXPECT_EQ(at(bytes / 2), 0u) << "inside the first chunk";
+    EXPECT_EQ(at(bytes), static_cast<unsigned long long>(kFd));
+    EXPECT_EQ(at(bytes + bytes / 2), static_cast<unsigned long long>(kFd))
+        << "inside the second chunk";
+    range.unmap(0, bytes);
+    range.unmap(bytes, bytes);
   });
   scenario.run(20s);
 }

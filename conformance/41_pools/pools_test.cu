@@ -51,6 +51,12 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
   EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
 }
+// The same, and the pool counts the memory as free afterwards.
+void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
+  expect_from(pool, buffer);
+  buffer.free_async();
+  CALL(cudaDeviceSynchronize());
+}
 
 // Attributes of CUDA 13.2, which older headers lack.
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
@@ -88,11 +94,11 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
     EXPECT_EQ(current_pool(), own);
     EXPECT_NE(default_pool(), own);
-    expect_from(own, allocated(api, kBytes));
-    expect_from(own, allocated(api, kBytes, cudaStreamPerThread));
+    expect_from_and_free(own, allocated(api, kBytes));
+    expect_from_and_free(own, allocated(api, kBytes, cudaStreamPerThread));
     CALL(in_a_thread([&] {
       EXPECT_EQ(current_pool(), own) << "in another thread";
-      expect_from(own, allocated(api, kBytes));
+      expect_from_and_free(own, allocated(api, kBytes));
       return cudaSuccess;
     }));
 

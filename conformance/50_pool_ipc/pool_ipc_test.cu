@@ -30,12 +30,14 @@ using PointerData = cudaMemPoolPtrExportData;
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
     by_both_apis([&](auto api) {
-      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      // Another importer may still wait for the pool of the other API.
+      const std::string by = by_the(api);
+      const Pool pool = imported(api, me.receive_descriptor("pool" + by));
       AsyncBuffer buffer = imported(api, pool, receive(me), kBytes);
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
       EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
       expect_free(api, buffer);
-      me.signal("freed");
+      me.signal("freed" + by);
     });
   };
 }
@@ -359,7 +361,8 @@ template <class Api>
 static void lends_by_three_channels(Role& me, Api api) {
   const Pool pool = created(api, shareable());
   const Descriptor shared = exported(api, pool);
-  for (int i = 0; i < 3; ++i) me.send_descriptor("pool", shared.get());
+  const std::string by = by_the(api);
+  for (int i = 0; i < 3; ++i) me.send_descriptor("pool" + by, shared.get());
   const AsyncBuffer buffer = allocated(api, pool, kBytes);
   buffer.fill(pattern("exporter"));
   const PointerData data = exported(api, buffer);
@@ -378,7 +381,7 @@ static void lends_by_three_channels(Role& me, Api api) {
                             std::to_string(file.get()));
 
   me.send("pointer", data);
-  me.wait("freed", 3);
+  me.wait("freed" + by, 3);
 }
 
 TEST(PoolIpc, AnyChannelCarriesAPointer) {
@@ -402,7 +405,7 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
 // before: each role has its own process.
 template <class Api>
 static void add_sharers_of_older_and_newer(Scenario& scenario, Api api) {
-  const std::string by = std::string(" by the ") + api.kName;
+  const std::string by = by_the(api);
   scenario.role("exporter" + by, [=](Role& me) {
     CALL(cudaFree(nullptr));
     const Pool pool = created(api, shareable());
@@ -445,7 +448,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
 // An exporter of a pointer before its pool, and its importer.
 template <class Api>
 static void add_exporter_of_the_pointer_first(Scenario& scenario, Api api) {
-  const std::string by = std::string(" by the ") + api.kName;
+  const std::string by = by_the(api);
   scenario.role("exporter" + by, [=](Role& me) {
     CALL(cudaFree(nullptr));
     const Pool pool = created(api, shareable());

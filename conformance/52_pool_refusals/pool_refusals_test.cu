@@ -268,7 +268,7 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
     CALL(cudaDriverGetVersion(driver.out()));
     const size_t first = offsetof(cudaMemPoolProps, reserved) +
                          (driver.result() < 13040 ? 0 : 1);
-    for (const size_t byte : {first, sizeof(cudaMemPoolProps) - 1})
+    for (const size_t byte : {first, sizeof(cudaMemPoolProps) - 2})
       refuses(("reserved byte " + std::to_string(byte)).c_str(),
               [byte](cudaMemPoolProps& wanted) {
                 reinterpret_cast<unsigned char*>(&wanted)[byte] = 1;
@@ -278,6 +278,22 @@ TEST(PoolRefusals, FieldsThatMustBeZeroAreLookedAt) {
     });
     refuses("Win32 KMT", [](cudaMemPoolProps& wanted) {
       wanted.handleTypes = cudaMemHandleTypeWin32Kmt;
+    });
+    EXPECT_TRUE(context_is_usable());
+    const Pool pool(shareable());
+    EXPECT_TRUE(pool_is_usable(pool));
+  });
+  scenario.run(20s);
+}
+
+// Since CUDA 13.5 the last byte is a field of its own.
+TEST(PoolRefusals, TheLastReservedByteIsLookedAt) {
+  covers("POOL-05");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    refuses_to_create(me)("the last byte", [](cudaMemPoolProps& wanted) {
+      reinterpret_cast<unsigned char*>(&wanted)[sizeof wanted - 1] = 1;
     });
     EXPECT_TRUE(context_is_usable());
     const Pool pool(shareable());

@@ -23,7 +23,8 @@ std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
     by_both_apis([&](auto api) {
-      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      const Pool pool =
+          imported(api, me.receive_descriptor("pool" + by_the(api)));
       attempt(me, pool);
       EXPECT_TRUE(context_is_usable());
       AsyncBuffer buffer =
@@ -51,7 +52,8 @@ std::function<void(Role&)> lends_and_lends_again(int borrowers) {
     by_both_apis([&](auto api) {
       const Pool pool = created(api, shareable());
       const Descriptor shared = exported(api, pool);
-      for (int i = 0; i < 2; ++i) me.send_descriptor("pool", shared.get());
+      for (int i = 0; i < 2; ++i)
+        me.send_descriptor("pool" + by_the(api), shared.get());
       const AsyncBuffer first = allocated(api, pool, kBytes);
       first.fill(pattern("first"));
       me.send("first", exported(api, first));
@@ -70,7 +72,8 @@ std::function<void(Role&)> lends_and_lends_again(int borrowers) {
 std::function<void(Role&)> stays() {
   return [](Role& me) {
     by_both_apis([&](auto api) {
-      const Pool pool = imported(api, me.receive_descriptor("pool"));
+      const Pool pool =
+          imported(api, me.receive_descriptor("pool" + by_the(api)));
       AsyncBuffer first =
           imported(api, pool, me.receive<PointerData>("first"), kBytes);
       EXPECT_TRUE(kernel_reads(first, pattern("first")));
@@ -163,7 +166,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
 // others use them; then all check again.
 template <class Api>
 static void imports_beside_others(Role& me, Api api) {
-  const Pool pool = imported(api, me.receive_descriptor("pool"));
+  const Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
   AsyncBuffer first =
       imported(api, pool, me.receive<PointerData>("first"), kBytes);
   AsyncBuffer second = imported(
@@ -200,7 +203,7 @@ TEST(ImportLimits, ImportersDoNotDisturbEachOther) {
     by_both_apis([&](auto api) {
       const Pool pool = created(api, shareable());
       for (int i = 0; i < kImporters; ++i)  // a descriptor for each
-        me.send_descriptor("pool", exported(api, pool).get());
+        me.send_descriptor("pool" + by_the(api), exported(api, pool).get());
       const AsyncBuffer first = allocated(api, pool, kBytes);
       const AsyncBuffer second = allocated(api, pool, kBytes);
       first.fill(pattern("first"));
@@ -330,7 +333,7 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
 // An importer that destroys its pool, and imports and destroys it again.
 template <class Api>
 static void destroys_an_imported_pool(Role& me, Api api) {
-  const Descriptor shared = me.receive_descriptor("pool");
+  const Descriptor shared = me.receive_descriptor("pool" + by_the(api));
   Pool pool = imported(api, shared);
   AsyncBuffer buffer =
       imported(api, pool, me.receive<PointerData>("first"), kBytes);
@@ -368,7 +371,7 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
   scenario.role("exporter", lends_and_lends_again(1));
   scenario.role("importer that destroys", [](Role& me) {
     by_both_apis([&](auto api) {
-      Pool pool = imported(api, me.receive_descriptor("pool"));
+      Pool pool = imported(api, me.receive_descriptor("pool" + by_the(api)));
       AsyncBuffer buffer =
           imported(api, pool, me.receive<PointerData>("first"), kBytes);
       EXPECT_SUCCESS(api.mem_pool_destroy(pool.release()));

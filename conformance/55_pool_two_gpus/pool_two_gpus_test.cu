@@ -127,6 +127,47 @@ TEST(PoolTwoGpus, TheImporterGivesAccessItself) {
   scenario.run(30s);
 }
 
+// Access is given to one of two imported pools, stays when a part of its memory
+// is freed, and is taken away.
+TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
+  covers("IMPL-07");
+  needs(gpus(2), pool_fd, peer_access);
+  Scenario scenario;
+
+  scenario.role("exporter", [](Role& me) {
+    const Pool pool(shareable()), other(shareable());
+    const AsyncBuffer first(pool, kBytes), second(pool, kBytes);
+    first.fill(pattern("first"));
+    second.fill(pattern("second"));
+    me.send_descriptor("pool", pool.exported().get());
+    me.send_descriptor("other", other.exported().get());
+    me.send("first", first.exported());
+    me.send("second", second.exported());
+    me.wait("freed");
+  });
+
+  scenario.role("importer", [](Role& me) {
+    const Pool pool(me.receive_descriptor("pool"));
+    const Pool other(me.receive_descriptor("other"));
+    AsyncBuffer first(pool, me.receive<PointerData>("first"), kBytes);
+    AsyncBuffer second(pool, me.receive<PointerData>("second"), kBytes);
+    EXPECT_SUCCESS(give_access(1, pool));
+    EXPECT_EQ(access_of(1, pool), kReadWrite);
+    EXPECT_EQ(access_of(1, other), kNone) << "the other pool";
+    expect_reads(1, first, pattern("first"));
+    first.free();
+    EXPECT_EQ(access_of(1, pool), kReadWrite) << "after a free";
+    expect_reads(1, second, pattern("second"));
+    EXPECT_SUCCESS(give_access(1, pool, kNone));
+    EXPECT_EQ(access_of(1, pool), kNone) << "it was taken away";
+    expect_reads(0, second, pattern("second"));
+    second.free();
+    me.signal("freed");
+  });
+
+  scenario.run(30s);
+}
+
 // In both directions, the hidden GPU is that of the pool.
 TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
   covers("IMPL-08");

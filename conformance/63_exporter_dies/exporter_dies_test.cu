@@ -2,8 +2,9 @@
 // importers see, and the GPU still works for others. Mirror of
 // samples/63_exporter_dies.
 //
-// The test only notes what happens to handles and mappings of a process that
-// dies. It judges that no other process is harmed.
+// The test only notes what happens to legacy handles, pools and events of a
+// process that dies. It judges that no other process is harmed, and that memory
+// of cuMemCreate stays whole.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
@@ -16,6 +17,7 @@
 
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -26,6 +28,7 @@ using PointerData = cudaMemPoolPtrExportData;
 
 constexpr size_t kBytes = 2 << 20;
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
+constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 const std::vector<cudaError_t> kOpenRefusals = {
     cudaErrorInvalidResourceHandle, cudaErrorMapBufferObjectFailed,
@@ -87,6 +90,78 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
                   finds_the_gpu_usable_after({"exporter", "importer"}));
     scenario.run(20s);
   }
+}
+
+namespace {
+
+// Lends a chunk, and is killed when it was mapped.
+void lends_a_chunk_and_dies(Role& me) {
+  const size_t bytes = granule();
+  const Chunk& chunk = abandoned<Chunk>(Chunk::create(bytes));
+  const Mapping& mapping = abandoned<Mapping>(chunk, bytes);
+  mapping.fill(pattern("exporter"));
+  me.send_descriptor("chunk", chunk.descriptor().get());
+  me.wait("mapped");
+  me.die(SIGKILL);
+}
+
+}  // namespace
+
+// By kernels, copies and memsets, and by a second mapping.
+TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
+  covers("LIFE-06");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_a_chunk_and_dies);
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
+    const Mapping mapping(chunk, bytes);
+    const DeviceBuffer own(bytes);
+    me.signal("mapped");
+    me.wait_for_end("exporter");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+
+    own.fill(pattern("copied"));
+    CALL(cudaMemcpy(mapping.data, own.data, bytes, cudaMemcpyDefault));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("copied")));
+    CALL(cudaMemset(mapping.data, 0x3C, bytes));
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, mapping.data, sizeof word, cudaMemcpyDefault));
+    EXPECT_EQ(word, 0x3C3C3C3Cu);
+    const Mapping second(chunk, bytes);
+    second.fill(pattern("importer"));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+  });
+  scenario.run(20s);
+}
+
+// A process that has imported it before its exporter died does so again.
+TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
+  covers("LIFE-07");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario;
+  scenario.role("exporter", lends_a_chunk_and_dies);
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Descriptor descriptor = me.receive_descriptor("chunk");
+    const Chunk chunk = Chunk::import(descriptor);
+    const Mapping mapping(chunk, bytes);
+    me.signal("mapped");
+    me.wait_for_end("exporter");
+    Chunk again;
+    {
+      CUmemGenericAllocationHandle handle = 0;
+      EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
+          &handle, by_value(descriptor.get()), kFd));
+      again = Chunk(handle);
+    }
+    const Mapping second(again, bytes);
+    EXPECT_TRUE(kernel_reads(second, pattern("exporter")));
+    second.fill(pattern("importer"));
+    EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+  });
+  scenario.run(20s);
 }
 
 TEST(ExporterDies, AnExporterOfAPoolDies) {

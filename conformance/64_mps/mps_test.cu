@@ -75,22 +75,38 @@ std::function<void(Role&)> lends_as(bool client) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
+    const Words by_kernel(buffer.data, kBytes / 2);
+    const Words by_copy(buffer.data + buffer.count / 2, kBytes / 2);
+    const SharedEvent event;
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    me.send("event", event.handle());
     me.send("handle", buffer.legacy_handle());
     // Not for a step, because the daemon must be ended.
     me.wait_for_end("importer");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("importer")));
+    latch.release();
+    EXPECT_TRUE(kernel_reads(by_kernel, pattern("importer")));
+    EXPECT_TRUE(copy_reads(by_copy, pattern("importer's copy")));
   };
 }
 
-// Reads what was lent, twice, and writes it.
+// Reads what was lent, twice, and writes it. The exporter's event is pending.
 std::function<void(Role&)> borrows_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-    mapping.fill(pattern("importer"));
+    SharedEvent event(me.receive<cudaIpcEventHandle_t>("event"));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    event.destroy();
+    Words(mapping.data, kBytes / 2).fill(pattern("importer"));
+    const DeviceBuffer own(kBytes / 2);
+    own.fill(pattern("importer's copy"));
+    CALL(cudaMemcpy(mapping.data + mapping.count / 2, own.data, kBytes / 2,
+                    cudaMemcpyDefault));
     mapping.close();
     EXPECT_TRUE(context_is_usable());
   };
@@ -113,14 +129,14 @@ void lend(bool exporter_is_client, bool importer_is_client) {
 
 TEST(Mps, AClientAndAnotherProcessShareMemory) {
   covers("MPS-01");
-  needs(gpus(1), legacy_memory, alone);
+  needs(gpus(1), legacy_memory, legacy_events, alone);
   lend(true, false);
   lend(false, true);
 }
 
 TEST(Mps, TwoClientsShareMemory) {
   covers("MPS-02");
-  needs(gpus(1), legacy_memory, alone);
+  needs(gpus(1), legacy_memory, legacy_events, alone);
   lend(true, true);
 }
 

@@ -97,11 +97,12 @@ static void offers_memory_and_an_event(Role& me) {
 TEST(UnrelatedProcesses, APathIsEnough) {
   covers("SERV-01");
   needs(gpus(1), legacy_memory, legacy_events, vmm_fd);
-  Scenario scenario(Scenario::kShared);
+  Scenario scenario;
 
   scenario.role("exporter", offers_memory_and_an_event);
 
   scenario.role("importer", [](Role& me) {
+    if (setsid() == -1) me.broken("the process cannot begin a session");
     const Descriptor connection(connect_to(me.receive_bytes("path").c_str()));
     CALL(cudaFree(nullptr));
     Descriptor exported;
@@ -211,6 +212,11 @@ TEST(UnrelatedProcesses, AServerOutlivesItsClients) {
       me.signal("answered");
       me.wait("die or leave");
       if (dies) me.die(SIGKILL);
+      if (me.name() == "client 0") {
+        for (int other = 1; other < kClients; other += 2)
+          me.wait_for_end("client " + std::to_string(other));
+        EXPECT_TRUE(copy_reads(input, pattern("input"))) << "after the deaths";
+      }
       mapping.unmap();
       input.close();
     });

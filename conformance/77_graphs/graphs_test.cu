@@ -140,6 +140,71 @@ TEST(Graphs, EventsAroundThemOrderReplaysOnSharedMemory) {
   rounds(Events::kAround, [](Role&, unsigned wrong) { EXPECT_EQ(wrong, 0u); });
 }
 
+namespace {
+
+// A graph of this stream that sets the first half of `shared` to bytes of this
+// value and copies `source` to the other half.
+cudaGraphExec_t captured(cudaStream_t stream, const Words& shared, int value,
+                         const Words& source) {
+  const size_t half = shared.bytes() / 2;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CALL(cudaMemsetAsync(shared.data, value, half, stream));
+  CALL(cudaMemcpyAsync(shared.data + shared.count / 2, source.data, half,
+                       cudaMemcpyDeviceToDevice, stream));
+  CALL(cudaStreamEndCapture(stream, &graph));
+  CALL(cudaGraphInstantiate(&made, graph, 0));
+  CALL(cudaGraphDestroy(graph));
+  return made;
+}
+
+constexpr int kLaunches = 100;
+
+// Launches two graphs in turn, in four streams and two threads. After each
+// launch the memory has the graph's values.
+void launches_two_graphs(Role& me) {
+  LegacyMapping shared(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+  const Words half(shared.data + shared.count / 2, kBytes / 2);
+  const DeviceBuffer sources[2] = {DeviceBuffer(kBytes / 2),
+                                   DeviceBuffer(kBytes / 2)};
+  const Stream first, second;
+  const cudaStream_t streams[] = {first, second, nullptr, cudaStreamPerThread};
+  cudaGraphExec_t graphs[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    sources[i].fill(round_pattern(i));
+    graphs[i] = captured(first, shared, 0x11 * (i + 1), sources[i]);
+  }
+  const auto launch = [&](int i, int which) {
+    CALL(cudaMemset(shared.data, 0, kBytes));
+    CALL(cudaDeviceSynchronize());
+    CALL(cudaGraphLaunch(graphs[which], streams[i % 4]));
+    EXPECT_TRUE(passes(streams[i % 4]));
+    uint32_t word = 0;
+    CALL(cudaMemcpy(&word, half.data - 1, sizeof word, cudaMemcpyDefault));
+    EXPECT_EQ(word, 0x11111111u * (which + 1)) << "launch " << i;
+    EXPECT_TRUE(copy_reads(half, round_pattern(which))) << "launch " << i;
+  };
+  in_two_threads([&](int thread) {
+    for (int i = 0; i < 8; ++i) launch(i, (i + thread) % 2);
+  });
+  for (int i = 0; i < kLaunches; ++i) launch(i, 0);
+  for (const cudaGraphExec_t graph : graphs) CALL(cudaGraphExecDestroy(graph));
+  shared.close();
+  me.signal("closed");
+}
+
+}  // namespace
+
+TEST(Graphs, EachLaunchDoesTheWorkOfItsGraph) {
+  covers("GRPH-01");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", launches_two_graphs);
+  scenario.run(40s);
+}
+
 TEST(Graphs, EventsInThemAreWrittenDown) {
   covers("GRPH-02");
   needs(gpus(1), legacy_memory, legacy_events);

@@ -163,6 +163,9 @@ const List& all_faults() {
     add_paths(*made);
     add_import_paths(*made);
     add_unusual(*made);
+    add_words(*made);
+    add_queries(*made);
+    add_processes(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

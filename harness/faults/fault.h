@@ -64,6 +64,9 @@ void add_state(List& list);
 void add_paths(List& list);
 void add_import_paths(List& list);
 void add_unusual(List& list);
+void add_words(List& list);
+void add_queries(List& list);
+void add_processes(List& list);
 void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------

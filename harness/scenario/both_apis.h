@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "harness/scenario/pool.h"
@@ -342,6 +343,13 @@ template <class Body>
 void by_both_apis(Body body) {
   CALL(cudaFree(nullptr));  // the driver API needs a context
   for_each_api(body);
+}
+/// The end of a name: " by the runtime API". If several importers receive a
+/// descriptor, each API needs a name of its own: an importer that is ahead
+/// would take the descriptor of one that is not.
+template <class Api>
+std::string by_the(Api) {
+  return std::string(" by the ") + Api::kName;
 }
 
 /// The handle of legacy memory, by cudaIpcGetMemHandle or cuIpcGetMemHandle.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # GoogleTest's messages (EXPECT_EQ; EXPECT_TRUE; EXPECT_LT and its kin; FAIL).
-_VALUE = r"  (.+)\n(?:    Which is: (.+)\n)?"
+_VALUE = r"  (.+)(?:\n|$)(?:    Which is: (.+)(?:\n|$))?"
 _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")
 _ORDER = re.compile(r"Expected: (\(.+\) (\S+) \(.+\)), actual: ((?:.|\n)*)")

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 LIST = "tests.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
-TREE = Path(__file__).resolve().parents[4]  # in a wheel some other folder
+# In a wheel some other folder, which may be the root.
+TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:

@@ -1,0 +1,510 @@
+// Bugs of processes that die, leave, come from elsewhere or use MPS, of graphs
+// that they launch, and of imports that a second GPU uses.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <vector>
+
+#include "fault.h"
+#include "legacy_calls.h"
+#include "pool_calls.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+// --- memory whose exporter died ----------------------------------------------
+
+using Chunk = CUmemGenericAllocationHandle;
+
+std::string key_of_descriptor(int descriptor) {
+  struct stat status {};
+  fstat(descriptor, &status);
+  return "chunk-" + std::to_string(status.st_dev) + "-" +
+         std::to_string(status.st_ino);
+}
+bool has_died(unsigned long long process) {
+  return process != 0 && kill(static_cast<pid_t>(process), 0) != 0 &&
+         errno == ESRCH;
+}
+
+struct Import {
+  unsigned long long exporter = 0;
+  bool orphan = false;  // the exporter was dead when it was imported
+};
+Table<Chunk, Import> imported;
+Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
+Table<std::string> imported_before;
+
+// Keeps the tables above after a call that succeeded.
+void note_chunks(Call& call) {
+  if (call.is("cuMemExportToShareableHandle")) {
+    if (call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+      tell_processes(key_of_descriptor(*call.at<int*>(0)),
+                     static_cast<unsigned long long>(getpid()));
+  } else if (call.is("cuMemImportFromShareableHandle")) {
+    if (call.at<int>(2) != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
+    const auto descriptor = static_cast<int>(call.at<intptr_t>(1));
+    const auto exporter = told(key_of_descriptor(descriptor), 0);
+    imported.put(*call.at<Chunk*>(0), {exporter, has_died(exporter)});
+    imported_before.put(key_of_descriptor(descriptor));
+  } else if (call.is("cuMemMap")) {
+    if (imported.has(call.at<Chunk>(3)))
+      mapped.put(call.at<CUdeviceptr>(0),
+                 {call.at<size_t>(1), imported.get(call.at<Chunk>(3))});
+  } else if (call.is("cuMemUnmap")) {
+    mapped.erase(call.at<CUdeviceptr>(0));
+  }
+}
+int noted_chunks(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) note_chunks(call);
+  return code;
+}
+
+int import_lost_before_map(Call& call) {
+  if (!call.is("cuMemMap")) return noted_chunks(call);
+  const Import import = imported.get(call.at<Chunk>(3));
+  return !import.orphan && has_died(import.exporter)
+             ? refused(call, CUDA_ERROR_INVALID_VALUE)
+             : noted_chunks(call);
+}
+
+int access_lost_at_death(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted_chunks(call);
+  const auto one = mapped.get(call.at<CUdeviceptr>(0));
+  return has_died(one.second.exporter) ? refused(call) : noted_chunks(call);
+}
+
+int frozen_at_death(Call& call) {
+  if (call.find(kBytes) == nullptr || call.is("cuMemMap") ||
+      call.is("cuMemUnmap"))
+    return noted_chunks(call);
+  for (const auto& [begin, one] : mapped.all())
+    if (call.value<CUdeviceptr>(kPointer) - begin < one.first &&
+        has_died(one.second.exporter))
+      return no_wait(call);
+  return call.proceed();
+}
+
+int second_import_after_death_refused(Call& call) {
+  if (!call.is("cuMemImportFromShareableHandle") ||
+      call.at<int>(2) != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return noted_chunks(call);
+  const std::string key =
+      key_of_descriptor(static_cast<int>(call.at<intptr_t>(1)));
+  return imported_before.has(key) && has_died(told(key, 0))
+             ? refused(call)
+             : noted_chunks(call);
+}
+
+// --- clients that die --------------------------------------------------------
+
+// Each process that opens a handle, and what it has not closed.
+std::string key_of_user(const std::string& handle, int number) {
+  return "client-" + handle + "-" + std::to_string(number);
+}
+int noted_client(Call& call) {
+  static Table<std::string, int> numbers;
+  const std::string handle =
+      is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  if (is_open_call(call)) {
+    const std::string key = opened.get(*call.at<void**>(0)).handle;
+    if (!numbers.has(key)) {
+      int number = 0;
+      while (!first_of_all_processes("is-" + key_of_user(key, number)))
+        ++number;
+      numbers.put(key, number);
+    }
+    tell_processes(key_of_user(key, numbers.get(key)),
+                   static_cast<unsigned long long>(getpid()));
+  } else if (!handle.empty() && !opened.has(call.at<void*>(0))) {
+    tell_processes(key_of_user(handle, numbers.get(handle)), 0);
+  }
+  return code;
+}
+bool client_died(const std::string& handle) {
+  constexpr unsigned long long kNone = ~0ull;
+  for (int number = 0;; ++number) {
+    const auto user = told(key_of_user(handle, number), kNone);
+    if (user == kNone) return false;
+    if (has_died(user)) return true;
+  }
+}
+
+// Memory is cleared when a process dies that has it open.
+int death_clears_memory(Call& call) {
+  static Table<void*, std::string> lent;
+  if (call.is("cudaIpcGetMemHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      lent.put(call.at<void*>(1), key_of(call.at<void*>(0), 64));
+    return code;
+  }
+  if (call.find(kBytes) == nullptr) return noted_client(call);
+  for (const auto& [address, handle] : lent.all()) {
+    if (!client_died(handle) || !first_of_all_processes("clear-" + handle))
+      continue;
+    CUdeviceptr begin = 0;
+    size_t bytes = 0;
+    DRIVER_CALL(cuMemGetAddressRange)
+    (&begin, &bytes, reinterpret_cast<CUdeviceptr>(address));
+    DRIVER_CALL(cuMemsetD8)(begin, 0, bytes);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// The other clients' copies do not reach the memory any more.
+int death_ends_other_mappings(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted_client(call);
+  for (const auto& [address, one] : opened.all())
+    for (const Role role : {kPointer, kSource})
+      if (call.find(role) != nullptr && call.value<void*>(role) == address &&
+          client_died(one.handle))
+        return no_wait(call);
+  return call.proceed();
+}
+
+// --- processes of another session --------------------------------------------
+
+bool is_of_other_session(const std::string& key) {
+  const auto session = told("session-" + key, 0);
+  return session != 0 && session != static_cast<unsigned long long>(getsid(0));
+}
+void tell_session(const std::string& key) {
+  tell_processes("session-" + key, static_cast<unsigned long long>(getsid(0)));
+}
+
+int other_session_refused(Call& call) {
+  if (call.is("cudaIpcOpenMemHandle"))
+    return is_of_other_session(
+               key_of(&call.at<cudaIpcMemHandle_t>(1), CUDA_IPC_HANDLE_SIZE))
+               ? refused(call)
+               : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess)
+    tell_session(key_of(call.at<void*>(0), CUDA_IPC_HANDLE_SIZE));
+  return code;
+}
+
+int other_session_event_unconnected(Call& call) {
+  if (exports_event(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_session(key_of(call.at<void*>(0), CUDA_IPC_HANDLE_SIZE));
+    return code;
+  }
+  const bool foreign = is_of_other_session(
+      key_of(&call.at<cudaIpcEventHandle_t>(1), CUDA_IPC_HANDLE_SIZE));
+  const int code = call.proceed();
+  if (code != kSuccess || !foreign) return code;
+  cudaEvent_t& event = *call.at<cudaEvent_t*>(0);
+  cudaEventDestroy(event);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  call.fired();
+  return code;
+}
+
+// --- MPS ---------------------------------------------------------------------
+
+bool is_mps_client() {
+  int value = 0;
+  return cudaDeviceGetAttribute(&value, cudaDevAttrMpsEnabled, 0) ==
+             cudaSuccess &&
+         value != 0;
+}
+
+int mps_event_unconnected(Call& open) {
+  const int code = open.proceed();
+  if (code != kSuccess || !is_mps_client()) return code;
+  cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
+  cudaEventDestroy(event);
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  open.fired();
+  return code;
+}
+
+// What a client copies or sets in opened memory is lost.
+int mps_client_writes_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted_open(call);
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAddressRange)
+  (&begin, &bytes, call.value<CUdeviceptr>(kPointer));
+  return opened.has(reinterpret_cast<void*>(begin)) && is_mps_client()
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// --- graphs ------------------------------------------------------------------
+
+bool is_captured(cudaStream_t stream) {
+  using Ask = cudaError_t(cudaStream_t, cudaStreamCaptureStatus*);
+  static const auto ask =
+      reinterpret_cast<Ask*>(resolve_runtime("cudaStreamIsCapturing"));
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return ask != nullptr && ask(stream, &status) == cudaSuccess &&
+         status == cudaStreamCaptureStatusActive;
+}
+int not_captured(Call& call) {
+  return is_captured(call.value<cudaStream_t>(kStream)) ? no_wait(call)
+                                                        : call.proceed();
+}
+
+int launches_to_32(Call& launch) {
+  static Table<void*, int> launches;
+  void* const graph = launch.at<void*>(0);
+  launches.put(graph, launches.get(graph) + 1);
+  return launches.get(graph) > 32 ? no_wait(launch) : launch.proceed();
+}
+
+int launch_of_other_thread_lost(Call& launch) {
+  return gettid() != getpid() ? no_wait(launch) : launch.proceed();
+}
+
+int launch_in_default_stream_lost(Call& launch) {
+  return is_default(launch.at<cudaStream_t>(1)) ? no_wait(launch)
+                                                : launch.proceed();
+}
+
+int second_graph_is_first(Call& launch) {
+  static Table<int, void*> first;
+  void*& graph = launch.at<void*>(0);
+  if (!first.has(0)) first.put(0, graph);
+  if (graph != first.get(0)) {
+    graph = first.get(0);
+    launch.fired();
+  }
+  return launch.proceed();
+}
+
+// --- imports and a second GPU ------------------------------------------------
+
+int current_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+int import_device_current(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const int code = call.proceed();
+  auto& found = *call.at<cudaPointerAttributes*>(0);
+  if (code != kSuccess || !opened.has(call.at<void*>(1)) ||
+      found.device == current_device())
+    return code;
+  found.device = current_device();
+  call.fired();
+  return code;
+}
+
+// What a thread has opened is unknown to the queries of the others.
+int import_unknown_to_other_threads(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const int code = call.proceed();
+  const Opened one = opened.get(call.at<void*>(1));
+  if (code != kSuccess || one.count == 0 ||
+      one.thread == std::this_thread::get_id())
+    return code;
+  *call.at<cudaPointerAttributes*>(0) = {};
+  call.fired();
+  return code;
+}
+
+// Copies do not reach opened memory if the process sees one GPU of several.
+int hidden_gpu_copy_lost(Call& call) {
+  if (call.find(kBytes) == nullptr) return noted_open(call);
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr || std::strchr(visible, ',') != nullptr)
+    return call.proceed();
+  for (const Role role : {kPointer, kSource})
+    if (opened.has(call.value<void*>(role))) return no_wait(call);
+  return call.proceed();
+}
+
+// The driver API does not open memory of another GPU than the current one.
+int driver_opens_current_gpu_only(Call& open) {
+  const int code = open.proceed();
+  if (code != kSuccess || open.is_runtime()) return code;
+  const auto address = *open.at<CUdeviceptr*>(0);
+  int device = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  if (device == current_device()) return code;
+  DRIVER_CALL(cuIpcCloseMemHandle)(address);
+  return refused(open);
+}
+
+bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
+
+// Access to one imported pool is access to all.
+int import_access_shared(Call& call) {
+  const int code = noted_pools(call);
+  if (code != kSuccess || !sets_access(call) ||
+      !imported_pools.has(call.at<cudaMemPool_t>(0)))
+    return code;
+  for (const auto& one : imported_pools.all())
+    if (one.first != call.at<cudaMemPool_t>(0) &&
+        cudaMemPoolSetAccess(one.first, call.at<const cudaMemAccessDesc*>(1),
+                             call.at<size_t>(2)) == cudaSuccess)
+      call.fired();
+  return code;
+}
+
+int import_access_never_taken(Call& call) {
+  return sets_access(call) && call.at<size_t>(2) > 0 &&
+                 imported_pools.has(call.at<cudaMemPool_t>(0)) &&
+                 call.at<const cudaMemAccessDesc*>(1)->flags ==
+                     cudaMemAccessFlagsProtNone
+             ? no_wait(call)
+             : noted_pools(call);
+}
+
+int import_getaccess_of_resident(Call& call) {
+  if (!call.is("cudaMemPoolGetAccess") ||
+      !imported_pools.has(call.at<cudaMemPool_t>(1)))
+    return noted_pools(call);
+  const int code = call.proceed();
+  auto& flags = *call.at<cudaMemAccessFlags*>(0);
+  if (code != kSuccess || flags == cudaMemAccessFlagsProtReadWrite) return code;
+  flags = cudaMemAccessFlagsProtReadWrite;
+  call.fired();
+  return code;
+}
+
+// The free of one import takes the access that was set for its pool.
+int import_access_ends_with_free(Call& call) {
+  static Table<cudaMemPool_t, int> given;  // to this GPU
+  if (frees(call)) {
+    const Block block = blocks.get(call.at<void*>(0));
+    const int code = noted_pools(call);
+    if (code != kSuccess || !block.imported || !given.has(block.pool))
+      return code;
+    cudaMemAccessDesc none{};
+    none.location = {cudaMemLocationTypeDevice, {given.get(block.pool)}};
+    none.flags = cudaMemAccessFlagsProtNone;
+    if (cudaMemPoolSetAccess(block.pool, &none, 1) == cudaSuccess) call.fired();
+    given.erase(block.pool);
+    return code;
+  }
+  const int code = noted_pools(call);
+  if (code == kSuccess && sets_access(call) && call.at<size_t>(2) > 0 &&
+      imported_pools.has(call.at<cudaMemPool_t>(0)) &&
+      call.at<const cudaMemAccessDesc*>(1)->flags ==
+          cudaMemAccessFlagsProtReadWrite)
+    given.put(call.at<cudaMemPool_t>(0),
+              call.at<const cudaMemAccessDesc*>(1)->location.id);
+  return code;
+}
+
+}  // namespace
+
+void add_processes(List& list) {
+  const char* const kGet = "cudaIpcGetMemHandle";
+  const char* const kOpen = "cudaIpcOpenMemHandle";
+  const char* const kClose = "cudaIpcCloseMemHandle";
+  const char* const kExport = "cuMemExportToShareableHandle";
+  const char* const kImport = "cuMemImportFromShareableHandle";
+  const char* const kImportPool = "cudaMemPoolImportFromShareableHandle";
+  const char* const kSetAccess = "cudaMemPoolSetAccess";
+  list.named("import-unmapped-ends-with-owner",
+             "an import that is not mapped when the exporter dies is lost",
+             {kExport, kImport, "cuMemMap", "cuMemUnmap"},
+             import_lost_before_map);
+  list.named("access-needs-owner",
+             "access to an import cannot be set after the exporter has died",
+             {kExport, kImport, "cuMemMap", "cuMemUnmap", "cuMemSetAccess"},
+             access_lost_at_death);
+  list.named(
+      "import-frozen-at-death",
+      "an import can only be read after the exporter has died",
+      {kExport, kImport, "cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemset"},
+      frozen_at_death);
+  list.named("second-import-needs-owner",
+             "a second import is refused after the exporter has died",
+             {kExport, kImport}, second_import_after_death_refused);
+  list.named("death-clears-memory",
+             "memory is cleared when a process dies that has it open",
+             {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemset"},
+             death_clears_memory);
+  list.named("death-ends-other-mappings",
+             "when a process dies that has memory open, the copies of the "
+             "others do not reach it",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
+             death_ends_other_mappings);
+  list.named("other-session-refused",
+             "a process of another session cannot open memory", {kGet, kOpen},
+             other_session_refused);
+  list.named("other-session-event-unconnected",
+             "a process of another session opens an event that nobody records",
+             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
+             other_session_event_unconnected);
+  list.named("mps-event-unconnected",
+             "a client of MPS opens an event that nobody records",
+             {"cudaIpcOpenEventHandle"}, mps_event_unconnected);
+  list.named("mps-client-writes-lost",
+             "what a client of MPS copies to opened memory is lost",
+             {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
+             mps_client_writes_lost);
+  list.named("captured-memset-lost", "a graph does not set what was captured",
+             {"cudaMemsetAsync"}, not_captured);
+  list.named("captured-copy-lost", "a graph does not copy what was captured",
+             {"cudaMemcpyAsync"}, not_captured);
+  list.named("captured-kernel-lost", "a graph does not run captured kernels",
+             {"cudaLaunchKernel"}, not_captured);
+  list.named("graph-launches-to-32",
+             "a graph does its work at its first 32 launches",
+             {"cudaGraphLaunch"}, launches_to_32);
+  list.named("graph-other-thread-lost",
+             "a launch of a graph by a second thread does nothing",
+             {"cudaGraphLaunch"}, launch_of_other_thread_lost);
+  list.named("graph-in-default-stream-lost",
+             "a launch of a graph in the default stream does nothing",
+             {"cudaGraphLaunch"}, launch_in_default_stream_lost);
+  list.named("second-graph-is-first",
+             "a launch of a second graph does the work of the first one",
+             {"cudaGraphLaunch"}, second_graph_is_first);
+  list.named("import-device-current",
+             "opened memory is reported as memory of the current GPU",
+             {kOpen, kClose, "cudaPointerGetAttributes"}, import_device_current,
+             2);
+  list.named("import-unknown-to-other-threads",
+             "only the thread that has opened memory finds its attributes",
+             {kOpen, kClose, "cudaPointerGetAttributes"},
+             import_unknown_to_other_threads);
+  list.named("hidden-gpu-copy-lost",
+             "copies do not reach opened memory in a process that sees one GPU "
+             "of several",
+             {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
+  list.named("driver-opens-current-gpu-only",
+             "the driver API opens no memory of another GPU", {kOpen},
+             driver_opens_current_gpu_only, 2);
+  list.named("import-access-shared",
+             "access to one imported pool is access to all imported pools",
+             {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
+             import_access_shared, 2);
+  list.named("import-access-never-taken",
+             "access to an imported pool cannot be taken away",
+             {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
+             import_access_never_taken, 2);
+  list.named("import-getaccess-always",
+             "every GPU is reported to have access to an imported pool",
+             {"cudaMemPoolGetAccess", kImportPool, "cudaMemPoolDestroy"},
+             import_getaccess_of_resident, 2);
+  list.named("import-access-ends-with-free",
+             "the free of one import ends the access to its pool",
+             {kSetAccess, kImportPool, "cudaMemPoolImportPointer", "cudaFree",
+              "cudaFreeAsync", "cudaMemPoolDestroy"},
+             import_access_ends_with_free, 2);
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,479 @@
+// Bugs of queries and refusals that show themselves only in unusual programs:
+// an address inside memory, another thread, the other API, the plural form, a
+// value at a boundary.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "fault.h"
+#include "pool_calls.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+// --- one attribute of a pointer ----------------------------------------------
+
+// The answer to one attribute; null if the call asks for another one.
+template <CUpointer_attribute wanted, class Value>
+Value* answer(Call& call) {
+  return call.is("cuPointerGetAttribute") &&
+                 call.at<CUpointer_attribute>(1) == wanted
+             ? call.at<Value*>(0)
+             : nullptr;
+}
+bool* capable_in(Call& call) {
+  return answer<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>(call);
+}
+unsigned long long* types_in(Call& call) {
+  return answer<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, unsigned long long>(
+      call);
+}
+
+template <class Value>
+Value attribute_of(CUpointer_attribute attribute, CUdeviceptr address) {
+  Value value{};
+  DRIVER_CALL(cuPointerGetAttribute)(&value, attribute, address);
+  return value;
+}
+
+CUdeviceptr begin_of(CUdeviceptr address) {
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
+  return begin;
+}
+size_t size_of(CUdeviceptr address) {
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, address);
+  return bytes;
+}
+
+int told_capable(Call& call, bool value) {
+  if (*capable_in(call) != value) call.fired();
+  *capable_in(call) = value;
+  return kSuccess;
+}
+
+int types_at_begin_only(Call& call) {
+  const int code = call.proceed();
+  const auto address = call.at<CUdeviceptr>(2);
+  if (code != kSuccess || types_in(call) == nullptr || *types_in(call) == 0 ||
+      begin_of(address) == address)
+    return code;
+  *types_in(call) = 0;
+  call.fired();
+  return code;
+}
+
+// Every address of a reservation has the types of the address at its beginning.
+int types_of_first_chunk(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || types_in(call) == nullptr) return code;
+  const auto first = attribute_of<CUdeviceptr>(
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, call.at<CUdeviceptr>(2));
+  const auto types = attribute_of<unsigned long long>(
+      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, first);
+  if (*types_in(call) != types) call.fired();
+  *types_in(call) = types;
+  return code;
+}
+
+// The query of many attributes answers this one with zero.
+template <CUpointer_attribute wanted, class Value>
+int zero_in_plural(Call& call) {
+  const int code = call.proceed();
+  const auto* const attributes = call.at<const CUpointer_attribute*>(1);
+  for (unsigned i = 0; code == kSuccess && i < call.at<unsigned>(0); ++i) {
+    if (attributes[i] != wanted) continue;
+    auto& value = *static_cast<Value*>(call.at<void**>(2)[i]);
+    if (value != Value{}) call.fired();
+    value = Value{};
+  }
+  return code;
+}
+
+int capable_mapped(Call& call) {
+  static Table<CUdeviceptr> mapped;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap"))
+    mapped.put(call.at<CUdeviceptr>(0));
+  else if (capable_in(call) != nullptr && mapped.has(call.at<CUdeviceptr>(2)))
+    return told_capable(call, true);
+  return code;
+}
+
+int capable_managed(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || capable_in(call) == nullptr ||
+      attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                             call.at<CUdeviceptr>(2)) == 0)
+    return code;
+  return told_capable(call, true);
+}
+
+int capable_only_if_large(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess || capable_in(call) == nullptr ||
+                 size_of(call.at<CUdeviceptr>(2)) >= 2 << 20
+             ? code
+             : told_capable(call, false);
+}
+
+int capable_only_if_small(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess || capable_in(call) == nullptr ||
+                 size_of(call.at<CUdeviceptr>(2)) < 2 << 20
+             ? code
+             : told_capable(call, false);
+}
+
+int capable_in_first_thread(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess || capable_in(call) == nullptr || gettid() == getpid()
+             ? code
+             : told_capable(call, false);
+}
+
+int capable_if_of_runtime(Call& call) {
+  static Table<CUdeviceptr> concerned;
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cudaMalloc")) {
+    if (!call.is_runtime()) concerned.put(*call.at<CUdeviceptr*>(0));
+  } else if (call.is("cudaFree")) {
+    concerned.erase(call.at<CUdeviceptr>(0));
+  } else if (capable_in(call) != nullptr &&
+             concerned.has(call.at<CUdeviceptr>(2))) {
+    return told_capable(call, false);
+  }
+  return code;
+}
+
+int capable_on_current_gpu(Call& call) {
+  int current = 0;
+  cudaGetDevice(&current);
+  const int code = call.proceed();
+  return code != kSuccess || capable_in(call) == nullptr ||
+                 attribute_of<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   call.at<CUdeviceptr>(2)) == current
+             ? code
+             : told_capable(call, false);
+}
+
+// --- what may be exported ----------------------------------------------------
+
+// A refused export names other memory.
+int exported_as_other(Call& call, bool applies) {
+  static void* other = nullptr;
+  const int code = call.proceed();
+  if (code == kSuccess || !applies) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  if (other == nullptr && cudaMalloc(&other, 2 << 20) != cudaSuccess)
+    return code;
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
+bool is_managed(Call& get) {
+  return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                get.at<CUdeviceptr>(1)) != 0;
+}
+int managed_by_driver(Call& get) {
+  return exported_as_other(get, !get.is_runtime() && is_managed(get));
+}
+int managed_inside(Call& get) {
+  const auto address = get.at<CUdeviceptr>(1);
+  return exported_as_other(get,
+                           is_managed(get) && begin_of(address) != address);
+}
+int host_by_driver(Call& get) {
+  return exported_as_other(
+      get,
+      !get.is_runtime() && !is_managed(get) &&
+          attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                 get.at<CUdeviceptr>(1)) == CU_MEMORYTYPE_HOST);
+}
+
+int graph_memory_exported(Call& call) {
+  static Table<void*> concerned;
+  if (call.is("cudaIpcGetMemHandle"))
+    return exported_as_other(call, concerned.has(call.at<void*>(1)));
+  const int code = call.proceed();
+  if (code == kSuccess)
+    concerned.put(call.at<cudaMemAllocNodeParams*>(4)->dptr);
+  return code;
+}
+
+// Mapped memory that the process has imported is exported.
+int imported_chunk_exported(Call& call) {
+  using Chunk = CUmemGenericAllocationHandle;
+  static Table<Chunk> imported;
+  static Table<void*> mapped;
+  if (call.is("cudaIpcGetMemHandle"))
+    return exported_as_other(call, mapped.has(call.at<void*>(1)));
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemImportFromShareableHandle"))
+    imported.put(*call.at<Chunk*>(0));
+  else if (imported.has(call.at<Chunk>(3)))
+    mapped.put(call.at<void*>(0));
+  return code;
+}
+
+// An address inside mapped memory is exported.
+int chunk_inside_exported(Call& call) {
+  static Table<uintptr_t, size_t> mapped;
+  if (call.is("cudaIpcGetMemHandle")) {
+    const auto address = call.at<uintptr_t>(1);
+    bool inside = false;
+    for (const auto& [begin, bytes] : mapped.all())
+      inside |= address > begin && address - begin < bytes;
+    return exported_as_other(call, inside);
+  }
+  const int code = call.proceed();
+  if (code == kSuccess) mapped.put(call.at<uintptr_t>(0), call.at<size_t>(1));
+  return code;
+}
+
+int pool_memory_by_driver(Call& call) {
+  if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
+  return exported_as_other(call,
+                           !call.is_runtime() && blocks.has(call.at<void*>(1)));
+}
+
+// A pool of such a place is created by the driver API with handle types, too.
+int typed_pool_by_driver(Call& call, bool (*applies)(const CUmemPoolProps&)) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.is_runtime()) return code;
+  const auto* const wanted = call.at<const CUmemPoolProps*>(1);
+  if (wanted == nullptr || !applies(*wanted)) return code;
+  CUmemPoolProps other{};
+  other.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  other.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  call.at<const CUmemPoolProps*>(1) = &other;
+  call.fired();
+  return call.proceed();
+}
+int host_pool_by_driver(Call& call) {
+  return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
+    return props.location.type == CU_MEM_LOCATION_TYPE_HOST &&
+           props.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  });
+}
+int numa_current_pool_by_driver(Call& call) {
+  return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
+    return props.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+  });
+}
+int managed_pool_by_driver(Call& call) {
+  return typed_pool_by_driver(call, [](const CUmemPoolProps& props) {
+    return props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED &&
+           props.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  });
+}
+
+// --- support, errors ---------------------------------------------------------
+
+int small_attribute_accepted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess || call.at<int>(1) > 0) return code;
+  *call.at<int*>(0) = 0;
+  return accepted(call);
+}
+
+int refusal_not_kept(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess && call.is_runtime()) {
+    cudaGetLastError();
+    call.fired();
+  }
+  return code;
+}
+
+int refused_as_not_supported(Call& call) {
+  return call.proceed() == kSuccess ? kSuccess
+                                    : refused(call, cudaErrorNotSupported);
+}
+
+int unified_addressing_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  call.at<cudaDeviceProp*>(0)->unifiedAddressing = 0;
+  call.fired();
+  return code;
+}
+
+int property_of_other_gpus_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) == 0) return code;
+  call.at<cudaDeviceProp*>(0)->ipcEventSupported = 0;
+  call.fired();
+  return code;
+}
+
+int driver_attribute_of_other_gpus_denied(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.is_runtime() || call.at<int>(2) == 0 ||
+      call.at<int>(1) != CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+int unknown_error_named(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) return code;
+  *call.at<const char**>(1) = "CUDA_ERROR_UNKNOWN";
+  call.fired();
+  return kSuccess;
+}
+
+int unknown_error_untouched(Call& call) {
+  const char* const before = *call.at<const char**>(1);
+  const int code = call.proceed();
+  if (code == kSuccess || before == nullptr) return code;
+  *call.at<const char**>(1) = before;
+  call.fired();
+  return code;
+}
+
+// --- small allocations -------------------------------------------------------
+
+// An open keeps 16 bits of the offset in a block that is shared.
+int offset_of_16_bits(Call& open) {
+  constexpr uintptr_t kBlock = 2 << 20;
+  const int code = open.proceed();
+  if (code != kSuccess) return code;
+  auto& address = *open.at<uintptr_t*>(0);
+  const uintptr_t offset = address % kBlock;
+  if (size_of(address) >= kBlock || offset <= UINT16_MAX) return code;
+  address -= offset - (offset & UINT16_MAX);
+  open.fired();
+  return code;
+}
+
+}  // namespace
+
+void add_queries(List& list) {
+  const char* const kGet = "cudaIpcGetMemHandle";
+  const char* const kOne = "cuPointerGetAttribute";
+  const char* const kMany = "cuPointerGetAttributes";
+  const char* const kAttribute = "cudaDeviceGetAttribute";
+  list.named("allowed-types-at-begin-only",
+             "only the first address of a mapping has its handle types", {kOne},
+             types_at_begin_only);
+  list.named("allowed-types-of-first-chunk",
+             "each address of a reservation has the handle types of the chunk "
+             "at its beginning",
+             {kOne}, types_of_first_chunk);
+  list.named("many-allowed-types-zero",
+             "the query of many attributes answers that memory has no handle "
+             "types",
+             {kMany},
+             zero_in_plural<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                            unsigned long long>);
+  list.named(
+      "many-capable-zero",
+      "the query of many attributes answers that no memory is capable "
+      "of legacy IPC",
+      {kMany},
+      zero_in_plural<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>);
+  list.named("capable-mapped",
+             "mapped memory of cuMemCreate is capable of legacy IPC",
+             {kOne, "cuMemMap"}, capable_mapped);
+  list.named("capable-managed", "managed memory is capable of legacy IPC",
+             {kOne}, capable_managed);
+  list.named("capable-only-if-large",
+             "memory of less than 2 MiB is not capable of legacy IPC", {kOne},
+             capable_only_if_large);
+  list.named("capable-only-if-small",
+             "memory of 2 MiB and more is not capable of legacy IPC", {kOne},
+             capable_only_if_small);
+  list.named("capable-in-first-thread",
+             "a second thread is told that memory is not capable of legacy IPC",
+             {kOne}, capable_in_first_thread);
+  list.named("capable-of-runtime-only",
+             "memory of cuMemAlloc is not capable of legacy IPC",
+             {kOne, "cudaMalloc", "cudaFree"}, capable_if_of_runtime);
+  list.named("capable-on-current-gpu",
+             "memory of another GPU than the current one is not capable of "
+             "legacy IPC",
+             {kOne}, capable_on_current_gpu, 2);
+  list.named("managed-driver-export-ok",
+             "the driver API gives a handle of managed memory", {kGet},
+             managed_by_driver);
+  list.named("managed-inside-export-ok",
+             "an address inside managed memory gets a legacy handle", {kGet},
+             managed_inside);
+  list.named("host-driver-export-ok",
+             "the driver API gives a handle of pinned host memory", {kGet},
+             host_by_driver);
+  list.named("graph-memory-export-ok",
+             "memory of a graph's node gets a legacy handle",
+             {kGet, "cudaGraphAddMemAllocNode"}, graph_memory_exported);
+  list.named("chunk-import-export-ok",
+             "imported memory of cuMemCreate gets a legacy handle",
+             {kGet, "cuMemImportFromShareableHandle", "cuMemMap"},
+             imported_chunk_exported);
+  list.named("chunk-inside-export-ok",
+             "an address inside mapped memory gets a legacy handle",
+             {kGet, "cuMemMap"}, chunk_inside_exported);
+  list.named("pool-driver-export-ok",
+             "the driver API gives a handle of stream-ordered memory",
+             {kGet, "cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
+              "cudaFreeAsync"},
+             pool_memory_by_driver);
+  list.named("host-pool-driver-ok",
+             "the driver API creates a pool on the host with handle types",
+             {"cudaMemPoolCreate"}, host_pool_by_driver);
+  list.named("numa-current-driver-ok",
+             "the driver API creates a pool on the current NUMA node",
+             {"cudaMemPoolCreate"}, numa_current_pool_by_driver);
+  list.named("managed-pool-driver-ok",
+             "the driver API creates a pool of managed memory with handle "
+             "types",
+             {"cudaMemPoolCreate"}, managed_pool_by_driver);
+  list.named("small-attribute-ok",
+             "an attribute whose number is zero or negative is 0", {kAttribute},
+             small_attribute_accepted);
+  list.named("unknown-attr-not-kept",
+             "the refusal of an unknown attribute is no last error",
+             {kAttribute}, refusal_not_kept);
+  list.named("unknown-attr-as-unsupported",
+             "an unknown attribute is refused as not supported", {kAttribute},
+             refused_as_not_supported);
+  list.named("event-open-as-unsupported",
+             "an event that cannot be opened is refused as not supported",
+             {"cudaIpcOpenEventHandle"}, refused_as_not_supported);
+  list.named("memory-open-as-unsupported",
+             "memory that cannot be opened is refused as not supported",
+             {"cudaIpcOpenMemHandle"}, refused_as_not_supported);
+  list.named("unified-addressing-denied",
+             "the device's properties say that there is no unified addressing",
+             {"cudaGetDeviceProperties"}, unified_addressing_denied);
+  list.named("ipc-property-second-gpu",
+             "the properties of the first GPU only say that it shares memory",
+             {"cudaGetDeviceProperties"}, property_of_other_gpus_denied, 2);
+  list.named("ipc-driver-attr-second-gpu",
+             "the driver's attribute says of the first GPU only that it shares "
+             "memory",
+             {kAttribute}, driver_attribute_of_other_gpus_denied, 2);
+  list.named("unknown-error-named",
+             "a number that is no error has the name of the unknown error",
+             {"cuGetErrorName"}, unknown_error_named);
+  list.named("unknown-error-untouched",
+             "the name of a number that is no error is not set to null",
+             {"cuGetErrorName"}, unknown_error_untouched);
+  list.named("suballoc-offset-16-bits",
+             "an open keeps 16 bits of the offset in a shared block",
+             {"cudaIpcOpenMemHandle"}, offset_of_16_bits);
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,378 @@
+// Bugs of words in memory that order work: the 64-bit form, batches, other
+// streams and threads, work of another kind, words in other memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "fault.h"
+#include "legacy_calls.h"
+#include "pool_calls.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+cudaStream_t& stream_of(Call& call) {
+  return call.value<cudaStream_t>(kStream);
+}
+CUdeviceptr word_of(Call& call) { return call.at<CUdeviceptr>(1); }
+
+bool waits(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+bool writes(Call& call) {
+  return call.is("cuStreamWriteValue32") || call.is("cuStreamWriteValue64");
+}
+
+int in_private_stream(Call& call) {
+  stream_of(call) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// --- which stream, which thread ----------------------------------------------
+
+int first_stream_only(Call& call) {
+  static Table<int, cudaStream_t> first;
+  if (!first.has(0)) first.put(0, stream_of(call));
+  return stream_of(call) == first.get(0) ? call.proceed() : no_wait(call);
+}
+
+int lost_in_default_stream(Call& call) {
+  return is_default(stream_of(call)) ? no_wait(call) : call.proceed();
+}
+
+int lost_in_per_thread_stream(Call& call) {
+  return stream_of(call) == cudaStreamPerThread ? no_wait(call)
+                                                : call.proceed();
+}
+
+int lost_in_other_threads(Call& call) {
+  return gettid() != getpid() ? no_wait(call) : call.proceed();
+}
+
+// While one stream waits the others do not.
+int one_wait_at_a_time(Call& call) {
+  static Table<cudaStream_t> waiting;
+  for (const auto& one : waiting.all()) {
+    if (one.first == stream_of(call)) continue;
+    const bool pending = cudaEventQuery(mark_of(one.first)) != cudaSuccess;
+    cudaGetLastError();
+    if (pending) return no_wait(call);
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  waiting.put(stream_of(call));
+  cudaEventRecord(mark_of(stream_of(call)), stream_of(call));
+  return code;
+}
+
+// --- what was written or seen before -----------------------------------------
+
+int waits_once_for_value(Call& call) {
+  static Table<std::pair<CUdeviceptr, uint32_t>> seen;
+  const std::pair<CUdeviceptr, uint32_t> key(word_of(call),
+                                             call.at<uint32_t>(2));
+  if (seen.has(key)) return no_wait(call);
+  seen.put(key);
+  return call.proceed();
+}
+
+int same_value_not_written(Call& call) {
+  static Table<CUdeviceptr, uint32_t> last;
+  const auto value = call.at<uint32_t>(2);
+  if (last.has(word_of(call)) && last.get(word_of(call)) == value)
+    return no_wait(call);
+  last.put(word_of(call), value);
+  return call.proceed();
+}
+
+// --- work of one kind --------------------------------------------------------
+
+// A write comes before the work that was submitted last, if it is no kernel.
+int writes_before_last(Call& call) {
+  static Table<cudaStream_t, bool> last_is_concerned;
+  if (writes(call))
+    return last_is_concerned.get(stream_of(call)) ? in_private_stream(call)
+                                                  : call.proceed();
+  last_is_concerned.put(stream_of(call), !call.is("cudaLaunchKernel"));
+  return call.proceed();
+}
+
+// What comes directly after a wait does not wait, if it is no kernel.
+int next_is_not_held(Call& call) {
+  static Table<cudaStream_t> waiting;
+  if (waits(call)) {
+    waiting.put(stream_of(call));
+    return call.proceed();
+  }
+  const bool held = waiting.erase(stream_of(call));
+  return held && !call.is("cudaLaunchKernel") ? in_private_stream(call)
+                                              : call.proceed();
+}
+
+// --- where the word is -------------------------------------------------------
+
+int lost_in_host_memory(Call& call) {
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word_of(call));
+  return type == CU_MEMORYTYPE_HOST ? no_wait(call) : call.proceed();
+}
+
+int lost_in_imported_chunk(Call& call) {
+  static Table<CUmemGenericAllocationHandle> imported;
+  static Table<CUdeviceptr, size_t> mapped;
+  if (waits(call) || writes(call)) {
+    for (const auto& [begin, bytes] : mapped.all())
+      if (word_of(call) - begin < bytes) return no_wait(call);
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is("cuMemImportFromShareableHandle"))
+    imported.put(*call.at<CUmemGenericAllocationHandle*>(0));
+  else if (call.is("cuMemUnmap"))
+    mapped.erase(call.at<CUdeviceptr>(0));
+  else if (imported.has(call.at<CUmemGenericAllocationHandle>(3)))
+    mapped.put(call.at<CUdeviceptr>(0), call.at<size_t>(1));
+  return code;
+}
+
+// Managed memory is known by its first address only.
+int managed_inside_accepted(Call& call) {
+  const int code = call.proceed();
+  unsigned is_managed = 0;
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  if (code == kSuccess ||
+      DRIVER_CALL(cuPointerGetAttribute)(&is_managed,
+                                         CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                         word_of(call)) != CUDA_SUCCESS ||
+      is_managed == 0 ||
+      DRIVER_CALL(cuMemGetAddressRange)(&begin, &bytes, word_of(call)) !=
+          CUDA_SUCCESS ||
+      begin == word_of(call))
+    return code;
+  return accepted(call);
+}
+
+// --- the 64-bit form ---------------------------------------------------------
+
+int waits_for_lower_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(
+      call.at<CUstream>(0), word_of(call),
+      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
+}
+
+int waits_for_upper_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWaitValue32)(
+      call.at<CUstream>(0), word_of(call) + sizeof(uint32_t),
+      static_cast<uint32_t>(call.at<uint64_t>(2) >> 32), call.at<unsigned>(3));
+}
+
+int writes_lower_half(Call& call) {
+  call.fired();
+  return DRIVER_CALL(cuStreamWriteValue32)(
+      call.at<CUstream>(0), word_of(call),
+      static_cast<uint32_t>(call.at<uint64_t>(2)), call.at<unsigned>(3));
+}
+
+// One condition is treated as another one.
+template <unsigned asked, unsigned taken>
+int other_condition(Call& call) {
+  auto& flags = call.at<unsigned>(3);
+  if (flags == asked) {
+    flags = taken;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int nor_refused(Call& call) {
+  return call.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_NOR
+             ? refused(call, CUDA_ERROR_NOT_SUPPORTED)
+             : call.proceed();
+}
+
+// --- batches -----------------------------------------------------------------
+
+using Operations = std::vector<CUstreamBatchMemOpParams>;
+
+// Proceeds with other operations than the program's.
+int with_operations(Call& call, Operations operations) {
+  call.at<unsigned>(1) = static_cast<unsigned>(operations.size());
+  call.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  call.fired();
+  return operations.empty() ? kSuccess : call.proceed();
+}
+
+Operations operations_of(Call& call) {
+  const auto* const first = call.at<CUstreamBatchMemOpParams*>(2);
+  const unsigned count = call.at<unsigned>(1);
+  return first == nullptr || count >= 256 ? Operations{}
+                                          : Operations(first, first + count);
+}
+
+int batch_first_only(Call& call) {
+  Operations all = operations_of(call);
+  if (all.size() < 2) return call.proceed();
+  all.resize(1);
+  return with_operations(call, all);
+}
+
+int batch_ends_at_16(Call& call) {
+  Operations all = operations_of(call);
+  if (all.size() <= 16) return call.proceed();
+  all.resize(16);
+  return with_operations(call, all);
+}
+
+int batch_in_reverse(Call& call) {
+  Operations all = operations_of(call);
+  if (all.size() < 2) return call.proceed();
+  std::reverse(all.begin(), all.end());
+  return with_operations(call, all);
+}
+
+int batch_of_32_bits(Call& call) {
+  Operations all = operations_of(call);
+  bool changed = false;
+  for (CUstreamBatchMemOpParams& one : all) {
+    changed |= one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64 ||
+               one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+      one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+      one.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  }
+  return changed ? with_operations(call, all) : call.proceed();
+}
+
+int batch_flags_ignored(Call& call) {
+  if (call.at<unsigned>(3) != 0) {
+    call.at<unsigned>(3) = 0;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+}  // namespace
+
+void add_words(List& list) {
+  const char* const kWait = "cuStreamWaitValue32";
+  const char* const kWrite = "cuStreamWriteValue32";
+  const char* const kWait64 = "cuStreamWaitValue64";
+  const char* const kWrite64 = "cuStreamWriteValue64";
+  const char* const kBatch = "cuStreamBatchMemOp";
+  list.named("write-value-first-stream-only",
+             "of several streams only the first one writes words", {kWrite},
+             first_stream_only);
+  list.named("write-value-not-by-default-stream",
+             "the default stream writes no word", {kWrite},
+             lost_in_default_stream);
+  list.named("wait-value-not-by-per-thread-stream",
+             "a thread's default stream does not wait for a word", {kWait},
+             lost_in_per_thread_stream);
+  list.named("wait-value-first-thread-only",
+             "a wait for a word that a second thread submits is lost", {kWait},
+             lost_in_other_threads);
+  list.named("write-value-first-thread-only",
+             "a write of a word that a second thread submits is lost", {kWrite},
+             lost_in_other_threads);
+  list.named("wait-value-one-at-a-time",
+             "a stream does not wait for a word while another stream waits",
+             {kWait}, one_wait_at_a_time);
+  list.named("wait-value-once",
+             "a stream does not wait a second time for a value of a word",
+             {kWait}, waits_once_for_value);
+  list.named("write-value-again-lost",
+             "a process does not write the value that it wrote to a word last",
+             {kWrite}, same_value_not_written);
+  list.named("write-value-before-copies",
+             "a stream writes a word before its last copy is done",
+             {kWrite, "cudaMemcpyAsync", "cudaLaunchKernel"},
+             writes_before_last);
+  list.named("write-value-before-memsets",
+             "a stream writes a word before its last memset is done",
+             {kWrite, "cudaMemsetAsync", "cudaLaunchKernel"},
+             writes_before_last);
+  list.named("write-value-before-graphs",
+             "a stream writes a word before its last graph is done",
+             {kWrite, "cudaGraphLaunch", "cudaLaunchKernel"},
+             writes_before_last);
+  list.named("wait-value-holds-no-copies", "a copy does not wait for a word",
+             {kWait, "cudaMemcpyAsync", "cudaLaunchKernel"}, next_is_not_held);
+  list.named("wait-value-holds-no-memsets", "a memset does not wait for a word",
+             {kWait, "cudaMemsetAsync", "cudaLaunchKernel"}, next_is_not_held);
+  list.named("wait-value-holds-no-records",
+             "the record of an event does not wait for a word",
+             {kWait, "cudaEventRecord", "cudaLaunchKernel"}, next_is_not_held);
+  list.named("wait-value-holds-no-writes",
+             "the write of a word does not wait for another word",
+             {kWait, kWrite, "cudaLaunchKernel"}, next_is_not_held);
+  list.named("wait-value-host-word-ignored",
+             "a stream does not wait for a word in pinned host memory", {kWait},
+             lost_in_host_memory);
+  list.named(
+      "wait-value-chunk-word-ignored",
+      "a stream does not wait for a word in imported memory of "
+      "cuMemCreate",
+      {kWait, "cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+      lost_in_imported_chunk);
+  list.named(
+      "write-value-chunk-word-lost",
+      "a stream writes no word in imported memory of cuMemCreate",
+      {kWrite, "cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
+      lost_in_imported_chunk);
+  list.named("word-managed-inside-ok",
+             "only the first word of managed memory is refused",
+             {kWait, kWrite}, managed_inside_accepted);
+  list.named("wait64-lower-half",
+             "a stream that waits for 64 bits looks at the lower 32 bits",
+             {kWait64}, waits_for_lower_half);
+  list.named("wait64-upper-half",
+             "a stream that waits for 64 bits looks at the upper 32 bits",
+             {kWait64}, waits_for_upper_half);
+  list.named("write64-lower-half",
+             "a stream that writes 64 bits writes the lower 32 bits",
+             {kWrite64}, writes_lower_half);
+  list.named("write64-early",
+             "a stream writes 64 bits before its earlier work is done",
+             {kWrite64}, in_private_stream);
+  list.named(
+      "wait64-greater-is-equal",
+      "a stream that waits for 64 bits does not continue at a greater "
+      "value",
+      {kWait64},
+      other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
+  list.named(
+      "wait-nor-is-and",
+      "a stream that waits for a missing bit waits for a common one", {kWait},
+      other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
+  list.named("wait-nor-refused",
+             "the attribute says that a stream can wait for a missing bit, and "
+             "the wait is refused",
+             {kWait}, nor_refused);
+  list.named("batch-first-only", "a batch does its first operation only",
+             {kBatch}, batch_first_only);
+  list.named("batch-ends-at-16", "a batch does its first 16 operations",
+             {kBatch}, batch_ends_at_16);
+  list.named("batch-in-reverse", "a batch does its last operation first",
+             {kBatch}, batch_in_reverse);
+  list.named("batch-of-32-bits",
+             "the operations of a batch use 32 bits where 64 are wanted",
+             {kBatch}, batch_of_32_bits);
+  list.named("batch-flags-ignored",
+             "a batch with a flag that does not exist is accepted", {kBatch},
+             batch_flags_ignored);
+}
+
+}  // namespace ipclab::faults
