@@ -23,8 +23,7 @@ std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {
     by_both_apis([&](auto api) {
-      const Pool pool =
-          imported(api, me.receive_descriptor("pool" + by_the(api)));
+      const Pool pool = imported(api, me.receive_descriptor("pool"));
       attempt(me, pool);
       EXPECT_TRUE(context_is_usable());
       AsyncBuffer buffer =

@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kOutputHead = 4096;   // of what a role prints, kept from the
 constexpr size_t kOutputTail = 12288;  // beginning and from the end
-constexpr size_t kTimelineEntries = 600;
+constexpr long kTimelineHead = 200, kTimelineTail = 400;  // entries kept
 
 void require(bool good, const char* what) {
   if (!good) throw std::system_error(errno, std::generic_category(), what);
@@ -609,9 +609,9 @@ void Referee::collect() {
   std::stable_sort(
       timeline.begin(), timeline.end(),
       [](const auto& a, const auto& b) { return a.time_us < b.time_us; });
-  if (timeline.size() > kTimelineEntries)  // keeps the end
-    timeline.erase(timeline.begin(),
-                   timeline.end() - static_cast<long>(kTimelineEntries));
+  if (timeline.size() > size_t{kTimelineHead + kTimelineTail})
+    timeline.erase(timeline.begin() + kTimelineHead,
+                   timeline.end() - kTimelineTail);
   record.timeline = std::move(timeline);
 }
 
