@@ -97,8 +97,8 @@ namespace {
 // Lends a chunk, and is killed when it was mapped.
 void lends_a_chunk_and_dies(Role& me) {
   const size_t bytes = granule();
-  const Chunk& chunk = abandoned<Chunk>(Chunk::create(bytes));
-  const Mapping& mapping = abandoned<Mapping>(chunk, bytes);
+  auto& chunk = abandoned<Chunk>(Chunk::create(bytes));
+  auto& mapping = abandoned<Mapping>(chunk, bytes);
   mapping.fill(pattern("exporter"));
   me.send_descriptor("chunk", chunk.descriptor().get());
   me.wait("mapped");
