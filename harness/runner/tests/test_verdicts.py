@@ -95,8 +95,8 @@ def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
             "open(os.environ['IPCLAB_RECORD'], 'w').write(json.dumps(LINE)[:40])",
             "cut off",
         ),
-        ("open(os.environ['IPCLAB_RECORD'], 'w').write('what\\n')", "no JSON"),
-        ("open(os.environ['IPCLAB_RECORD'], 'wb').write(b'\\xff\\n')", "no JSON"),
+        ("open(os.environ['IPCLAB_RECORD'], 'w').write('what\\n')", "not JSON"),
+        ("open(os.environ['IPCLAB_RECORD'], 'wb').write(b'\\xff\\n')", "not JSON"),
     ],
 )
 def test_broken(build: Build, program: str, reason: str) -> None:
@@ -390,6 +390,23 @@ def test_deviation_of_a_range_of_drivers(
 
 
 @pytest.mark.parametrize(
+    ("runtime", "applies"), [(13050, True), (13000, False), (None, False)]
+)
+def test_deviation_of_one_runtime(
+    build: Build, runtime: int | None, applies: bool
+) -> None:
+    build.conformance("violates()")
+    build.deviation(runtime="13.5", expires="2026-06-30")
+    path = build.source / "conformance" / "deviations.json"
+    [entry] = deviations.read_deviations(path)
+    [case] = [x for x in ctest.read(build.folder) if x.suite == "conformance"]
+    day = datetime.date(2026, 6, 30)
+    driver = entry["driver"]["from"]
+    here = deviations.Deviations([entry], "cuda", driver, ["NVIDIA H200"], day, runtime)
+    assert here.entry_for(case) == (entry if applies else None)
+
+
+@pytest.mark.parametrize(
     ("message", "check", "seen"),
     [
         (
@@ -402,6 +419,12 @@ def test_deviation_of_a_range_of_drivers(
             "Expected equality of these values:\n  count\n    Which is: 8\n  3\n",
             "count == 3",
             "8 vs 3",
+        ),
+        (  # at the end of a message there may be no line end
+            "Expected equality of these values:\n  used\n    Which is: 8\n"
+            "  now\n    Which is: 0",
+            "used == now",
+            "8 vs 0",
         ),
         ("Value of: a(b)\n  Actual: false\nExpected: true\n", "a(b)", "false"),
         ("Expected: (a) >= (b), actual: 0 vs 33", "(a) >= (b)", "0 vs 33"),

@@ -125,6 +125,7 @@ class Deviations:
     driver: str | None  # version of the kernel module, such as 580.65.06
     gpus: list[str]  # names
     today: datetime.date
+    runtime: int | None = None  # as cudaRuntimeGetVersion gives it: 13050
 
     def entry_for(self, case: Case) -> Entry | None:
         """The entry that applies to a test here, unless it has expired."""
@@ -176,6 +177,11 @@ class Deviations:
             return False
         if entry["gpus"] and not any(x in y for x in entry["gpus"] for y in self.gpus):
             return False
+        if (wanted := entry.get("runtime")) and (
+            self.runtime is None
+            or wanted != f"{self.runtime // 1000}.{self.runtime % 1000 // 10}"
+        ):
+            return False
         span = entry["driver"]
         if span is None:
             return True
@@ -208,7 +214,7 @@ def _read(path: Path, key: str) -> list[Any]:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise HarnessError(f"{path}: is not JSON object with '{key}'") from None
+        raise HarnessError(f"{path}: is not a JSON object with '{key}'") from None
     if not isinstance(rows, list):
         raise HarnessError(f"{path}: '{key}' is no list")
     return rows

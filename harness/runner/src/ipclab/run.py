@@ -108,6 +108,7 @@ class Run:
             probe.driver(self.probe),
             [str(gpu["name"]) for gpu in self.probe["gpus"]],
             datetime.datetime.now(datetime.UTC).date(),
+            self.fingerprint["runtime_version"],
         )
         self.state = "running"
         self.records: list[Record] = []

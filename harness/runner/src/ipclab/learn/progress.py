@@ -220,7 +220,9 @@ def _document(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise HarnessError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise HarnessError(f"{path}: is not JSON; move it away to begin again") from None
+        raise HarnessError(
+            f"{path}: is not JSON; move it away to begin again"
+        ) from None
     if wrong := schema.error(document, _FILE, FILE):
         raise HarnessError(f"{path}: {wrong}")
     found: dict[str, Any] = document
