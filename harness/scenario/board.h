@@ -30,15 +30,26 @@ struct Board {
     char text[108];  // the call or the step, cut if it is longer
   };
 
+  static constexpr uint32_t kFunctions = 128;
+
   std::atomic<uint64_t> written;  // entries so far, also those overwritten
   Entry entries[kEntries];
+  // The CUDA functions of all calls so far, also of those that are overwritten.
+  std::atomic<uint32_t> known;
+  char functions[kFunctions][48];
 
   /// Adds an entry; any thread may call this. If a thread repeats the same
   /// call, only the first two entries are kept.
   void note(Kind kind, const char* text, int64_t bytes = 0);
 
+  /// Forgets everything, before the process plays another role.
+  void clear() { written = known = 0; }
+
   /// The text of the last entry of this kind, empty if there is none.
   std::string last(Kind kind) const;
+
+ private:
+  void learn_function(const char* text);
 };
 static_assert(sizeof(Board::Entry) == 128);
 

@@ -76,6 +76,9 @@ std::string Record::json(double milliseconds) const {
     timeline_json.append(json);
   }
 
+  Json functions_json = Json::array();
+  for (const std::string& function : functions) functions_json.append(function);
+
   char duration[32];
   std::snprintf(duration, sizeof duration, "%.3f", milliseconds);
   return Json::object()
@@ -93,6 +96,7 @@ std::string Record::json(double milliseconds) const {
       .add("failures", failures_json)
       .add("roles", roles_json)
       .add("timeline", timeline_json)
+      .add("functions", functions_json)
       .raw("duration_ms", duration)
       .add("seed", seed())
       .text();

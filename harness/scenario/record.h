@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,7 @@ class Record {
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;
+  std::set<std::string> functions;  // of CUDA, that the roles of any run called
 
  private:
   Outcome outcome_ = kConforms;

@@ -98,7 +98,7 @@ void Referee::start(size_t index) {
     idle = IdleProcesses::instance().take(player->spec->name);
   if (idle) {
     player->process = std::move(*idle);
-    player->process.board->written = 0;
+    player->process.board->clear();
     player->had_played = true;
     Frame play;
     play.kind = Frame::kPlay;
@@ -577,21 +577,22 @@ void Referee::collect() {
                             player->process.board->last(Board::kCall), output,
                             player->had_played});
 
-    const uint64_t written = player->process.board->written;
+    const Board& board = *player->process.board;
+    for (uint32_t i = 0; i < board.known; ++i)
+      record.functions.insert(board.functions[i]);
+    const uint64_t written = board.written;
     const uint64_t first =
         written > Board::kEntries ? written - Board::kEntries : 0;
     size_t receives = 0;
     for (uint64_t i = first; i < written; ++i)
-      receives += player->process.board->entries[i % Board::kEntries].kind ==
-                  Board::kReceive;
+      receives += board.entries[i % Board::kEntries].kind == Board::kReceive;
     // The board may have overwritten the oldest receives, but the referee has
     // all of them.
     size_t sender = player->received_from.size() >= receives
                         ? player->received_from.size() - receives
                         : 0;
     for (uint64_t i = first; i < written; ++i) {
-      const Board::Entry& entry =
-          player->process.board->entries[i % Board::kEntries];
+      const Board::Entry& entry = board.entries[i % Board::kEntries];
       TimelineEntry line;
       line.time_us = (entry.time_ns - began_ns_) / 1000;
       line.role = player->spec->name;

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <regex>
+#include <unordered_map>
 
 #include "board.h"
 
@@ -20,6 +24,7 @@ void Board::note(Kind kind, const char* text, int64_t bytes) {
   in_a_row = again ? in_a_row + 1 : 1;
   if (in_a_row > 2) return;
   std::strncpy(before, kind == kCall ? text : "", sizeof before - 1);
+  if (kind == kCall) learn_function(text);
 
   Entry& entry = entries[written.fetch_add(1) % kEntries];
   entry.time_ns = now_ns();
@@ -27,6 +32,26 @@ void Board::note(Kind kind, const char* text, int64_t bytes) {
   entry.kind = kind;
   std::strncpy(entry.text, text, sizeof entry.text - 1);
   entry.text[sizeof entry.text - 1] = '\0';
+}
+
+void Board::learn_function(const char* text) {
+  static const std::regex function("\\bcu(da)?[A-Z][A-Za-z0-9]+");
+  static std::mutex mutex;
+  static std::unordered_map<std::string, std::string> names;  // text -> name
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = names.try_emplace(text);
+  std::cmatch found;
+  if (is_new && std::regex_search(text, found, function))
+    entry->second = found.str();
+  const std::string& name = entry->second;
+  if (name.empty() || name.size() >= sizeof functions[0] ||
+      known == kFunctions ||
+      std::any_of(functions, functions + known,
+                  [&](const char* other) { return name == other; }))
+    return;
+  name.copy(functions[known], name.size());
+  functions[known][name.size()] = '\0';
+  ++known;
 }
 
 Board*& this_board() {

@@ -291,8 +291,9 @@ def test_a_row_covers_the_functions_that_its_tests_call(
     of: tuple[str, ...],
     missed: list[str],
 ) -> None:
-    step = {"t_us": 1, "role": "importer", "kind": "call", "text": f"{called}(a, b)"}
-    build.conformance(f"record(outcome={outcome!r}, reason='none', timeline=[{step}])")
+    build.conformance(
+        f"record(outcome={outcome!r}, reason='none', functions=[{called!r}])"
+    )
     build.ipclab("run", "--build", "build", "--results", "seen")
     entry = catalogue.Entry(OPEN, "A.", "01234567", None, None, ("LMEM-01",), None, of)
     kind = replace(entry, topic="cudaMemPoolAttr")  # no function: nothing calls it

@@ -154,10 +154,10 @@ def test_hanging_probe(build: Build) -> None:
     ("name", "text", "told"),
     [
         ("requirements.json", None, "requirements.json: No such file"),
-        ("requirements.json", "{", "is not JSON object with 'rows'"),
+        ("requirements.json", "{", "is not a JSON object with 'rows'"),
         ("requirements.json", '{"rows": 3}', "'rows' is no list"),
         ("requirements.json", '{"rows": [{"id": "A-01"}]}', "a row has no 'statement'"),
-        ("deviations.json", "[]", "is not JSON object with 'deviations'"),
+        ("deviations.json", "[]", "is not a JSON object with 'deviations'"),
         ("deviations.json", '{"deviations": [{}]}', "deviations[0].requirement"),
     ],
 )

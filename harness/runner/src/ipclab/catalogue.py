@@ -280,9 +280,8 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
             raise UsageError(f"{folder}: {contents.wrong}")
         for record in contents.records:
             if record.get("requirement") and record["outcome"] != "not applicable":
-                told = " ".join(step["text"] for step in record["timeline"])
                 made.setdefault(record["requirement"], set()).update(
-                    re.findall(r"\bcu(?:da)?[A-Z]\w*", told)
+                    record.get("functions", ())
                 )
     return made
 

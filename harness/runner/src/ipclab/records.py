@@ -58,7 +58,14 @@ def of_test(
         return line
     made = _line(case, ended, seed, "broken", wrong)
     if line is not None:  # its output still helps to find the reason
-        for field in ("failures", "roles", "timeline", "notes", "outcomes"):
+        for field in (
+            "failures",
+            "roles",
+            "timeline",
+            "functions",
+            "notes",
+            "outcomes",
+        ):
             if field in line:
                 made[field] = line[field]
     return made
