@@ -281,6 +281,11 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
   scenario.run(30s);
 }
 
+// Does a host that waits use the processor?
+static std::string how_it_waited(const HostWait& waiter) {
+  return 2 * waiter.cpu_us() > waiter.waited_us() ? "spins" : "blocks";
+}
+
 TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
   covers("LEVT-08");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -303,6 +308,9 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_EQ(by_driver.join(), cudaSuccess);
+    me.observe("cudaEventSynchronize of an imported event without the flag " +
+               how_it_waited(waiter));
+    me.observe("cuEventSynchronize " + how_it_waited(by_driver));
     event.destroy();
     EXPECT_SUCCESS(DriverApi::event_destroy(same));
     mapping.close();

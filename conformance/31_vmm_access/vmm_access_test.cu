@@ -979,11 +979,11 @@ TEST(VmmAccess, ADmaBufIsAnotherExport) {
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
     const auto export_range = [&](CUdeviceptr address, size_t size) {
-      int number = -1;
+      Sentinel<int> number;
       const CUresult code = NOTED(DRIVER(cuMemGetHandleForAddressRange)(
-          &number, address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
-      const Descriptor descriptor(code == CUDA_SUCCESS ? number : -1);
-      if (descriptor) {
+          number.out(), address, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+      if (code == CUDA_SUCCESS) {
+        const Descriptor descriptor(number.result());
         EXPECT_NE(fcntl(descriptor.get(), F_GETFD), -1);
       }
       return code;
