@@ -39,7 +39,8 @@ def proofs(row: str) -> str:
         for path in (TOP / "conformance" / lesson).glob("*.cu"):
             head, *tests = re.split(r"^TEST", path.read_text(), flags=re.MULTILINE)
             mine = [x for x in tests if f'covers("{row}")' in x]
-            texts += [head, *mine] if mine else []
+            helpers = [x.partition("\n}\n")[2] for x in tests]  # after a test
+            texts += [head, *helpers, *mine] if mine else []
     return "\n".join(texts)
 
 
