@@ -612,13 +612,14 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     EXPECT_TRUE(is_told_once("cudaIpcGetEventHandle of a plain event",
                              NOTED(cudaIpcGetEventHandle(none.out(), plain))));
     EXPECT_TRUE(context_is_usable());
+    EXPECT_TRUE(
+        leaves_no_error("cudaIpcGetEventHandle",
+                        NOTED(cudaIpcGetEventHandle(handle.out(), event))));
     EXPECT_NE(DriverApi::ipc_get_event_handle(none.out(), plain), CUDA_SUCCESS);
     // Only the runtime's calls set the last error.
     EXPECT_EQ(cudaGetLastError(), cudaSuccess);
     EXPECT_TRUE(context_is_usable());
-    EXPECT_TRUE(
-        leaves_no_error("cudaIpcGetEventHandle",
-                        NOTED(cudaIpcGetEventHandle(handle.out(), event))));
+    EXPECT_SUCCESS(DriverApi::ipc_get_event_handle(handle.out(), event));
     me.send("handle", handle.result());
     me.wait("destroyed");
   });
@@ -631,14 +632,16 @@ TEST(EventRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
         "cudaIpcOpenEventHandle of zeros",
         NOTED(cudaIpcOpenEventHandle(none.out(), cudaIpcEventHandle_t{}))));
     EXPECT_TRUE(context_is_usable());
-    EXPECT_NE(DriverApi::ipc_open_event_handle(none.out(), {}), CUDA_SUCCESS);
-    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-    EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(
         leaves_no_error("cudaIpcOpenEventHandle",
                         NOTED(cudaIpcOpenEventHandle(event.out(), handle))));
     EXPECT_TRUE(leaves_no_error("cudaEventDestroy",
                                 NOTED(cudaEventDestroy(event.result()))));
+    EXPECT_NE(DriverApi::ipc_open_event_handle(none.out(), {}), CUDA_SUCCESS);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+    EXPECT_TRUE(context_is_usable());
+    EXPECT_SUCCESS(DriverApi::ipc_open_event_handle(event.out(), handle));
+    EXPECT_SUCCESS(DriverApi::event_destroy(event.result()));
     me.signal("destroyed");
   });
 
