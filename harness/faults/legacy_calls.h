@@ -150,4 +150,18 @@ inline cudaEvent_t mark_of(cudaStream_t stream) {
   return marks.get(stream);
 }
 
+/// An export of memory. If `applies`, the program gets a handle of other memory
+/// instead of a refusal.
+inline int exported_all_the_same(Call& call, bool applies) {
+  static void* other = nullptr;
+  const int code = call.proceed();
+  if (code == kSuccess || !applies) return code;
+  if (call.is_runtime()) cudaGetLastError();
+  if (other == nullptr && cudaMalloc(&other, 2 << 20) != cudaSuccess)
+    return code;
+  call.at<void*>(1) = other;
+  call.fired();
+  return call.proceed();
+}
+
 }  // namespace ipclab::faults

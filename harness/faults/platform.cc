@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "fault.h"
+#include "legacy_calls.h"
 #include "table.h"
 
 namespace ipclab::faults {
@@ -242,19 +243,6 @@ int nonpeer_open_ok(Call& call) {
   if (cudaMalloc(call.at<void**>(0), 2 << 20) != cudaSuccess) return code;
   call.fired();
   return kSuccess;
-}
-
-// If `applies`, the program gets a handle of other memory instead of a refusal.
-int exported_all_the_same(Call& call, bool applies) {
-  static void* other = nullptr;
-  const int code = call.proceed();
-  if (code == kSuccess || !applies) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  if (other == nullptr && cudaMalloc(&other, 2 << 20) != cudaSuccess)
-    return code;
-  call.at<void*>(1) = other;
-  call.fired();
-  return call.proceed();
 }
 
 int registered_export_ok(Call& call) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "fault.h"
+#include "legacy_calls.h"
 #include "pool_calls.h"
 #include "table.h"
 
@@ -167,33 +168,20 @@ int capable_on_current_gpu(Call& call) {
 
 // --- what may be exported ----------------------------------------------------
 
-// A refused export names other memory.
-int exported_as_other(Call& call, bool applies) {
-  static void* other = nullptr;
-  const int code = call.proceed();
-  if (code == kSuccess || !applies) return code;
-  if (call.is_runtime()) cudaGetLastError();
-  if (other == nullptr && cudaMalloc(&other, 2 << 20) != cudaSuccess)
-    return code;
-  call.at<void*>(1) = other;
-  call.fired();
-  return call.proceed();
-}
-
 bool is_managed(Call& get) {
   return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                 get.at<CUdeviceptr>(1)) != 0;
 }
 int managed_by_driver(Call& get) {
-  return exported_as_other(get, !get.is_runtime() && is_managed(get));
+  return exported_all_the_same(get, !get.is_runtime() && is_managed(get));
 }
 int managed_inside(Call& get) {
   const auto address = get.at<CUdeviceptr>(1);
-  return exported_as_other(get,
-                           is_managed(get) && begin_of(address) != address);
+  return exported_all_the_same(get,
+                               is_managed(get) && begin_of(address) != address);
 }
 int host_by_driver(Call& get) {
-  return exported_as_other(
+  return exported_all_the_same(
       get,
       !get.is_runtime() && !is_managed(get) &&
           attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -203,7 +191,7 @@ int host_by_driver(Call& get) {
 int graph_memory_exported(Call& call) {
   static Table<void*> concerned;
   if (call.is("cudaIpcGetMemHandle"))
-    return exported_as_other(call, concerned.has(call.at<void*>(1)));
+    return exported_all_the_same(call, concerned.has(call.at<void*>(1)));
   const int code = call.proceed();
   if (code == kSuccess)
     concerned.put(call.at<cudaMemAllocNodeParams*>(4)->dptr);
@@ -216,7 +204,7 @@ int imported_chunk_exported(Call& call) {
   static Table<Chunk> imported;
   static Table<void*> mapped;
   if (call.is("cudaIpcGetMemHandle"))
-    return exported_as_other(call, mapped.has(call.at<void*>(1)));
+    return exported_all_the_same(call, mapped.has(call.at<void*>(1)));
   const int code = call.proceed();
   if (code != kSuccess) return code;
   if (call.is("cuMemImportFromShareableHandle"))
@@ -234,7 +222,7 @@ int chunk_inside_exported(Call& call) {
     bool inside = false;
     for (const auto& [begin, bytes] : mapped.all())
       inside |= address > begin && address - begin < bytes;
-    return exported_as_other(call, inside);
+    return exported_all_the_same(call, inside);
   }
   const int code = call.proceed();
   if (code == kSuccess) mapped.put(call.at<uintptr_t>(0), call.at<size_t>(1));
@@ -243,8 +231,8 @@ int chunk_inside_exported(Call& call) {
 
 int pool_memory_by_driver(Call& call) {
   if (!call.is("cudaIpcGetMemHandle")) return noted_pools(call);
-  return exported_as_other(call,
-                           !call.is_runtime() && blocks.has(call.at<void*>(1)));
+  return exported_all_the_same(
+      call, !call.is_runtime() && blocks.has(call.at<void*>(1)));
 }
 
 // A pool of such a place is created by the driver API with handle types, too.

@@ -24,6 +24,9 @@ struct RuntimeApi {
   static constexpr Code kInvalidValue = cudaErrorInvalidValue;
   static constexpr Code kInvalidDevice = cudaErrorInvalidDevice;
   static constexpr Code kNotSupported = cudaErrorNotSupported;
+  static constexpr Code kOutOfMemory = cudaErrorMemoryAllocation;
+  static constexpr Code kNotInitialized = cudaErrorInitializationError;
+  static constexpr Code kNotPermitted = cudaErrorNotPermitted;
 
   static Code mem_free(void* memory) { return NOTED(cudaFree(memory)); }
   static Code ipc_get_mem_handle(cudaIpcMemHandle_t* handle,
@@ -124,9 +127,6 @@ struct RuntimeApi {
     wanted.flags = flags;
     return NOTED(cudaMemPoolSetAccess(pool, &wanted, 1));
   }
-  static constexpr Code kOutOfMemory = cudaErrorMemoryAllocation;
-  static constexpr Code kNotInitialized = cudaErrorInitializationError;
-  static constexpr Code kNotPermitted = cudaErrorNotPermitted;
   static Code mem_pool_create(cudaMemPool_t* pool,
                               const cudaMemPoolProps& wanted) {
     return NOTED(cudaMemPoolCreate(pool, &wanted));
@@ -160,6 +160,9 @@ struct DriverApi {
   static constexpr Code kInvalidValue = CUDA_ERROR_INVALID_VALUE;
   static constexpr Code kInvalidDevice = CUDA_ERROR_INVALID_DEVICE;
   static constexpr Code kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
+  static constexpr Code kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
+  static constexpr Code kNotInitialized = CUDA_ERROR_NOT_INITIALIZED;
+  static constexpr Code kNotPermitted = CUDA_ERROR_NOT_PERMITTED;
 
   static Code mem_free(void* memory) {
     return NOTED(DRIVER(cuMemFree)(address_of(memory)));
@@ -284,9 +287,6 @@ struct DriverApi {
     wanted.flags = static_cast<CUmemAccess_flags>(flags);
     return NOTED(DRIVER(cuMemPoolSetAccess)(pool, &wanted, 1));
   }
-  static constexpr Code kOutOfMemory = CUDA_ERROR_OUT_OF_MEMORY;
-  static constexpr Code kNotInitialized = CUDA_ERROR_NOT_INITIALIZED;
-  static constexpr Code kNotPermitted = CUDA_ERROR_NOT_PERMITTED;
   static Code mem_pool_create(cudaMemPool_t* pool,
                               const cudaMemPoolProps& wanted) {
     const auto same = same_bytes<CUmemPoolProps>(wanted);

@@ -52,9 +52,6 @@ class Entry:
     until: str | None  # the last one
     rows: tuple[str, ...]
     why_not: str | None
-    # The functions that it speaks of, if these are others than its topic. A test of one
-    # of its rows calls one of them.
-    of: tuple[str, ...] = ()
 
     def expected_in(self, toolkit: str) -> bool:
         """Whether the sentence is in the documentation of a toolkit."""
@@ -128,7 +125,6 @@ def read(path: Path, rows: Mapping[str, Any]) -> Ledger:
                     x.get("until"),
                     tuple(x.get("rows", ())),
                     x.get("why_not"),
-                    tuple(x.get("of", ())),
                 )
                 for x in entries
             ]
@@ -271,13 +267,18 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Row -> the functions that its tests called in these runs.
 
     Each is the results folder of a run. A test that did not apply called nothing.
-    Raises UsageError if a folder holds no results.
+    Raises UsageError if a folder holds no results, or those of an older ipclab.
     """
     made: dict[str, set[str]] = {}
     for folder in folders:
         contents = results.read(folder)
         if contents.wrong:
             raise UsageError(f"{folder}: {contents.wrong}")
+        if not any("functions" in record for record in contents.records):
+            raise UsageError(
+                f"{folder}: its records do not name the functions that tests called; "
+                "run the suite again with this ipclab"
+            )
         for record in contents.records:
             if record.get("requirement") and record["outcome"] != "not applicable":
                 made.setdefault(record["requirement"], set()).update(
@@ -292,8 +293,7 @@ def uncalled(
     """Sentences of functions that no test of their rows has called.
 
     A driver may be right by one API and wrong by the other. So a row covers a sentence
-    only if its tests call the very function that has the sentence, or one that the
-    entry names in `of`.
+    only if its tests call the very function that has the sentence.
     """
     return [
         entry
@@ -302,9 +302,7 @@ def uncalled(
         and entry.topic in now.functions
         and entry.expected_in(now.toolkit)
         and entry.rows
-        and not any(
-            made.get(row, set()) & {*(entry.of or (entry.topic,))} for row in entry.rows
-        )
+        and not any(entry.topic in made.get(row, ()) for row in entry.rows)
     ]
 
 
@@ -333,9 +331,9 @@ def run(
     for finding in found:
         _tell(out, finding)
     for entry in missed:
-        by = ", ".join(entry.of or (entry.topic,))
+        rows_of = ", ".join(entry.rows)
         out.print(
-            Text(f"not called  {by}  {', '.join(entry.rows)}\n  {entry.says}"),
+            Text(f"not called  {entry.topic}  {rows_of}\n  {entry.says}"),
             soft_wrap=True,
         )
     _summary(out, ledger, found, kinds, now)
