@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -205,8 +206,33 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
       EXPECT_CODE(supported != 0 ? cudaSuccess : cudaErrorNotSupported,
                   cudaIpcGetEventHandle(&handle, event));
       CALL(cudaEventDestroy(event));
+      EXPECT_EQ(attribute(cudaDevAttrIpcEventSupport, device), supported);
     }
     CALL(cudaSetDevice(0));
+  });
+  scenario.run(20s);
+}
+
+// Nothing that a process does changes it.
+TEST(QuerySupport, TheIpcAttributeStaysWhileMemoryIsShared) {
+  covers("PLAT-03");
+  needs(gpus(1), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const auto said = [] {
+      cudaDeviceProp properties;
+      CALL(cudaGetDeviceProperties(&properties, 0));
+      return std::array{attribute(cudaDevAttrIpcEventSupport),
+                        attribute(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
+                        properties.ipcEventSupported};
+    };
+    const auto before = said();
+    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    in_two_threads([&](int) { EXPECT_EQ(said(), before); });
+    mapping.close();
+    EXPECT_EQ(said(), before);
+    me.signal("closed");
   });
   scenario.run(20s);
 }
@@ -258,6 +284,8 @@ TEST(QuerySupport, NotSupportedIsSaidByAllFiveCallsOrByNone) {
     CALL(cudaGetDeviceProperties(&properties, 0));
     if (supported) {
       EXPECT_EQ(properties.unifiedAddressing, 1);
+      EXPECT_EQ(attribute(cudaDevAttrUnifiedAddressing), 1);
+      EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING), 1);
     }
     const bool only_events = supported && properties.integrated != 0;
     by_both_apis([=](auto api) { expect_ipc(api, supported, only_events); });
@@ -301,6 +329,21 @@ TEST(QuerySupport, DescriptorAttributeTellsWhetherExportWorks) {
   scenario.run(20s);
 }
 
+// Memory that can be shared has a minimum, too.
+static void creates_shareable_multiple() {
+  if (attribute(
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 1)
+    return;
+  const CUmemAllocationProp wanted =
+      device_memory(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  Sentinel<size_t> unit;
+  EXPECT_SUCCESS(DRIVER(cuMemGetAllocationGranularity)(
+      unit.out(), &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUmemGenericAllocationHandle memory;
+  EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, 3 * unit.result(), &wanted, 0));
+  CALL(DRIVER(cuMemRelease)(memory));
+}
+
 TEST(QuerySupport, GranularityIsUsable) {
   covers("VMM-03");
   needs(gpus(1), vmm);
@@ -327,6 +370,7 @@ TEST(QuerySupport, GranularityIsUsable) {
       EXPECT_SUCCESS(DRIVER(cuMemCreate)(&memory, times * minimum, &wanted, 0));
       CALL(DRIVER(cuMemRelease)(memory));
     }
+    creates_shareable_multiple();
     // Half of the minimum is no multiple of it.
     const size_t half = minimum / 2;
     EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, half, &wanted, 0),
@@ -471,6 +515,9 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
       EXPECT_CODE(cudaErrorInvalidValue,
                   cudaMemPoolGetAttribute(
                       pool, static_cast<cudaMemPoolAttr>(100000), &wide));
+      EXPECT_SUCCESS(
+          cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &wide))
+          << "after the refusal";
     }
     EXPECT_TRUE(context_is_usable());
   });
@@ -584,7 +631,7 @@ TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
                  ", which is not what runs here");
     return Versions{driver.result(), runtime.result()};
   };
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [&](Role& me) { me.send("versions", ask(me)); });
   scenario.role("importer", [&](Role& me) {
     const auto theirs = me.receive<Versions>("versions");
@@ -672,7 +719,7 @@ TEST(QuerySupport, Wsl) {
   std::getline(file, version);
   const bool wsl = version.find("icrosoft") != std::string::npos;
   observe(wsl ? "WSL: " + version : "no WSL");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     std::string call;
     const CUresult code =
@@ -776,7 +823,7 @@ TEST(QuerySupport, AddressSpaceLimitForbidsStreamOrderedAllocation) {
 TEST(QuerySupport, Mps) {
   covers("PLAT-17");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     cudaDeviceProp properties;
     CALL(cudaGetDeviceProperties(&properties, 0));

@@ -6,10 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
@@ -20,7 +18,6 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-constexpr auto kHeld = 50ms;  // time to call a copy meanwhile
 constexpr int kReopens = 100;
 constexpr unsigned kAdders = 2;           // exporter and one importer each
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
@@ -168,7 +165,7 @@ static void sends_the_handle_by_every_channel(Role& me) {
 
   me.send_bytes("text", to_hexadecimal(bytes));
 
-  me.wait("closed", 4);
+  me.wait("closed");
 }
 
 TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
@@ -178,39 +175,39 @@ TEST(LegacyMemory, AnyChannelCarriesTheHandle) {
 
   scenario.role("exporter", sends_the_handle_by_every_channel);
 
-  const auto importer = [&](const char* name, auto receive) {
-    scenario.role(name, [receive](Role& me) {
+  scenario.role("importer", [](Role& me) {
+    const auto opens = [](const char* channel, auto receive) {
+      SCOPED_TRACE(channel);
       cudaIpcMemHandle_t handle;
       std::memset(&handle, 0xEE, sizeof handle);
-      receive(me, &handle);
+      receive(&handle);
       LegacyMapping mapping(handle, kBytes);
       EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
       mapping.close();
-      me.signal("closed");
+    };
+    opens("pipe", [&](cudaIpcMemHandle_t* handle) {
+      const Descriptor pipe = me.receive_descriptor("pipe");
+      ASSERT_EQ(read(pipe.get(), handle, sizeof *handle), 64);
     });
-  };
-  importer("importer by pipe", [](Role& me, cudaIpcMemHandle_t* handle) {
-    const Descriptor pipe = me.receive_descriptor("pipe");
-    ASSERT_EQ(read(pipe.get(), handle, sizeof *handle), 64);
-  });
-  importer("importer by file", [](Role& me, cudaIpcMemHandle_t* handle) {
-    std::ifstream file(me.receive_bytes("file"));
-    file.read(reinterpret_cast<char*>(handle), sizeof *handle);
-    ASSERT_TRUE(file);
-  });
-  importer("importer by shared memory",
-           [](Role& me, cudaIpcMemHandle_t* handle) {
-             const Descriptor memory = me.receive_descriptor("shared memory");
-             const void* shared =
-                 mmap(nullptr, 64, PROT_READ, MAP_SHARED, memory.get(), 0);
-             ASSERT_NE(shared, MAP_FAILED);
-             std::memcpy(handle, shared, sizeof *handle);
-             munmap(const_cast<void*>(shared), 64);
-           });
-  importer("importer by text", [](Role& me, cudaIpcMemHandle_t* handle) {
-    const std::string bytes = from_hexadecimal(me.receive_bytes("text"));
-    ASSERT_EQ(bytes.size(), sizeof *handle);
-    std::memcpy(handle, bytes.data(), sizeof *handle);
+    opens("file", [&](cudaIpcMemHandle_t* handle) {
+      std::ifstream file(me.receive_bytes("file"));
+      file.read(reinterpret_cast<char*>(handle), sizeof *handle);
+      ASSERT_TRUE(file);
+    });
+    opens("shared memory", [&](cudaIpcMemHandle_t* handle) {
+      const Descriptor memory = me.receive_descriptor("shared memory");
+      const void* shared =
+          mmap(nullptr, 64, PROT_READ, MAP_SHARED, memory.get(), 0);
+      ASSERT_NE(shared, MAP_FAILED);
+      std::memcpy(handle, shared, sizeof *handle);
+      munmap(const_cast<void*>(shared), 64);
+    });
+    opens("text", [&](cudaIpcMemHandle_t* handle) {
+      const std::string bytes = from_hexadecimal(me.receive_bytes("text"));
+      ASSERT_EQ(bytes.size(), sizeof *handle);
+      std::memcpy(handle, bytes.data(), sizeof *handle);
+    });
+    me.signal("closed");
   });
 
   scenario.run(30s);
@@ -279,30 +276,6 @@ TEST(LegacyMemory, LazyFlagIsAcceptedOnTheSameDevice) {
     me.signal("closed");
   });
   scenario.run(20s);
-}
-
-// Does a copy come after the kernel that is queued before it? The kernel is
-// held until the copy was called.
-static testing::AssertionResult copy_waits_its_turn(const Words& mapping) {
-  const Pattern queued = pattern("queued");
-  std::vector<uint32_t> seen(mapping.count, 0);
-  Latch latch;
-  latch.hold(nullptr);
-  mapping.queue_fill(queued, nullptr);
-  std::thread releases([&] {
-    const auto until = std::chrono::steady_clock::now() + kHeld;
-    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    latch.release();
-  });
-  const cudaError_t code = NOTED(cudaMemcpy(
-      seen.data(), mapping.data, mapping.bytes(), cudaMemcpyDeviceToHost));
-  releases.join();
-  CALL(code);
-  for (size_t i = 0; i < seen.size(); ++i)
-    if (seen[i] != queued.at(i))
-      return testing::AssertionFailure()
-             << "the copy has not waited for the kernel: word " << i;
-  return testing::AssertionSuccess();
 }
 
 // An importer that uses its pointer like one of cudaMalloc.
@@ -471,6 +444,12 @@ TEST(LegacyMemory, ACopyBetweenGpusReachesAnOpenedPointer) {
     CALL(cudaMemcpyPeerAsync(own.data, 1, mapping.data, 0, kBytes, nullptr));
     CALL(cudaStreamSynchronize(nullptr));
     EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
+    CALL(cudaMemset(mapping.data, 0x3C, kBytes));
+    CALL(cudaMemcpyPeer(own.data, 1, mapping.data, 0, kBytes));
+    std::vector<unsigned char> seen(kBytes);
+    CALL(cudaMemcpy(seen.data(), own.data, kBytes, cudaMemcpyDefault));
+    EXPECT_EQ(seen, std::vector<unsigned char>(kBytes, 0x3C))
+        << "a memset by the importer's GPU";
     own.fill(pattern("importer"));
     CALL(cudaMemcpyPeerAsync(mapping.data, 0, own.data, 1, kBytes, nullptr));
     CALL(cudaStreamSynchronize(nullptr));
@@ -520,7 +499,7 @@ TEST(LegacyMemory, AtomicsOfTwoProcessesAddUp) {
 TEST(LegacyMemory, ARawPointerSaysNothingElsewhere) {
   covers("LMEM-41");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
     me.send("address", buffer.data);

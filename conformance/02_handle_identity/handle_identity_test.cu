@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <memory>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -218,14 +220,15 @@ static bool exports_every_generation(Role& me, Api api) {
 TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
   covers("LMEM-06");
   needs(gpus(1), legacy_memory);
-  for_each_api([](auto api) {
-    Scenario scenario(Scenario::kShared);
-    scenario.role("exporter", [=](Role& me) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
       if (!exports_every_generation(me, api))
         me.not_applicable("no address comes back");
     });
-    scenario.role("importer", [=](Role& me) {
-      CALL(cudaFree(nullptr));  // the driver API needs a context
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
       for (const size_t bytes : {kSmall, kLarge}) {
         MappingBy mapping(api, me.receive<Handle>("handle"), bytes);
         EXPECT_TRUE(kernel_reads(mapping, pattern("last")));
@@ -234,8 +237,8 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
         me.signal("closed");
       }
     });
-    scenario.run(20s);
   });
+  scenario.run(20s);
 }
 
 // An exporter of memory at an address whose earlier handle it has sent.
@@ -293,8 +296,8 @@ TEST(HandleIdentity, AStaleHandleShowsNoLaterSecret) {
   scenario.run(20s);
 }
 
-// The second importer's address space has other memory in it, if possible at
-// the exporter's address.
+// At the second open, the importer's address space has other memory in it, if
+// possible at the exporter's address.
 TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
   covers("LMEM-15");
   needs(gpus(1), legacy_memory);
@@ -305,34 +308,32 @@ TEST(HandleIdentity, AnyAddressShowsTheSameMemory) {
     buffer.fill(pattern("exporter"));
     me.send("address", buffer.data);
     me.send("handle", buffer.legacy_handle());
-    me.wait("closed", 2);
+    me.wait("closed");
   });
 
-  const auto borrow = [](Role& me, const uint32_t* address) {
-    const auto handle = me.receive<Handle>("handle");
-    by_both_apis([&](auto api) {
-      MappingBy mapping(api, handle, kLarge);
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-      me.observe(std::string(api.kName) + ": opens at " +
-                 (mapping.data == address ? "the exporter's address"
-                                          : "another address"));
-      mapping.close();
-    });
-    me.signal("closed");
-  };
-  scenario.role("importer", [borrow](Role& me) {
-    borrow(me, me.receive<uint32_t*>("address"));
-  });
-  scenario.role("crowded importer", [borrow](Role& me) {
+  scenario.role("importer", [](Role& me) {
     const auto address = me.receive<uint32_t*>("address");
+    const auto handle = me.receive<Handle>("handle");
+    const auto borrow = [&] {
+      by_both_apis([&](auto api) {
+        MappingBy mapping(api, handle, kLarge);
+        EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+        EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+        me.observe(std::string(api.kName) + ": opens at " +
+                   (mapping.data == address ? "the exporter's address"
+                                            : "another address"));
+        mapping.close();
+      });
+    };
+    borrow();
     const DeviceBuffer own(kLarge);
     CUdeviceptr reserved = 0;
     const CUresult code = NOTED(DRIVER(cuMemAddressReserve)(
         &reserved, kLarge, 0, reinterpret_cast<CUdeviceptr>(address), 0));
     me.observe("reserving the exporter's address first: " + name_of(code));
-    borrow(me, address);
+    borrow();
     if (code == CUDA_SUCCESS) CALL(DRIVER(cuMemAddressFree)(reserved, kLarge));
+    me.signal("closed");
   });
 
   scenario.run(20s);
@@ -436,7 +437,7 @@ TEST(HandleIdentity, TheWholeAllocationIsReachable) {
 TEST(HandleIdentity, SyncMemopsOnBothSides) {
   covers("LMEM-46");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   const auto seen = [](Role& me, const char* when, const void* pointer) {
     me.observe(std::string("SYNC_MEMOPS ") + when + ": " +
                answer_for<unsigned>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer));
@@ -474,16 +475,55 @@ TEST(HandleIdentity, SyncMemopsOnBothSides) {
   scenario.run(20s);
 }
 
+static unsigned long long id_of(const Words& memory) {
+  return pointer_attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                               memory.data);
+}
+
+// The ids of two imports and of two allocations of this process.
+static void expect_ids_apart(const Words& mapping, const Words& second) {
+  const DeviceBuffer own(kLarge), other(kLarge);
+  const std::set<unsigned long long> ids{id_of(mapping), id_of(second),
+                                         id_of(own), id_of(other)};
+  EXPECT_EQ(ids.size(), 4u) << "an id stands for two buffers";
+}
+
+// Allocates by the calls that this machine has besides cudaMalloc, and adds the
+// id of each allocation. Returns how many there were.
+static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
+  constexpr size_t kEach = 3;
+  size_t added = 0;
+  const auto add = [&](const Words& memory) {
+    ids.insert(id_of(memory));
+    ++added;
+  };
+  void* of_host[kEach] = {};
+  for (void*& memory : of_host) {
+    CALL(cudaHostAlloc(&memory, kSmall, cudaHostAllocDefault));
+    add(Words(memory, kSmall));
+  }
+  for (void* memory : of_host) CALL(cudaFreeHost(memory));
+  if (attribute(cudaDevAttrMemoryPoolsSupported) == 1) {
+    std::deque<AsyncBuffer> buffers;
+    for (size_t i = 0; i < kEach; ++i) buffers.emplace_back(kSmall);
+    CALL(cudaDeviceSynchronize());
+    for (const AsyncBuffer& buffer : buffers) add(buffer);
+  }
+  if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 1) {
+    const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
+    std::deque<Mapping> mappings;
+    for (size_t i = 0; i < kEach; ++i)
+      mappings.emplace_back(Chunk::create(granule(), wanted), granule());
+    for (const Mapping& mapping : mappings) add(mapping);
+  }
+  return added;
+}
+
 TEST(HandleIdentity, ABufferIdIsNeverReused) {
   covers("LMEM-48");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  const auto id_of = [](const Words& memory) {
-    return pointer_attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                                 memory.data);
-  };
-
-  scenario.role("exporter", [=](Role& me) {
+  scenario.role("exporter", [](Role& me) {
     std::set<unsigned long long> ids;
     size_t allocations = 0, repeats = 0;
     for (const size_t bytes : {kSmall, kLarge}) {
@@ -506,6 +546,7 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
       ids.insert(id_of(*many.back()));
     }
     allocations += kIds;
+    allocations += add_ids_of_other_allocators(ids);
     EXPECT_EQ(ids.size(), allocations) << "an id stands for two allocations";
     EXPECT_EQ(id_of(*many.back()), id_of(*many.back())) << "an id that changes";
 
@@ -513,18 +554,23 @@ TEST(HandleIdentity, ABufferIdIsNeverReused) {
     buffer.fill(pattern("exporter"));
     EXPECT_EQ(id_of(Words(buffer.data + 1, kSmall)), id_of(buffer))
         << "an allocation has two ids";
+    const DeviceBuffer second(kLarge);
     me.send("id", id_of(buffer));
     me.send("handle", buffer.legacy_handle());
+    me.send("second", second.legacy_handle());
     me.wait("closed");
   });
 
-  scenario.role("importer", [=](Role& me) {
+  scenario.role("importer", [](Role& me) {
     const auto theirs = me.receive<unsigned long long>("id");
     LegacyMapping mapping(me.receive<Handle>("handle"), kLarge);
     me.observe("the id of the import is " +
                answer_for<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                               mapping.data) +
                ", the exporter's of the same memory " + std::to_string(theirs));
+    LegacyMapping second(me.receive<Handle>("second"), kLarge);
+    expect_ids_apart(mapping, second);
+    second.close();
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     mapping.close();
     me.signal("closed");

@@ -389,7 +389,7 @@ TEST(ManyImporters, EveryThreadMayUseTheMapping) {
 TEST(ManyImporters, ExportingAnImport) {
   covers("LMEM-38");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
 
   scenario.role("importer", [](Role& me) {
@@ -459,19 +459,22 @@ void try_to_open(Role& me, const char* who) {
 TEST(ManyImporters, WhoeverHasTheBytesOpens) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes, 2));
   scenario.role("importer", [](Role& me) {
     try_to_open(me, "an unrelated process of the same user");
   });
-  scenario.role("importer of another user", [](Role& me) {
-    const bool changed =
-        geteuid() == 0 && setgid(kNobody) == 0 && setuid(kNobody) == 0;
-    // After a change of user a process cannot read its own /proc entries, which
-    // the harness needs.
-    if (changed) prctl(PR_SET_DUMPABLE, 1);
-    try_to_open(me, changed ? "a process of another user"
-                            : "a second process of the same user");
-  });
+  scenario
+      .role("importer of another user",
+            [](Role& me) {
+              const bool changed = geteuid() == 0 && setgid(kNobody) == 0 &&
+                                   setuid(kNobody) == 0;
+              // After a change of user a process cannot read its own /proc
+              // entries, which the harness needs.
+              if (changed) prctl(PR_SET_DUMPABLE, 1);
+              try_to_open(me, changed ? "a process of another user"
+                                      : "a second process of the same user");
+            })
+      .in_new_process();
   scenario.run(20s);
 }

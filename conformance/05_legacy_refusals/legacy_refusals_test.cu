@@ -22,7 +22,7 @@ constexpr size_t kBytes = 4 << 20;
 constexpr size_t kInside = 4096;  // the offset of an interior pointer
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr int kRandomHandles = 1000;
-constexpr int kDamagers = 4;  // a crash loses only the rest of one share
+constexpr size_t kHandleBytes = sizeof(cudaIpcMemHandle_t);
 
 enum Api { kRuntime, kDriver };
 constexpr Api kApis[] = {kRuntime, kDriver};
@@ -77,33 +77,29 @@ std::string inverted(size_t byte) {
   return "byte " + std::to_string(byte) + " inverted";
 }
 
-// Opens a handle with one byte inverted and notes the result. Returns whether
-// it opens.
-bool open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
+// Opens a handle with one byte inverted and notes the result.
+void open_damaged(Role& me, const char* table, cudaIpcMemHandle_t handle,
                   size_t at) {
-  const std::string input = inverted(at);
-  me.signal(input);
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
-  bool opens = false;
   for (const Api api : kApis) {
     note_call(kOpen[api]);
     void* opened = nullptr;
     const Outcome outcome = open_with(api, handle, kLazy, &opened);
-    me.tabulate(kOpen[api] + std::string(table), input, outcome);
-    if (outcome.kind != Outcome::kWrongSuccess) continue;
-    opens = true;
-    CALL(cudaIpcCloseMemHandle(opened));
+    me.tabulate(kOpen[api] + std::string(table), inverted(at), outcome);
+    if (outcome.kind == Outcome::kWrongSuccess)
+      CALL(cudaIpcCloseMemHandle(opened));
   }
-  return opens;
 }
 
 // Notes which memory a damaged handle shows if it opens. Returns false if the
 // read has destroyed the context.
 bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
-  me.signal("examine " + inverted(at));
   handle.reserved[at] = static_cast<char>(~handle.reserved[at]);
   void* opened = nullptr;
-  CALL(cudaIpcOpenMemHandle(&opened, handle, kLazy));
+  if (NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy)) != cudaSuccess) {
+    cudaGetLastError();
+    return true;
+  }
   uint32_t word = 0;
   const cudaError_t code =
       NOTED(cudaMemcpy(&word, opened, sizeof word, cudaMemcpyDefault));
@@ -122,7 +118,7 @@ bool examine_damaged(Role& me, cudaIpcMemHandle_t handle, size_t at) {
 TEST(LegacyRefusals, OtherFlagsHaveADocumentedAnswer) {
   covers("LMEM-20");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
@@ -185,7 +181,7 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
 
 static constexpr char kNullTable[] = "a null argument";
 
-// The memory that the exporter lends to each caller.
+// What the exporter lends to the one that makes the calls.
 struct Lent {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -199,104 +195,114 @@ static const std::vector<cudaError_t> kNoEventHandle = {
     cudaErrorMemoryAllocation, cudaErrorMapBufferObjectFailed,
     cudaErrorNotSupported};
 
-// Makes one call with correct arguments except for one that is null.
-template <class Attempt>
-static void passes_null(Role& me, const char* call, Attempt attempt) {
-  const DeviceBuffer own(kBytes);
-  cudaEvent_t event = nullptr;
-  CALL(cudaEventCreateWithFlags(
-      &event, cudaEventDisableTiming | cudaEventInterprocess));
+// One call with correct arguments except for one that is null.
+struct NullCall {
+  const char* name;
+  std::function<Outcome(void* own, cudaEvent_t event, const Lent& lent)> call;
+};
+
+static const std::vector<NullCall> kNullCalls = {
+    {"cudaIpcGetMemHandle",
+     [](void* own, cudaEvent_t, const Lent&) {
+       return outcome_of(cudaIpcGetMemHandle(nullptr, own), kNoMemoryHandle);
+     }},
+    {"cudaIpcGetMemHandle of null",
+     [](void*, cudaEvent_t, const Lent&) {
+       return outcome_of(cudaIpcGetMemHandle(nullptr, nullptr),
+                         kNoMemoryHandle);
+     }},
+    {"cuIpcGetMemHandle",
+     [](void* own, cudaEvent_t, const Lent&) {
+       return outcome_of(DRIVER(cuIpcGetMemHandle)(nullptr, address_of(own)),
+                         {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
+                          CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
+                          CUDA_ERROR_MAP_FAILED});
+     }},
+    {"cudaIpcOpenMemHandle",
+     [](void*, cudaEvent_t, const Lent& lent) {
+       return outcome_of(cudaIpcOpenMemHandle(nullptr, lent.memory, kLazy),
+                         kRuntimeRefusals);
+     }},
+    {"cuIpcOpenMemHandle",
+     [](void*, cudaEvent_t, const Lent& lent) {
+       return outcome_of(
+           DRIVER(cuIpcOpenMemHandle)(
+               nullptr, same_bytes<CUipcMemHandle>(lent.memory), kLazy),
+           kDriverRefusals);
+     }},
+    {"cudaIpcGetEventHandle",
+     [](void*, cudaEvent_t event, const Lent&) {
+       return outcome_of(cudaIpcGetEventHandle(nullptr, event), kNoEventHandle);
+     }},
+    {"cudaIpcGetEventHandle of null",
+     [](void*, cudaEvent_t, const Lent&) {
+       cudaIpcEventHandle_t handle;
+       return outcome_of(cudaIpcGetEventHandle(&handle, nullptr),
+                         kNoEventHandle);
+     }},
+    {"cuIpcGetEventHandle",
+     [](void*, cudaEvent_t event, const Lent&) {
+       return outcome_of(DRIVER(cuIpcGetEventHandle)(nullptr, event),
+                         {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
+                          CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
+                          CUDA_ERROR_MAP_FAILED});
+     }},
+    {"cudaIpcOpenEventHandle", [](void*, cudaEvent_t, const Lent& lent) {
+       return outcome_of(cudaIpcOpenEventHandle(nullptr, lent.event),
+                         {cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
+                          cudaErrorNotSupported, cudaErrorDeviceUninitialized});
+     }}};
+
+// Makes the calls that are left, until one of them ends the process.
+static void passes_null(Role& me) {
   const auto lent = me.receive<Lent>("handles");
-  me.signal(call);
-  note_call(call);
-  const Outcome outcome = attempt(own.data, event, lent);
-  me.tabulate(kNullTable, call, outcome);
-  EXPECT_NE(outcome.kind, Outcome::kWrongSuccess);
-  CALL(cudaEventDestroy(event));
-  EXPECT_TRUE(context_is_usable());
+  while (const auto input = me.next_input()) {
+    const NullCall& null = kNullCalls[*input];
+    const DeviceBuffer own(kBytes);
+    cudaEvent_t event = nullptr;
+    CALL(cudaEventCreateWithFlags(
+        &event, cudaEventDisableTiming | cudaEventInterprocess));
+    note_call(null.name);
+    const Outcome outcome = null.call(own.data, event, lent);
+    me.tabulate(kNullTable, null.name, outcome);
+    EXPECT_NE(outcome.kind, Outcome::kWrongSuccess) << null.name;
+    CALL(cudaEventDestroy(event));
+    EXPECT_TRUE(context_is_usable()) << null.name;
+  }
 }
 
-// Lends memory and an event to all callers.
-static void lends_until_all_have_ended(
-    Role& me, const std::vector<std::string>& callers) {
-  const DeviceBuffer buffer(kBytes);
-  buffer.fill(pattern("exporter"));
-  cudaEvent_t event = nullptr;
-  CALL(cudaEventCreateWithFlags(
-      &event, cudaEventDisableTiming | cudaEventInterprocess));
-  Lent lent{buffer.legacy_handle(), {}};
-  CALL(cudaIpcGetEventHandle(&lent.event, event));
-  me.send("handles", lent);
-  for (const std::string& each : callers) me.wait_for_end(each);
-  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-  CALL(cudaEventDestroy(event));
-}
-
-// Each call has its own role, because it may end by a signal.
 TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
   covers("LMEM-22");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
-  std::vector<std::string> callers;
+  Scenario scenario(Scenario::kShared);
 
-  const auto caller = [&](const char* call, auto attempt) {
-    callers.push_back(call);
-    scenario.role(call, [=](Role& me) { passes_null(me, call, attempt); })
-        .may_end_by(SIGSEGV);
-  };
-  caller("cudaIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
-    return outcome_of(cudaIpcGetMemHandle(nullptr, own), kNoMemoryHandle);
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer buffer(kBytes);
+    buffer.fill(pattern("exporter"));
+    cudaEvent_t event = nullptr;
+    CALL(cudaEventCreateWithFlags(
+        &event, cudaEventDisableTiming | cudaEventInterprocess));
+    Lent lent{buffer.legacy_handle(), {}};
+    CALL(cudaIpcGetEventHandle(&lent.event, event));
+    me.send("handles", lent);
+    me.wait_until_done("importer");
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+    CALL(cudaEventDestroy(event));
   });
-  caller("cudaIpcGetMemHandle of null", [](void*, cudaEvent_t, const auto&) {
-    return outcome_of(cudaIpcGetMemHandle(nullptr, nullptr), kNoMemoryHandle);
-  });
-  caller("cuIpcGetMemHandle", [](void* own, cudaEvent_t, const auto&) {
-    return outcome_of(DRIVER(cuIpcGetMemHandle)(nullptr, address_of(own)),
-                      {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
-                       CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
-                       CUDA_ERROR_MAP_FAILED});
-  });
-  caller("cudaIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
-    return outcome_of(cudaIpcOpenMemHandle(nullptr, lent.memory, kLazy),
-                      kRuntimeRefusals);
-  });
-  caller("cuIpcOpenMemHandle", [](void*, cudaEvent_t, const auto& lent) {
-    return outcome_of(
-        DRIVER(cuIpcOpenMemHandle)(
-            nullptr, same_bytes<CUipcMemHandle>(lent.memory), kLazy),
-        kDriverRefusals);
-  });
-  caller("cudaIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
-    return outcome_of(cudaIpcGetEventHandle(nullptr, event), kNoEventHandle);
-  });
-  caller("cudaIpcGetEventHandle of null", [](void*, cudaEvent_t, const auto&) {
-    cudaIpcEventHandle_t handle;
-    return outcome_of(cudaIpcGetEventHandle(&handle, nullptr), kNoEventHandle);
-  });
-  caller("cuIpcGetEventHandle", [](void*, cudaEvent_t event, const auto&) {
-    return outcome_of(DRIVER(cuIpcGetEventHandle)(nullptr, event),
-                      {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE,
-                       CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_OUT_OF_MEMORY,
-                       CUDA_ERROR_MAP_FAILED});
-  });
+  scenario.role("importer", passes_null)
+      .may_end_by(SIGSEGV)
+      .in_new_process();  // what it keeps is not known
 
-  caller("cudaIpcOpenEventHandle", [](void*, cudaEvent_t, const auto& lent) {
-    return outcome_of(cudaIpcOpenEventHandle(nullptr, lent.event),
-                      {cudaErrorInvalidValue, cudaErrorMapBufferObjectFailed,
-                       cudaErrorNotSupported, cudaErrorDeviceUninitialized});
-  });
-
-  scenario.role("exporter",
-                [&](Role& me) { lends_until_all_have_ended(me, callers); });
-  scenario.run(30s);
-  for (const std::string& each : callers)
-    tabulate_end(scenario, each, kNullTable);
+  std::vector<std::string> calls;
+  for (const NullCall& null : kNullCalls) calls.emplace_back(null.name);
+  for (const Death& death : scenario.run_inputs("importer", calls, 30s))
+    tabulate(kNullTable, death.input, death.outcome);
 }
 
 TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
   covers("LMEM-23");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes);
@@ -355,7 +361,7 @@ static void lends_memory_and_an_event(Role& me) {
   CALL(cudaIpcGetEventHandle(&of_event, event));
   me.send("event", of_event);
   me.send("handle", buffer.legacy_handle());
-  me.wait_for_end("importer");
+  me.wait_until_done("importer");
   EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
   CALL(cudaEventDestroy(event));
 }
@@ -364,7 +370,7 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
   covers("LMEM-24");
   needs(gpus(1), legacy_memory, legacy_events);
   static constexpr char kTable[] = " of what no export made";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", lends_memory_and_an_event);
 
@@ -454,60 +460,62 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
   scenario.run(20s);
 }
 
+static constexpr char kDamaged[] = " of a damaged handle";
+
+// First opens every damaged handle, and then looks at what opens.
+static void opens_damaged_handles(Role& me) {
+  CALL(cudaFree(nullptr));
+  const auto good = me.receive<cudaIpcMemHandle_t>("handle");
+  while (const auto input = me.next_input()) {
+    const size_t at = *input % kHandleBytes;
+    if (*input < kHandleBytes) {
+      open_damaged(me, kDamaged, good, at);
+      continue;
+    }
+    if (at == 0) {
+      EXPECT_TRUE(context_is_usable());
+      LegacyMapping mapping(good, kBytes);
+      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+      mapping.close();
+    }
+    if (!examine_damaged(me, good, at)) return;
+  }
+}
+
 // The documentation does not say whether a driver notices a wrong byte. A
 // handle is no capability: other processes are kept out only because they do
 // not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
-  static constexpr char kTable[] = " of a damaged handle";
-  constexpr size_t kShare = sizeof(cudaIpcMemHandle_t) / kDamagers;
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer buffer(kBytes), other(kBytes);
     buffer.fill(pattern("exporter"));
     other.fill(pattern("other"));
     me.send("handle", buffer.legacy_handle());
-    for (int i = 0; i < kDamagers; ++i)
-      me.wait_for_end("importer " + std::to_string(i));
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     EXPECT_TRUE(kernel_reads(other, pattern("other")));
   });
+  scenario.role("importer", opens_damaged_handles)
+      .may_end_by(SIGSEGV)
+      .in_new_process();  // what it has opened is not known
 
-  for (int i = 0; i < kDamagers; ++i)
-    scenario
-        .role("importer " + std::to_string(i),
-              [i](Role& me) {
-                CALL(cudaFree(nullptr));
-                const auto good = me.receive<cudaIpcMemHandle_t>("handle");
-                const auto first = static_cast<size_t>(i) * kShare;
-                // The roles take turns, so that the table has the rows in their
-                // order.
-                if (i > 0) me.wait_for_end("importer " + std::to_string(i - 1));
-                std::vector<size_t> open;
-                for (size_t at = first; at < first + kShare; ++at)
-                  if (open_damaged(me, kTable, good, at)) open.push_back(at);
-                EXPECT_TRUE(context_is_usable());
-                LegacyMapping mapping(good, kBytes);
-                EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-                mapping.close();
-                for (const size_t at : open)
-                  if (!examine_damaged(me, good, at)) return;
-              })
-        .may_end_by(SIGSEGV);
-
-  scenario.run(30s);
-  for (int i = 0; i < kDamagers; ++i)
-    tabulate_end(scenario, "importer " + std::to_string(i),
-                 "an open" + std::string(kTable));
+  std::vector<std::string> inputs;
+  for (const char* what : {"", "examine "})
+    for (size_t at = 0; at < kHandleBytes; ++at)
+      inputs.push_back(what + inverted(at));
+  for (const Death& death : scenario.run_inputs("importer", inputs, 30s))
+    tabulate("an open" + std::string(kDamaged), death.input, death.outcome);
 }
 
 TEST(LegacyRefusals, StaleHandlesHarmNobody) {
   covers("LMEM-44");
   needs(gpus(1), legacy_memory);
   static constexpr char kTable[] = " of a stale handle";
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer other(kBytes);
@@ -516,14 +524,17 @@ TEST(LegacyRefusals, StaleHandlesHarmNobody) {
     const cudaIpcMemHandle_t freed = buffer.legacy_handle();
     buffer.free();
     me.send("freed", freed);
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(other, pattern("other")));
   });
-  scenario.role("victim", [](Role& me) {
-    const DeviceBuffer buffer(kBytes);
-    me.send("killed", buffer.legacy_handle());
-    me.die(SIGKILL);
-  });
+  scenario
+      .role("victim",
+            [](Role& me) {
+              const DeviceBuffer buffer(kBytes);
+              me.send("killed", buffer.legacy_handle());
+              me.die(SIGKILL);
+            })
+      .in_new_process();
   scenario
       .role("importer",
             [](Role& me) {
@@ -549,6 +560,21 @@ TEST(LegacyRefusals, StaleHandlesHarmNobody) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
+// The next calls of both APIs, made as they should be.
+static void right_calls_work(const cudaIpcMemHandle_t& lent, void* own) {
+  cudaIpcMemHandle_t handle;
+  void* opened = nullptr;
+  CALL(cudaIpcOpenMemHandle(&opened, lent, kLazy));
+  CALL(cudaIpcCloseMemHandle(opened));
+  CALL(cudaIpcGetMemHandle(&handle, own));
+  CUipcMemHandle same;
+  CUdeviceptr address = 0;
+  CALL(DRIVER(cuIpcOpenMemHandle)(&address, same_bytes<CUipcMemHandle>(lent),
+                                  kLazy));
+  CALL(DRIVER(cuIpcCloseMemHandle)(address));
+  CALL(DRIVER(cuIpcGetMemHandle)(&same, address_of(own)));
+}
+
 // An importer that makes calls of both APIs, which are refused.
 static void makes_every_mistake(Role& me) {
   const auto lent = me.receive<cudaIpcMemHandle_t>("handle");
@@ -566,6 +592,7 @@ static void makes_every_mistake(Role& me) {
     SCOPED_TRACE(what);
     EXPECT_TRUE(is_told_once(what, code));
     EXPECT_TRUE(context_is_usable());
+    right_calls_work(lent, own.data);
   };
   by_runtime("cudaIpcGetMemHandle of null",
              NOTED(cudaIpcGetMemHandle(&handle, nullptr)));
@@ -592,6 +619,7 @@ static void makes_every_mistake(Role& me) {
     // Only the runtime's calls set the last error.
     EXPECT_TRUE(leaves_no_error("cudaGetDevice", cudaGetDevice(&device)));
     EXPECT_TRUE(context_is_usable());
+    right_calls_work(lent, own.data);
   };
   by_driver("cuIpcGetMemHandle of null",
             NOTED(DRIVER(cuIpcGetMemHandle)(&driver_handle, 0)));

@@ -88,22 +88,33 @@ void expect_refused_here(const cudaIpcMemHandle_t& handle) {
 TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
-  scenario.role("exporter", lends(pattern("exporter"), kBytes, 2));
-  // The context that opens need not be the primary one.
-  scenario.role("importer with a context", [](Role& me) {
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("exporter",
+            [](Role& me) {
+              const SecondContext own;  // nor need the context that exports
+              lends(pattern("exporter"), kBytes, 2)(me);
+            })
+      .in_new_process();
+  // The context that opens need not be the primary one. A new process has no
+  // primary context yet.
+  const auto opens_in_its_own_context = [](Role& me) {
     const SecondContext own;
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
     EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
     mapping.close();
     me.signal("closed");
-  });
+  };
+  scenario.role("importer with a context", opens_in_its_own_context)
+      .in_new_process();
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
     LegacyMapping mapping(handle, kBytes);
     {
       const SecondContext second;
+      expect_refused_here(handle);
+      const SecondContext third;
       expect_refused_here(handle);
     }
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
@@ -128,7 +139,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
 TEST(ContextsAndApis, ASecondContextOpensNoOtherHandleOfTheExporter) {
   covers("LMEM-26");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer first(kBytes), second(kBytes);
     first.fill(pattern("first"));
@@ -209,7 +220,7 @@ TEST(ContextsAndApis, AHandleOfOneApiOpensWithTheOther) {
 TEST(ContextsAndApis, BothApisCountTheSameOpens) {
   covers("LMEM-39");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
@@ -266,6 +277,25 @@ static void exports_events_by_both_apis(Role& me) {
   CALL(cudaStreamDestroy(stream));
 }
 
+// Either API records the event, waits for it and asks for it.
+static void expect_used_by_both(cudaEvent_t event, cudaStream_t stream) {
+  for (const Api api : kApis) {
+    SCOPED_TRACE(kNames[api]);
+    Latch latch;
+    latch.hold(stream);
+    if (api == kRuntime)
+      EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    else
+      EXPECT_SUCCESS(DRIVER(cuEventRecord)(event, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    EXPECT_CODE(CUDA_ERROR_NOT_READY, DRIVER(cuEventQuery)(event));
+    EXPECT_SUCCESS(DRIVER(cuStreamWaitEvent)(stream, event, 0));
+    latch.release();
+    EXPECT_SUCCESS(cudaEventSynchronize(event));
+    EXPECT_SUCCESS(DRIVER(cuEventSynchronize)(event));
+  }
+}
+
 // For each pair the exporter holds back a copy into the shared buffer. The
 // importer's stream waits for the event after this copy, and must then find
 // what was copied.
@@ -302,6 +332,7 @@ TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
         me.signal("queued: " + pair);
         CALL(cudaStreamSynchronize(stream));
         EXPECT_TRUE(kernel_reads(own, pattern(pair)));
+        expect_used_by_both(event, stream);
         me.signal("read: " + pair);
         CALL(cudaEventDestroy(event));
       }

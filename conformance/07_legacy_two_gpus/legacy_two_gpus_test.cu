@@ -12,6 +12,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr size_t kSmall = 4096;       // shares a block with others
 constexpr size_t kLarge = 256 << 20;  // far more than anything else uses
 constexpr unsigned kLazy = cudaIpcMemLazyEnablePeerAccess;
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
@@ -61,6 +63,62 @@ void lends_both_ways(Role& me) {
   me.wait("closed");
 }
 
+// What the driver says about an address inside the mapping, by the query of one
+// attribute and by the query of many.
+void expect_attributes(const Words& mapping, const uint32_t* at) {
+  const CUdeviceptr address = address_of(at);
+  CUcontext context = nullptr;
+  unsigned type = 77, managed = 77, mapped = 77, capable = 77;
+  CUdeviceptr device_pointer = 77, start = 77;
+  void* host_pointer = &context;
+  unsigned long long id = 77;
+  size_t size = 77;
+  int ordinal = 77;
+  CUpointer_attribute asked[] = {
+      CU_POINTER_ATTRIBUTE_CONTEXT,
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+      CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+      CU_POINTER_ATTRIBUTE_HOST_POINTER,
+      CU_POINTER_ATTRIBUTE_BUFFER_ID,
+      CU_POINTER_ATTRIBUTE_IS_MANAGED,
+      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+      CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+      CU_POINTER_ATTRIBUTE_MAPPED};
+  void* answers[] = {&context, &type,    &device_pointer, &host_pointer,
+                     &id,      &managed, &ordinal,        &capable,
+                     &start,   &size,    &mapped};
+  EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(std::size(asked), asked,
+                                                answers, address));
+  const auto alone = [at](auto value, CUpointer_attribute which) {
+    return pointer_attribute<decltype(value)>(which, at);
+  };
+  EXPECT_EQ(type, unsigned{CU_MEMORYTYPE_DEVICE});
+  EXPECT_EQ(alone(type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), type);
+  EXPECT_EQ(device_pointer, address);
+  EXPECT_EQ(alone(address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER), address);
+  EXPECT_EQ(host_pointer, nullptr) << "the host cannot use it";
+  EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+              DRIVER(cuPointerGetAttribute)(
+                  &host_pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
+  EXPECT_EQ(alone(id, CU_POINTER_ATTRIBUTE_BUFFER_ID), id);
+  EXPECT_EQ(managed & 0xff, 0u);
+  EXPECT_EQ(alone(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), ordinal);
+  // Of all addresses of the mapping the range is the same.
+  EXPECT_LE(start, address_of(mapping.data));
+  EXPECT_GE(start + size, address_of(mapping.data) + mapping.bytes());
+  const auto* const begin = mapping.data;
+  EXPECT_EQ(start, pointer_attribute<CUdeviceptr>(
+                       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, begin));
+  EXPECT_EQ(size,
+            pointer_attribute<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, begin));
+  EXPECT_EQ(alone(start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), start);
+  EXPECT_EQ(alone(size, CU_POINTER_ATTRIBUTE_RANGE_SIZE), size);
+  EXPECT_EQ(mapped & 0xff, 1u) << "it is mapped";
+  EXPECT_EQ(alone(mapped, CU_POINTER_ATTRIBUTE_MAPPED) & 0xff, 1u);
+}
+
 // The pointer queries return the kind and the place of the mapping.
 void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   // First queries memory of this process, to make sure that the answers differ.
@@ -76,6 +134,9 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
   EXPECT_EQ(attributes.devicePointer, mapping.data);
+  EXPECT_EQ(attributes.hostPointer, nullptr) << "the host cannot use it";
+  expect_attributes(mapping, mapping.data);
+  expect_attributes(mapping, mapping.data + mapping.count / 2);
   const auto seen_by_another_thread = in_a_thread([&] {
     cudaPointerAttributes told{};
     CALL(cudaPointerGetAttributes(&told, mapping.data));
@@ -116,6 +177,15 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   EXPECT_EQ(begin.result(), address_of(own.data));
   EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(nullptr, bytes.out(), inside));
   EXPECT_EQ(bytes.result(), kBytes);
+  // The range of a small allocation ends before its neighbour begins.
+  const DeviceBuffer small[] = {DeviceBuffer(kSmall), DeviceBuffer(kSmall)};
+  for (const int i : {0, 1}) {
+    const size_t length = range_of(small[i], &base);
+    const CUdeviceptr other = address_of(small[1 - i].data);
+    EXPECT_EQ(base, address_of(small[i].data));
+    EXPECT_FALSE(base <= other && other < base + length)
+        << "two allocations, one range";
+  }
   const size_t size = range_of(mapping, &base);
   me.observe("cuMemGetAddressRange of " + std::to_string(mapping.bytes()) +
              " bytes: " + std::to_string(size) + " bytes, from " +
@@ -516,9 +586,13 @@ TEST(LegacyTwoGpus, PointerQueriesKnowAnImportedPointer) {
     lends(pattern("exporter"), kBytes)(me);
   });
   scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
-    expect_known(me, mapping, me.receive_bytes("uuid"));
-    mapping.close();
+    const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+    const std::string uuid = me.receive_bytes("uuid");
+    by_both_apis([&](auto api) {
+      MappingBy mapping(api, handle, kBytes);
+      expect_known(me, mapping, uuid);
+      mapping.close();
+    });
     me.signal("closed");
   });
   scenario.run(20s);

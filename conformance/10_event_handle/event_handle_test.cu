@@ -18,6 +18,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 256 << 10;
+constexpr auto kFirst = Stream::Priority::kHighest;
 constexpr int kReopens = 1000;
 constexpr int kLooks = 50;
 constexpr int kMany = 300;         // events, more than a byte counts
@@ -52,12 +53,20 @@ void holds_on(const SharedEvent& event) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_held(event));
 }
 
+/// Does it return within 3 s?
+bool ends(const HostWait& waiter) {
+  for (int i = 0; i < 6; ++i)
+    if (!waiter.is_held()) return true;
+  return false;
+}
+
 /// An exporter that writes `written` and records after a latch. It releases the
 /// latch when the importer has said `ready`. Another latch, before the writing,
 /// is released earlier: the record must be done after the last work, not after
 /// the first. `looks_on` runs while the latch holds, `looks_back` when the work
-/// is done. All work is in a new stream, or in the given stream; the record may
-/// be in another one.
+/// is done. Later work of the stream, which is no part of the record, is held
+/// until the importer has said `closed`. All work is in a new stream, or in the
+/// given stream; the record may be in another one.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing,
@@ -66,12 +75,12 @@ std::function<void(Role&)> records_late(
   return [=](Role& me) {
     const DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("old"));
-    const Stream own;
+    const Stream own, after;
     const cudaStream_t stream = given.value_or(own);
     const cudaStream_t records = recorded_in.value_or(stream);
     const SharedEvent event;
     const cudaIpcMemHandle_t memory = buffer.legacy_handle();
-    Latch first, latch;
+    Latch first, latch, later;
     first.hold(stream);
     buffer.queue_fill(written, stream);
     latch.hold(stream);
@@ -79,6 +88,7 @@ std::function<void(Role&)> records_late(
       CALL(cudaEventRecordWithFlags(event, records, cudaEventRecordDefault));
     else
       CALL(cudaEventRecord(event, records));
+    later.hold(records);
     // The export changes nothing about what is recorded.
     me.send("handles",
             Handles{memory, event.handle(), handle_by_driver(event)});
@@ -92,10 +102,20 @@ std::function<void(Role&)> records_late(
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     looks_on(event);
     latch.release();
-    EXPECT_TRUE(passes(stream));
+    CALL(cudaStreamWaitEvent(after, event, 0));
+    EXPECT_TRUE(passes(after));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(records)) << "later work";
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    HostWait waiter(event), by_driver = DriverApi::host_wait(event);
+    EXPECT_TRUE(ends(waiter)) << "later work of the stream is held";
+    EXPECT_TRUE(ends(by_driver)) << "later work of the stream is held";
     looks_back(event);
     me.signal("done");
     me.wait("closed");
+    later.release();
+    EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_EQ(by_driver.join(), cudaSuccess);
+    EXPECT_TRUE(passes(records));
   };
 }
 
@@ -132,10 +152,44 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   scenario.run(20s);
 }
 
+// An importer that looks at what is left in its process.
+static void uses_imports_like_its_own_events(Role& me) {
+  const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
+  const Stream stream;
+  const auto opened = [&](auto api) {
+    Sentinel<cudaEvent_t> event;
+    EXPECT_SUCCESS(api.ipc_open_event_handle(event.out(), handle));
+    return event.result();
+  };
+  const auto use = [&](auto api) {
+    const cudaEvent_t event = opened(api);
+    EXPECT_SUCCESS(api.event_query(event));
+    EXPECT_SUCCESS(api.stream_wait_event(stream, event));
+    EXPECT_SUCCESS(api.event_record(event, stream));
+    EXPECT_SUCCESS(api.event_synchronize(event));
+    EXPECT_SUCCESS(api.event_destroy(event));
+  };
+  // Others may use this GPU, too, so its memory is not judged.
+  const auto use_by_both = [&](int) { by_both_apis(use); };
+  leaves_nothing(kReopens, use_by_both, Judge::kProcess);
+  by_both_apis([&](auto api) {
+    const cudaEvent_t event = opened(api);
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_CODE(api.kNotReady, api.event_query(event));
+    EXPECT_SUCCESS(api.event_destroy(event)) << "before it is complete";
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+  });
+  me.signal("closed");
+}
+
 TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
   covers("LEVT-06");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const SharedEvent event;
@@ -147,38 +201,7 @@ TEST(EventHandle, ImportIsUsedAndDestroyedLikeALocalEvent) {
     EXPECT_SUCCESS(cudaEventQuery(event));
   });
 
-  scenario.role("importer", [](Role& me) {
-    const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
-    const Stream stream;
-    const auto opened = [&](auto api) {
-      Sentinel<cudaEvent_t> event;
-      EXPECT_SUCCESS(api.ipc_open_event_handle(event.out(), handle));
-      return event.result();
-    };
-    const auto use = [&](auto api) {
-      const cudaEvent_t event = opened(api);
-      EXPECT_SUCCESS(api.event_query(event));
-      EXPECT_SUCCESS(api.stream_wait_event(stream, event));
-      EXPECT_SUCCESS(api.event_record(event, stream));
-      EXPECT_SUCCESS(api.event_synchronize(event));
-      EXPECT_SUCCESS(api.event_destroy(event));
-    };
-    // Others may use this GPU, too, so its memory is not judged.
-    const auto use_by_both = [&](int) { by_both_apis(use); };
-    leaves_nothing(kReopens, use_by_both, Judge::kProcess);
-    by_both_apis([&](auto api) {
-      const cudaEvent_t event = opened(api);
-      Latch latch;
-      latch.hold(stream);
-      CALL(cudaEventRecord(event, stream));
-      EXPECT_CODE(api.kNotReady, api.event_query(event));
-      EXPECT_SUCCESS(api.event_destroy(event)) << "before it is complete";
-      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-      latch.release();
-      EXPECT_TRUE(passes(stream));
-    });
-    me.signal("closed");
-  });
+  scenario.role("importer", uses_imports_like_its_own_events).in_new_process();
 
   scenario.run(30s);
 }
@@ -203,6 +226,8 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   const cudaEvent_t again = opened_by_driver(handles.by_driver);
   EXPECT_SUCCESS(cudaStreamWaitEvent(waits_in.value_or(stream), event, 0));
   EXPECT_SUCCESS(DriverApi::stream_wait_event(other, again));
+  HostWait host("cudaStreamSynchronize",
+                [&]() -> cudaError_t { return cudaStreamSynchronize(other); });
   if (destroys_early) {  // the streams still wait
     event.destroy();
     EXPECT_SUCCESS(DriverApi::event_destroy(again));
@@ -218,10 +243,12 @@ void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
   for (int i = 0; i < looks; ++i)
     EXPECT_TRUE(is_held(stream)) << "before the work was done";
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
+  EXPECT_FALSE(host.returned()) << "before the work was done";
   me.signal("ready");
 
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(passes(other));
+  EXPECT_EQ(host.join(), cudaSuccess);
   EXPECT_TRUE(kernel_reads(beside, written)) << "after cuStreamWaitEvent";
   if (!destroys_early) EXPECT_SUCCESS(cudaEventQuery(event));
   EXPECT_TRUE(kernel_reads(Words(by_copy.data, kRest), written)) << "by copy";
@@ -259,10 +286,12 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
   covers("LEVT-07");
   needs(gpus(1), legacy_memory, legacy_events);
   const Pattern written = pattern("exporter");
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [written](Role& me) {
     cudaStream_t blocking = nullptr;  // it waits for the default stream
     CALL(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
+    records_late(written, nothing, nothing, cudaStreamLegacy)(me);
+    records_late(written, nothing, nothing, Stream(kFirst))(me);
     records_late(written, nothing, nothing, nullptr)(me);
     records_late(written, nothing, nothing, cudaStreamPerThread)(me);
     records_late(written, nothing, nothing, blocking, true)(me);
@@ -272,6 +301,8 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
   scenario.role("importer", [written](Role& me) {
     cudaStream_t blocking = nullptr;
     CALL(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault));
+    works_after_a_wait(me, written, cudaStreamLegacy);
+    works_after_a_wait(me, written, Stream(kFirst));
     works_after_a_wait(me, written, nullptr);
     works_after_a_wait(me, written, cudaStreamPerThread, 1, true);
     works_after_a_wait(me, written, blocking);

@@ -173,10 +173,11 @@ static void waits_for_the_importers_record(Role& me, Api api) {
   EXPECT_TRUE(passes(stream));
   EXPECT_TRUE(kernel_reads(by_copy, written)) << "copy after the wait";
   EXPECT_TRUE(kernel_reads(by_kernel, written)) << "kernel after the wait";
+  me.signal("seen");
   me.wait("closed");
 }
 
-// The importer, which records.
+// The importer, which records, and has later work in its stream.
 template <class Api>
 static void records_for_the_exporter(Role& me, Api api) {
   const Pattern written = pattern(api.kName);
@@ -185,14 +186,15 @@ static void records_for_the_exporter(Role& me, Api api) {
   Sentinel<cudaEvent_t> opened;
   CALL(api.ipc_open_event_handle(opened.out(), handles.event));
   const cudaEvent_t event = opened.result();
-  const Stream stream;
+  const Stream stream, after;
   EXPECT_TRUE(kernel_reads(mapping, pattern("old")));
   const DeviceBuffer own(kBytes);
   own.fill(written);  // loads the kernel before the stream is held
-  Latch latch;
+  Latch latch, later;
   latch.hold(stream);
   mapping.queue_fill(written, stream);
   EXPECT_SUCCESS(api.event_record(event, stream));
+  later.hold(stream);
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   me.signal("recorded");
   for (int i = 0; i < kLooks; ++i) {
@@ -201,6 +203,12 @@ static void records_for_the_exporter(Role& me, Api api) {
   }
   me.wait("ready");
   latch.release();
+  CALL(api.stream_wait_event(after, event));
+  EXPECT_TRUE(passes(after));
+  EXPECT_SUCCESS(api.event_query(event));
+  me.wait("seen");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
+  later.release();
   EXPECT_TRUE(passes(stream));
   CALL(api.event_destroy(event));
   mapping.close();
@@ -343,6 +351,7 @@ static void exporter_replaces_its_record(Role& me, Api api) {
   EXPECT_TRUE(passes(stream));
   EXPECT_CODE(api.kNotReady, api.event_query(event));
   CALL(api.stream_wait_event(stream, event));
+  EXPECT_TRUE(is_held(stream)) << "by the third record";
   other_latch.release();
   EXPECT_TRUE(passes(stream));
   EXPECT_SUCCESS(api.event_query(event));
@@ -746,6 +755,21 @@ static void importer_destroys(Role& me) {
   me.wait("closed");  // its end must not be what the others notice
 }
 
+// An exporter's destroy does not wait for the record either.
+static void destroys_pending_events(cudaStream_t stream) {
+  Latch latch;
+  latch.hold(stream);
+  by_both_apis([&](auto api) {
+    SharedEvent event;
+    CALL(api.event_record(event, stream));
+    event.handle();
+    EXPECT_SUCCESS(api.event_destroy(event.release()));
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "no wait";
+  });
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+}
+
 // One importer destroys its event while the other's wait is queued.
 TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
   covers("LEVT-20");
@@ -781,6 +805,8 @@ TEST(EventPingPong, DestroyingAnImportConcernsNobodyElse) {
     EXPECT_SUCCESS(cudaEventRecord(event, stream));
     me.signal("recorded second");
     me.wait("closed");
+    EXPECT_TRUE(passes(stream));
+    destroys_pending_events(stream);
   });
 
   scenario.role("importer that destroys", importer_destroys);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -171,7 +172,7 @@ TEST(EventRefusals, InterprocessWithoutDisableTiming) {
 TEST(EventRefusals, ExportOfAPlainEvent) {
   covers("LEVT-03");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     for (const unsigned flags :
          {cudaEventDefault, cudaEventDisableTiming, cudaEventBlockingSync}) {
@@ -293,6 +294,88 @@ TEST(EventRefusals, ElapsedTime) {
   });
 
   scenario.run(20s);
+}
+
+// Calls `body` with a stream of a second context of this GPU.
+static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
+  CUcontext second = nullptr;
+  CUdevice device = 0;
+  CALL(DRIVER(cuDeviceGet)(&device, 0));
+  CALL(DRIVER(cuCtxCreate)(&second, nullptr, 0, device));
+  {
+    const Stream stream;
+    body(stream);
+  }
+  EXPECT_TRUE(context_is_usable());
+  CALL(DRIVER(cuCtxDestroy)(second));
+  CALL(cudaSetDevice(0));  // the primary context is current again
+  EXPECT_TRUE(context_is_usable());
+}
+
+TEST(EventRefusals, RecordInAStreamOfAnotherContext) {
+  covers("LEVT-17");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const auto refuses_other_context = [](cudaEvent_t event) {
+    in_a_second_context([event](cudaStream_t other) {
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  RuntimeApi::event_record(event, other));
+      EXPECT_CODE(cudaErrorInvalidResourceHandle,
+                  RuntimeApi::event_record_with_flags(event, other));
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DriverApi::event_record(event, other));
+      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+                  DriverApi::event_record_with_flags(event, other));
+      EXPECT_TRUE(passes(other));
+    });
+  };
+  Scenario scenario;
+  scenario.role("exporter", records_late(refuses_other_context));
+  scenario.role("importer", [=](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent event(handles.event);
+    refuses_other_context(event);
+    copies_after_wait(me, handles, event);
+  });
+  scenario.run(30s);
+}
+
+// "May be from a different context". The exporter's is not the primary one.
+TEST(EventRefusals, AStreamOfAnotherContextWaits) {
+  covers("LEVT-18");
+  needs(gpus(1), legacy_memory, legacy_events);
+  Scenario scenario;
+  scenario.role("exporter", [](Role& me) {
+    in_a_second_context([&](cudaStream_t) { records_late()(me); });
+  });
+  const auto waits_elsewhere = [](Role& me) {
+    const auto handles = me.receive<Handles>("handles");
+    SharedEvent event(handles.event);
+    in_a_second_context([&](cudaStream_t other) {
+      by_both_apis([&](auto api) {
+        EXPECT_SUCCESS(api.stream_wait_event(other, event));
+      });
+      const SharedEvent opened_here(handles.event);
+      const Stream waits;
+      EXPECT_SUCCESS(cudaStreamWaitEvent(waits, opened_here, 0));
+      EXPECT_TRUE(is_held(other));
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(waits));
+      me.signal("queued");
+      EXPECT_TRUE(passes(other));
+      EXPECT_TRUE(passes(waits));
+    });
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    event.destroy();
+    me.signal("closed");
+  };
+  scenario.role("importer", waits_elsewhere).may_end_by(SIGSEGV);
+  // Lets the exporter go on if the importer dies.
+  scenario.role("relay", [](Role& me) {
+    me.wait_until_done("importer");
+    me.signal("queued");
+    me.signal("closed");
+  });
+  scenario.run(30s);
+  EXPECT_TRUE(scenario.ended("importer").reached_end);
 }
 
 TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
@@ -424,7 +507,7 @@ TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
   covers("LEVT-21");
   needs(gpus(1), legacy_events);
   for_each_api([](auto api) {
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
     scenario.role("exporter", [=](Role& me) {
       CALL(cudaFree(nullptr));
       destroys_what_is_open(me, api);
@@ -432,7 +515,8 @@ TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
     scenario
         .role("importer", [=](Role& me) { uses_what_is_destroyed(me, api); })
         .may_end_by(SIGSEGV)
-        .may_end_by(SIGABRT);
+        .may_end_by(SIGABRT)
+        .in_new_process();  // what it keeps is not known
     scenario.run(20s);
   });
 }
@@ -493,7 +577,7 @@ TEST(EventRefusals, LaunchAttributes) {
 TEST(EventRefusals, CaptureIntoAGraph) {
   covers("LEVT-24");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   // Each call has its own capture, because the call may invalidate it.
   const auto try_capture = [](Role& me, cudaEvent_t event) {
@@ -551,44 +635,48 @@ TEST(EventRefusals, CaptureIntoAGraph) {
   scenario.run(20s);
 }
 
+// An exporter that makes events until something runs out.
+static void makes_events_until_there_is_no_room(Role& me) {
+  CALL(cudaFree(nullptr));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur =
+      std::min(before.rlim_cur, open_descriptors() + kSpareDescriptors);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+
+  std::vector<cudaEvent_t> events;
+  std::string end = "the cap of this test";
+  cudaIpcEventHandle_t handle;
+  while (static_cast<int>(events.size()) < kMostEvents) {
+    cudaEvent_t event = nullptr;
+    cudaError_t code = NOTED(cudaEventCreateWithFlags(&event, kInterprocess));
+    if (code != cudaSuccess) {
+      end = answer("cudaEventCreateWithFlags", code);
+      break;
+    }
+    events.push_back(event);
+    code = NOTED(cudaIpcGetEventHandle(&handle, event));
+    if (code != cudaSuccess) {
+      end = answer("cudaIpcGetEventHandle", code);
+      break;
+    }
+  }
+  me.observe(std::to_string(events.size()) + " live events, then " + end);
+  EXPECT_FALSE(events.empty());
+  for (const cudaEvent_t event : events)
+    EXPECT_SUCCESS(cudaEventDestroy(event));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(context_is_usable());
+  records_late()(me);  // and there is room again
+}
+
 TEST(EventRefusals, AsManyAsThereIsRoomFor) {
   covers("LEVT-26");
   needs(gpus(1), legacy_memory, legacy_events);
-  Scenario scenario;
-  scenario.role("exporter", [](Role& me) {
-    CALL(cudaFree(nullptr));
-    rlimit before;
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-    rlimit tight = before;
-    tight.rlim_cur =
-        std::min(before.rlim_cur, open_descriptors() + kSpareDescriptors);
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-
-    std::vector<cudaEvent_t> events;
-    std::string end = "the cap of this test";
-    cudaIpcEventHandle_t handle;
-    while (static_cast<int>(events.size()) < kMostEvents) {
-      cudaEvent_t event = nullptr;
-      cudaError_t code = NOTED(cudaEventCreateWithFlags(&event, kInterprocess));
-      if (code != cudaSuccess) {
-        end = answer("cudaEventCreateWithFlags", code);
-        break;
-      }
-      events.push_back(event);
-      code = NOTED(cudaIpcGetEventHandle(&handle, event));
-      if (code != cudaSuccess) {
-        end = answer("cudaIpcGetEventHandle", code);
-        break;
-      }
-    }
-    me.observe(std::to_string(events.size()) + " live events, then " + end);
-    EXPECT_FALSE(events.empty());
-    for (const cudaEvent_t event : events)
-      EXPECT_SUCCESS(cudaEventDestroy(event));
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-    EXPECT_TRUE(context_is_usable());
-    records_late()(me);  // and there is room again
-  });
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", makes_events_until_there_is_no_room)
+      .in_new_process();
 
   scenario.role("importer", [](Role& me) {
     const auto handles = me.receive<Handles>("handles");

@@ -2,7 +2,11 @@
 // another process waits for them. Mirror of samples/13_device_flags.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
 #include <cuda/atomic>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +78,67 @@ void queue_publish(const Words& word, uint32_t value, cudaStream_t stream) {
   note_call("publish<<<>>>");
   publish<<<1, 1, 0, stream>>>(word.data, value);
   CALL(cudaGetLastError());
+}
+
+// Streams of every kind. A test that lets the legacy default stream wait makes
+// no call that waits for it.
+class EveryStream {
+ public:
+  EveryStream()
+      : all{first_,  second_,          urgent_,
+            nullptr, cudaStreamLegacy, cudaStreamPerThread} {}
+
+ private:
+  const Stream first_, second_, urgent_{Stream::Priority::kHighest};
+
+ public:
+  const std::array<cudaStream_t, 6> all;
+};
+
+// Every stream, of two threads, writes the first word of `words` twice.
+void write_in_every_stream(
+    const Words& words,
+    const std::function<CUresult(cudaStream_t stream)>& writes_awaited) {
+  const EveryStream streams;
+  in_two_threads([&](int thread) {
+    SCOPED_TRACE(thread == 0 ? "in the first thread" : "in another thread");
+    for (const cudaStream_t stream : streams.all)
+      for (int times = 0; times < 2; ++times) {
+        clear(words);
+        EXPECT_SUCCESS(writes_awaited(stream));
+        EXPECT_TRUE(passes(stream));
+        uint32_t seen = 0;
+        CALL(cudaMemcpy(&seen, words.data, sizeof seen, cudaMemcpyDefault));
+        EXPECT_EQ(seen, kAwaited);
+      }
+  });
+}
+
+// Every stream waits for the first word of `word`, one of them by a call of
+// another thread. Then a stream that does not wait writes the word.
+void wait_in_every_stream(
+    const Words& word,
+    const std::function<CUresult(cudaStream_t stream)>& wait_for_awaited) {
+  const EveryStream streams;
+  const Stream writes;
+  const auto all_wait = [&](const auto& waiting) {
+    clear(word);
+    size_t count = 0;
+    for (const cudaStream_t each : waiting) {
+      const auto wait = [&] { return wait_for_awaited(each); };
+      EXPECT_SUCCESS(++count == 2 ? in_a_thread(wait) : wait());
+    }
+    EXPECT_TRUE(is_held(*std::begin(waiting)));
+    for (const cudaStream_t each : waiting)
+      EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
+    EXPECT_SUCCESS(write(word, kAwaited, writes));
+    for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
+  };
+  std::vector<cudaStream_t> waiting(streams.all.begin(), streams.all.end());
+  // It is another name of the stream null.
+  waiting.erase(std::find(waiting.begin(), waiting.end(), cudaStreamLegacy));
+  all_wait(waiting);
+  all_wait(std::array{cudaStreamLegacy});
 }
 
 // How one side waits for a round and says that it is done.
@@ -214,7 +279,7 @@ TEST(DeviceFlags, AWrittenWordComesAfterWhatItsStreamWrote) {
 TEST(DeviceFlags, EachConditionWaitsForItsValues) {
   covers("FLAG-03");
   needs(gpus(1));
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     struct Case {
       const char* name;
@@ -288,7 +353,7 @@ void observe_operations(Role& me, const char* where, const Words& word) {
 TEST(DeviceFlags, AWordInAPoolIsObserved) {
   covers("FLAG-06");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const AsyncBuffer of_device(kWordBytes);
     observe_operations(me, "the device's own pool", of_device);
@@ -309,6 +374,16 @@ TEST(DeviceFlags, AWordInAPoolIsObserved) {
     me.signal("freed");
   });
   scenario.run(20s);
+}
+
+// A batch of one operation on a word.
+static CUresult batch_of_one(CUstreamBatchMemOpType type, const uint32_t* word,
+                             unsigned flags, cudaStream_t stream) {
+  CUstreamBatchMemOpParams one{};
+  one.waitValue.operation = type;  // a write has the same fields
+  one.waitValue.address = address_of(word);
+  one.waitValue.flags = flags;
+  return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
 }
 
 TEST(DeviceFlags, ManagedMemoryIsRefused) {
@@ -332,6 +407,12 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
           DRIVER(cuStreamWriteValue32)(stream, address_of(each), 0,
                                        CU_STREAM_WRITE_VALUE_DEFAULT),
           CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WAIT_VALUE_32, each,
+                                  CU_STREAM_WAIT_VALUE_EQ, stream),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+      EXPECT_REFUSED(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, each,
+                                  CU_STREAM_WRITE_VALUE_DEFAULT, stream),
+                     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
     }
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(context_is_usable());
@@ -477,18 +558,11 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
     const Words word = far_word(mapping);
-    const Stream first, second;
-    const cudaStream_t streams[] = {first, second, nullptr,
-                                    cudaStreamPerThread};
-    in_two_threads([&](int thread) {
-      SCOPED_TRACE(thread == 0 ? "in the first thread" : "in another thread");
-      for (const cudaStream_t stream : streams)
-        for (int times = 0; times < 2; ++times) {
-          clear(word);
-          EXPECT_SUCCESS(write(word, kAwaited, stream));
-          EXPECT_TRUE(passes(stream));
-          EXPECT_EQ(value_at(word.data), kAwaited);
-        }
+    write_in_every_stream(word, [&](cudaStream_t stream) {
+      return write(word, kAwaited, stream);
+    });
+    wait_in_every_stream(word, [&](cudaStream_t stream) {
+      return wait_for(word, kAwaited, stream);
     });
     mapping.close();
     me.signal("closed");
@@ -626,6 +700,13 @@ TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
     clear(word);
     const Stream waits, writes;
     for (const Case64& one : kCases64) expect_64(one, word, waits, writes);
+    write_in_every_stream(word, [&](cudaStream_t stream) {
+      return write_64(word, kAwaited, stream);
+    });
+    wait_in_every_stream(word, [&](cudaStream_t stream) {
+      return NOTED(DRIVER(cuStreamWaitValue64)(
+          stream, address_of(word.data), kAwaited, CU_STREAM_WAIT_VALUE_EQ));
+    });
 
     clear(word);
     Latch latch;
@@ -725,6 +806,29 @@ CUresult batch(std::vector<Operation> operations, cudaStream_t stream,
 
 }  // namespace
 
+// First with another value than the awaited one.
+static void opens_the_gate_by_batches(Role& me) {
+  LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
+  const Stream stream, second;
+  for (const cudaStream_t each : {cudaStream_t{stream}, cudaStream_t{second}}) {
+    const auto write_by_batch = [&](uint32_t value) {
+      EXPECT_SUCCESS(batch(
+          {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, mapping.data + 4, value)},
+          each));
+      EXPECT_TRUE(passes(each));
+    };
+    me.wait("held");
+    write_by_batch(kAwaited + 1);
+    me.signal("written beyond");
+    me.wait("still held");
+    write_by_batch(kAwaited);
+    EXPECT_TRUE(passes(each));
+    me.signal("opened");
+  }
+  mapping.close();
+  me.signal("closed");
+}
+
 TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
   covers("FLAG-09");
   needs(gpus(1), legacy_memory);
@@ -751,6 +855,10 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
       EXPECT_EQ(value_at(state), 1u);
       EXPECT_EQ(value_at(end), 0u) << "the last operation is done first";
       me.signal("held");
+      me.wait("written beyond");
+      EXPECT_TRUE(is_held(stream)) << "by a wait for equality";
+      EXPECT_EQ(value_at(state), 1u);
+      me.signal("still held");
       EXPECT_TRUE(passes(stream));
       EXPECT_EQ(value_at(state), 2u);
       EXPECT_EQ(value_at<uint64_t>(end), last);
@@ -764,20 +872,43 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
     EXPECT_TRUE(context_is_usable());
     me.wait("closed");
   });
-  scenario.role("importer", [](Role& me) {
-    LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
-    const Stream stream, second;
-    for (const cudaStream_t each :
-         {cudaStream_t{stream}, cudaStream_t{second}}) {
-      me.wait("held");
-      EXPECT_SUCCESS(batch({writing(CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                    mapping.data + 4, kAwaited)},
-                           each));
-      EXPECT_TRUE(passes(each));
-      me.signal("opened");
-    }
-    mapping.close();
-    me.signal("closed");
+  scenario.role("importer", opens_the_gate_by_batches);
+  scenario.run(20s);
+}
+
+// Batches of every stream, and words of 64 bits in them.
+TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
+  covers("FLAG-09");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer words(kWordBytes);
+    write_in_every_stream(words, [&](cudaStream_t stream) {
+      return batch(
+          {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, words.data + 2, 1),
+           writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, words.data, kAwaited)},
+          stream);
+    });
+    wait_in_every_stream(words, [&](cudaStream_t stream) {
+      return batch({waiting_for(words.data, kAwaited)}, stream);
+    });
+    if (attribute(k64Bits) == 0) return;
+    clear(words);
+    const Stream waits, writes;
+    constexpr auto kWide = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    Operation wide = waiting_for(words.data, 0);
+    wide.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    wide.waitValue.value64 = 5 * kHigh + 7;
+    EXPECT_SUCCESS(write_64(words, 7, writes));
+    EXPECT_TRUE(passes(writes));
+    EXPECT_SUCCESS(batch({wide, writing(kWide, words.data + 4, 3 * kHigh),
+                          writing(kWide, words.data + 8, 4 * kHigh)},
+                         waits));
+    EXPECT_TRUE(is_held(waits)) << "by the upper half";
+    EXPECT_SUCCESS(write_64(words, 5 * kHigh + 7, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_EQ(value_at<uint64_t>(words.data + 4), 3 * kHigh);
+    EXPECT_EQ(value_at<uint64_t>(words.data + 8), 4 * kHigh);
   });
   scenario.run(20s);
 }
@@ -804,6 +935,13 @@ TEST(DeviceFlags, ABatchHasRoomFor255Operations) {
     for (uint32_t i = 0; i < kMost; ++i)
       EXPECT_EQ(seen[i], i + 1) << "operation " << i;
     EXPECT_EQ(seen[kMost], 0u) << "the word after them";
+    all.push_back(
+        writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, words.data + kMost, 1));
+    EXPECT_REFUSED(batch(all, stream), CUDA_ERROR_INVALID_VALUE,
+                   CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_TRUE(passes(stream));
+    EXPECT_EQ(value_at(words.data + kMost), 0u) << "a batch that was refused";
+    EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
 }

@@ -209,7 +209,7 @@ TEST(ManagedRejection, OtherNumbersHaveNoHandle) {
 TEST(ManagedRejection, AVariableOfTheDevice) {
   covers("MNGD-05");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     void* address = nullptr;
     CALL(cudaGetSymbolAddress(&address, device_words));
@@ -288,7 +288,7 @@ TEST(ManagedRejection, MappedMemoryHasNoHandle) {
 TEST(ManagedRejection, PitchedMemoryIsWholeIfItTravels) {
   covers("MNGD-08");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const auto lend = [&](const char* kind, void* memory, size_t bytes) {
@@ -403,9 +403,14 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
                   DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
     }
     wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    CUmemGenericAllocationHandle chunk = 0;
-    EXPECT_SUCCESS(DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
-    CALL(DRIVER(cuMemRelease)(chunk));
+    // The number of the location means nothing for the host.
+    for (const int number : {0, 1 << 20}) {
+      wanted.location.id = number;
+      CUmemGenericAllocationHandle chunk = 0;
+      EXPECT_SUCCESS(DRIVER(cuMemCreate)(&chunk, bytes, &wanted, 0));
+      const auto found = Chunk(chunk).properties();
+      EXPECT_NE(found.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

@@ -94,6 +94,12 @@ constexpr Search kSearches[] = {{"before, from near", true, false},
                                 {"after, from near", false, false},
                                 {"after, from far", false, true}};
 
+std::vector<std::string> names_of_searches() {
+  std::vector<std::string> names;
+  for (const Search& search : kSearches) names.emplace_back(search.name);
+  return names;
+}
+
 // How many words of the secret are in the `bytes` beside a mapping, as far as
 // the GPU lets this process look, piece by piece.
 size_t secrets_beside(Role& me, const Words& mapping, size_t bytes,
@@ -112,7 +118,8 @@ size_t secrets_beside(Role& me, const Words& mapping, size_t bytes,
     if (!seen) break;
     found += *seen;
   }
-  me.observe(std::to_string(found) + " words of the secret" +
+  me.observe(std::string(search.name) + ": " + std::to_string(found) +
+             " words of the secret" +
              (piece == pieces ? ""
                               : "; the GPU stops the kernel in piece " +
                                     std::to_string(piece) + " of " +
@@ -157,7 +164,7 @@ void observe_extent(Role& me, const Words& mapping) {
 TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
   covers("SUBA-01");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     for (const size_t bytes :
@@ -177,7 +184,7 @@ TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
       me.lifted("two allocations of 1 KiB lie in two 2 MiB blocks");
     me.send("distance", distance(second, first));
     me.send("handle", second.legacy_handle());
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(copy_reads(second, pattern("lent")));
   });
 
@@ -198,7 +205,7 @@ TEST(SuballocationLeak, SmallAllocationsMayShareABlock) {
 TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
   covers("SUBA-02");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer lent(kSmall);
@@ -207,7 +214,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("distance", distance(lent, kept));
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     // Both sides report the same range, even if the importer could access more.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
@@ -232,11 +239,24 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
   scenario.run(20s);
 }
 
+// An importer that searches until the GPU stops a kernel. Its process is new,
+// so nothing that an earlier role left lies beside the mapping.
+static void searches_beside_an_allocation(Role& me) {
+  const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
+  while (const auto input = me.next_input()) {
+    const LegacyMapping mapping(handle, kBlock);
+    EXPECT_EQ(extent(mapping), kBlock) << "what the driver says is mapped";
+    EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
+    EXPECT_EQ(secrets_beside(me, mapping, kBlock, kSearches[*input]), 0u);
+    if (!context_is_usable()) return;  // the GPU has stopped a kernel
+  }
+}
+
 // Secrets in small neighbours, and in neighbours of the same size.
 TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
   covers("SUBA-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     std::deque<Secret> secrets;
@@ -247,28 +267,20 @@ TEST(SuballocationLeak, AnAllocationOfWholeBlocksGivesNothingAway) {
     secrets.emplace_back(kBlock);
     for (int i = 0; i < 500; ++i) secrets.emplace_back(512);
     me.send("handle", lent.legacy_handle());
-    for (const Search& search : kSearches) me.wait_for_end(search.name);
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
     for (const Secret& secret : secrets)
       EXPECT_EQ(secret_words(secret.data, secret.bytes()), secret.count);
   });
 
-  for (const Search& search : kSearches)
-    scenario.role(search.name, [search](Role& me) {
-      const LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"),
-                                  kBlock);
-      EXPECT_EQ(extent(mapping), kBlock) << "what the driver says is mapped";
-      EXPECT_TRUE(kernel_reads(mapping, pattern("lent")));
-      EXPECT_EQ(secrets_beside(me, mapping, kBlock, search), 0u);
-    });
-
-  scenario.run(30s);
+  scenario.role("importer", searches_beside_an_allocation).in_new_process();
+  scenario.run_inputs("importer", names_of_searches(), 30s);
 }
 
 TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
   covers("SUBA-04");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   static constexpr size_t kBytes = kBlock + kSmall;
 
   scenario.role("exporter", [](Role& me) {
@@ -277,7 +289,7 @@ TEST(SuballocationLeak, TheTailOfTheLastBlockMayHaveNeighbours) {
     std::deque<Secret> secrets;
     for (int i = 0; i < 64; ++i) secrets.emplace_back(512);
     me.send("handle", lent.legacy_handle());
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
   });
 
@@ -377,7 +389,7 @@ TEST(SuballocationLeak, ClosingOneSuballocationLeavesTheOtherOpen) {
 TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
   covers("SUBA-07");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer lent(kSmall);
@@ -386,7 +398,7 @@ TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
     me.wait("opened");
     const Secret later(kSmall);
     me.send("distance", distance(lent, later));
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(copy_reads(lent, pattern("lent")));
   });
 
@@ -406,7 +418,7 @@ TEST(SuballocationLeak, ALaterAllocationMayLandInASharedBlock) {
 TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
   covers("SUBA-08");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const DeviceBuffer keeper(kSmall);  // a block that lives on
@@ -441,10 +453,38 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
   scenario.run(20s);
 }
 
+// An importer that makes one search: each search ends a context.
+static void searches_beside_a_chunk(Role& me) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+  const Reservation range(3 * bytes);
+  EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
+
+  range.map(bytes, bytes, chunk);
+  const CUmemAccessDesc access = access_for(0);
+  CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
+  const Words middle = words_at(range.at(bytes), bytes);
+  EXPECT_TRUE(kernel_reads(middle, pattern("lent")));
+  EXPECT_TRUE(copy_reads(middle, pattern("lent")));
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  CALL(DRIVER(cuMemGetAddressRange)(&base, &size, range.at(bytes)));
+  EXPECT_EQ(base, range.at(bytes));
+  EXPECT_EQ(size, bytes);
+  EXPECT_EQ(answer(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, middle.data),
+            std::to_string(bytes));
+
+  const size_t search = me.next_input().value();
+  EXPECT_EQ(secrets_beside(me, middle, bytes, kSearches[search]), 0u);
+  EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize())
+      << "nothing is mapped there, so the GPU stops the kernel";
+}
+
 TEST(SuballocationLeak, AChunkSharesNothingElse) {
   covers("SUBA-09");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -457,50 +497,21 @@ TEST(SuballocationLeak, AChunkSharesNothingElse) {
                 bytes / 4);
     }
     mappings[1].fill(pattern("lent"));
-    for (const Search& search : kSearches)
-      me.send_descriptor(search.name, chunks[1].descriptor().get());
-    for (const Search& search : kSearches) me.wait_for_end(search.name);
+    me.send_descriptor("descriptor", chunks[1].descriptor().get());
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(mappings[1], pattern("lent")));
     for (const int kept : {0, 2})
       EXPECT_EQ(secret_words(mappings[kept].data, bytes), bytes / 4);
   });
 
-  const auto searches = [](Role& me, const Search& search) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::import(me.receive_descriptor(search.name));
-    const Reservation range(3 * bytes);
-    EXPECT_REFUSED(
-        DRIVER(cuMemMap)(range.at(0), 2 * bytes, 0, chunk.handle(), 0),
-        CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
-
-    range.map(bytes, bytes, chunk);
-    const CUmemAccessDesc access = access_for(0);
-    CALL(DRIVER(cuMemSetAccess)(range.at(bytes), bytes, &access, 1));
-    const Words middle = words_at(range.at(bytes), bytes);
-    EXPECT_TRUE(kernel_reads(middle, pattern("lent")));
-    EXPECT_TRUE(copy_reads(middle, pattern("lent")));
-    CUdeviceptr base = 0;
-    size_t size = 0;
-    CALL(DRIVER(cuMemGetAddressRange)(&base, &size, range.at(bytes)));
-    EXPECT_EQ(base, range.at(bytes));
-    EXPECT_EQ(size, bytes);
-    EXPECT_EQ(answer(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, middle.data),
-              std::to_string(bytes));
-
-    EXPECT_EQ(secrets_beside(me, middle, bytes, search), 0u);
-    EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize())
-        << "nothing is mapped there, so the GPU stops the kernel";
-  };
-  for (const Search& search : kSearches)
-    scenario.role(search.name, [=](Role& me) { searches(me, search); });
-
-  scenario.run(20s);
+  scenario.role("importer", searches_beside_a_chunk).in_new_process();
+  scenario.run_inputs("importer", names_of_searches(), 20s);
 }
 
 TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
   covers("SUBA-10");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -512,7 +523,7 @@ TEST(SuballocationLeak, WhatAPointerOfAPoolGivesAway) {
     me.send_descriptor("pool", pool.exported().get());
     me.send("pointer", lent.exported());
     me.send("distance", distance(lent, kept));
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
   });
 

@@ -141,6 +141,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
     me.signal("done");
     borrow_in_every_way(me, mapping);
+    EXPECT_TRUE(copy_waits_its_turn(mapping));
   });
 
   scenario.run(20s);
@@ -177,7 +178,15 @@ static void uses_chunks_in_threads(Role& me) {
   EXPECT_SUCCESS(DRIVER(cuMemSetAccess)(range.at(0), bytes, &access, 1));
   EXPECT_TRUE(kernel_reads(words_at(range.at(0), bytes), pattern("exporter")))
       << "after the thread that mapped";
+  Sentinel<CUmemGenericAllocationHandle> retained, none;
+  void* const mapped = words_at(range.at(0), bytes).data;
+  EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(retained.out(), mapped));
+  EXPECT_EQ(retained.value, chunks[0].handle()) << "mapped by another thread";
+  EXPECT_SUCCESS(DRIVER(cuMemRelease)(retained.value));
   EXPECT_SUCCESS(DRIVER(cuMemUnmap)(range.at(0), bytes));
+  EXPECT_REFUSED(DRIVER(cuMemRetainAllocationHandle)(none.out(), mapped),
+                 CUDA_ERROR_INVALID_VALUE)
+      << "unmapped by another thread than the one that mapped";
   in_two_threads(
       [&](int i) { released[i] = DRIVER(cuMemRelease)(chunks[i].forget()); });
   for (int i = 0; i < 2; ++i) {
@@ -186,6 +195,39 @@ static void uses_chunks_in_threads(Role& me) {
   }
   mapping.fill(pattern("importer"));
   me.signal("done");
+}
+
+// A process in which one thread creates and maps memory, and another one gives
+// it back. Each is once the first thread.
+static void owns_chunks_in_threads() {
+  const size_t bytes = granule();
+  const CUmemAllocationProp wanted = chunk_of(0);
+  const CUmemAccessDesc access = access_for(0);
+  Sentinel<CUmemGenericAllocationHandle> handles[2];
+  Sentinel<CUdeviceptr> addresses[2];
+  in_two_threads([&](int i) {
+    SCOPED_TRACE("in thread " + std::to_string(i));
+    EXPECT_SUCCESS(DRIVER(cuMemCreate)(handles[i].out(), bytes, &wanted, 0));
+    EXPECT_SUCCESS(
+        DRIVER(cuMemAddressReserve)(addresses[i].out(), bytes, 0, 0, 0));
+    EXPECT_SUCCESS(DRIVER(cuMemMap)(addresses[i].result(), bytes, 0,
+                                    handles[i].result(), 0));
+    EXPECT_SUCCESS(
+        DRIVER(cuMemSetAccess)(addresses[i].value, bytes, &access, 1));
+  });
+  for (const auto& address : addresses) {
+    const Words words = words_at(address.result(), bytes);
+    words.fill(pattern("of a thread"));
+    EXPECT_TRUE(kernel_reads(words, pattern("of a thread")));
+  }
+  in_two_threads([&](int i) {
+    SCOPED_TRACE("in thread " + std::to_string(i));
+    const CUdeviceptr address = addresses[1 - i].value;
+    EXPECT_EQ(access_at(address), 3u) << "set by another thread";
+    EXPECT_SUCCESS(DRIVER(cuMemUnmap)(address, bytes));
+    EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
+    EXPECT_SUCCESS(DRIVER(cuMemRelease)(handles[1 - i].value));
+  });
 }
 
 TEST(VmmFd, EveryThreadMayShareChunks) {
@@ -204,6 +246,7 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
       codes[i] = DRIVER(cuMemExportToShareableHandle)(numbers[i].out(),
                                                       chunk.handle(), kFd, 0);
     });
+    owns_chunks_in_threads();
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
       const Descriptor exported(numbers[i].result());
@@ -223,7 +266,7 @@ TEST(VmmFd, EveryThreadMayShareChunks) {
 TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   covers("VMM-08");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -276,50 +319,53 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   scenario.run(20s);
 }
 
+// An exporter that may have only few more descriptors, from then on.
+static void exports_until_descriptors_run_out(Role& me) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  mapping.fill(pattern("exporter"));
+
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = static_cast<rlim_t>(open_descriptors().rbegin()->first) + 1 +
+                   kRoomForDescriptors;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+
+  std::vector<Descriptor> exported;
+  CUresult code = CUDA_SUCCESS;
+  while (code == CUDA_SUCCESS && exported.size() < kMostExports) {
+    int number = -1;
+    code = NOTED(
+        DRIVER(cuMemExportToShareableHandle)(&number, chunk.handle(), kFd, 0));
+    if (code != CUDA_SUCCESS) break;
+    ASSERT_TRUE(is_open(number)) << "export " << exported.size();
+    exported.emplace_back(number);
+  }
+  ASSERT_NE(code, CUDA_SUCCESS)
+      << exported.size() << " exports with a limit of " << limit.rlim_cur;
+  ASSERT_FALSE(exported.empty());
+  me.tabulate(
+      "cuMemExportToShareableHandle without a free descriptor",
+      "RLIMIT_NOFILE reached",
+      outcome_of(code, {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
+                        CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
+                        CUDA_ERROR_NOT_SUPPORTED}));
+
+  exported.resize(exported.size() / 2);
+  EXPECT_TRUE(context_is_usable());
+  me.send_descriptor("descriptor", chunk.descriptor().get());
+  me.wait("done");
+}
+
 // A process that never closes runs out of descriptors. It can continue after it
 // has closed one.
 TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   covers("VMM-08");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
-    const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter"));
-
-    rlimit limit{};
-    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = static_cast<rlim_t>(open_descriptors().rbegin()->first) +
-                     1 + kRoomForDescriptors;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-
-    std::vector<Descriptor> exported;
-    CUresult code = CUDA_SUCCESS;
-    while (code == CUDA_SUCCESS && exported.size() < kMostExports) {
-      int number = -1;
-      code = NOTED(DRIVER(cuMemExportToShareableHandle)(&number, chunk.handle(),
-                                                        kFd, 0));
-      if (code != CUDA_SUCCESS) break;
-      ASSERT_TRUE(is_open(number)) << "export " << exported.size();
-      exported.emplace_back(number);
-    }
-    ASSERT_NE(code, CUDA_SUCCESS)
-        << exported.size() << " exports with a limit of " << limit.rlim_cur;
-    ASSERT_FALSE(exported.empty());
-    me.tabulate(
-        "cuMemExportToShareableHandle without a free descriptor",
-        "RLIMIT_NOFILE reached",
-        outcome_of(code, {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
-                          CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
-                          CUDA_ERROR_NOT_SUPPORTED}));
-
-    exported.resize(exported.size() / 2);
-    EXPECT_TRUE(context_is_usable());
-    me.send_descriptor("descriptor", chunk.descriptor().get());
-    me.wait("done");
-  });
+  scenario.role("exporter", exports_until_descriptors_run_out).in_new_process();
 
   scenario.role("importer", reads_chunk(pattern("exporter"), kernel_reads));
   scenario.run(20s);
@@ -328,7 +374,7 @@ TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
 TEST(VmmFd, TheDescriptorIsPassedByValue) {
   covers("VMM-10");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter"), 2));
 
   scenario.role("importer by value", [](Role& me) {
@@ -427,7 +473,7 @@ TEST(VmmFd, TwoImportsMayDifferAndEachCounts) {
 TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
   covers("VMM-16");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::create(bytes);
@@ -454,30 +500,34 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
 
 // --- how it travels ---------------------------------------------------------
 
+// An exporter that at first permits nobody to fetch its descriptor, and then
+// everybody.
+static void permits_others_to_trace_it(Role& me) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  mapping.fill(pattern("exporter"));
+  const Descriptor descriptor = chunk.descriptor();
+
+  me.send("pid", getpid());
+  me.send("number", descriptor.get());
+  me.wait("tried to fetch");
+  // Lets every process trace this one; Yama refuses that by default.
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  me.signal("permitted");
+  me.wait("tried again");
+  me.send_descriptor("descriptor", descriptor.get());
+  me.wait("done");
+}
+
 // All other tests of this file use SCM_RIGHTS. This test compares it with
 // pidfd_getfd, with which a process fetches a descriptor.
 TEST(VmmFd, ScmRightsNeedsNoPrivilegeWherePidfdGetfdDoes) {
   covers("PLAT-12");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
-    const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter"));
-    const Descriptor descriptor = chunk.descriptor();
-
-    me.send("pid", getpid());
-    me.send("number", descriptor.get());
-    me.wait("tried to fetch");
-    // Lets every process trace this one; Yama refuses that by default.
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-    me.signal("permitted");
-    me.wait("tried again");
-    me.send_descriptor("descriptor", descriptor.get());
-    me.wait("done");
-  });
+  scenario.role("exporter", permits_others_to_trace_it).in_new_process();
 
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();

@@ -48,13 +48,15 @@ class Process {
   Descriptor handle_;
 };
 
-// A third process that takes all freed memory after `step`.
-std::function<void(Role&)> takes_freed_memory_after(const char* step) {
-  return [step](Role& me) {
+// A third process that takes all freed memory after each of `deaths` deaths.
+std::function<void(Role&)> takes_what_the_dead_leave(size_t deaths) {
+  return [deaths](Role& me) {
     CALL(cudaFree(nullptr));
-    me.wait(step);
-    take_all_free_memory();
-    me.signal("overwritten");
+    for (size_t i = 0; i < deaths; ++i) {
+      me.wait("dead");
+      take_all_free_memory();
+      me.signal("overwritten");
+    }
   };
 }
 
@@ -177,7 +179,7 @@ TEST(VmmLifetime, EveryImportHasItsOwnRelease) {
 TEST(VmmLifetime, AMappingOutlivesItsHandle) {
   covers("VMM-27");
   needs(gpus(1), vmm_fd, alone);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -216,7 +218,7 @@ TEST(VmmLifetime, AMappingOutlivesItsHandle) {
 TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
   covers("VMM-28");
   needs(gpus(1), vmm_fd, alone);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -249,7 +251,7 @@ TEST(VmmLifetime, TheImportersMappingOutlivesTheExportersUse) {
 TEST(VmmLifetime, ADescriptorOfAnyProcessKeepsTheMemory) {
   covers("VMM-29");
   needs(gpus(1), vmm_fd, alone);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   // The referee, which does not use CUDA, holds the descriptor.
   scenario.role("exporter",
                 gives_up_after([](Role& me, const Descriptor& descriptor) {
@@ -266,7 +268,7 @@ TEST(VmmLifetime, ADescriptorOfAnyProcessKeepsTheMemory) {
 TEST(VmmLifetime, ADescriptorInFlightKeepsTheMemory) {
   covers("VMM-29");
   needs(gpus(1), vmm_fd, alone);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role(
       "exporter", gives_up_after([](Role& me, const Descriptor& descriptor) {
         me.send_descriptor("socket", put_into_a_socket(descriptor).get());
@@ -287,14 +289,22 @@ static constexpr const char* kHeld[] = {
     "the importer's handle",     "the importer's mapping"};
 static constexpr char kLast[] = "the importer's retained handle";
 
-// A third process that queries the free memory after each step.
+// An exporter that queries the free memory after each step, also after those of
+// the importer.
 static void watches_free_memory(Role& me) {
-  CALL(cudaFree(nullptr));
-  me.signal("watching");
-  me.wait("created");
+  Large large;
+  Descriptor descriptor = large.chunk.descriptor();
+  me.send_descriptor("descriptor", descriptor.get());
+  me.wait("received");
   const size_t free = free_memory();
-  me.signal("seen: created");
-  for (const char* step : kHeld) {
+  large.mapping.unmap();
+  EXPECT_TRUE(still_held(free)) << "without " << kHeld[0];
+  large.chunk.release();
+  EXPECT_TRUE(still_held(free)) << "without " << kHeld[1];
+  descriptor.close();
+  EXPECT_TRUE(still_held(free)) << "without " << kHeld[2];
+  me.signal("given up");
+  for (const char* step : {kHeld[3], kHeld[4], kHeld[5]}) {
     me.wait(step);
     EXPECT_TRUE(still_held(free)) << "without " << step;
     me.signal(std::string("seen: ") + step);
@@ -313,22 +323,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     me.wait("seen: " + step);
   };
 
-  scenario.role("exporter", [say](Role& me) {
-    me.wait("watching");
-    Large large;
-    Descriptor descriptor = large.chunk.descriptor();
-    me.send_descriptor("descriptor", descriptor.get());
-    me.wait("received");
-    say(me, "created");
-    large.mapping.unmap();
-    say(me, kHeld[0]);
-    large.chunk.release();
-    say(me, kHeld[1]);
-    descriptor.close();
-    say(me, kHeld[2]);
-    me.signal("given up");
-    me.wait("done");
-  });
+  scenario.role("exporter", watches_free_memory);
 
   scenario.role("importer", [say](Role& me) {
     CALL(cudaFree(nullptr));
@@ -342,6 +337,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     range.map(0, kWatched, chunk);
     const CUmemAccessDesc access = access_for(0);
     CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
+    Mapping(chunk, kWatched).unmap();  // a second mapping beside it
     const Words words = words_at(range.at(0), granule());
     Sentinel<CUmemGenericAllocationHandle> retained;
     CALL(DRIVER(cuMemRetainAllocationHandle)(retained.out(), words.data));
@@ -352,10 +348,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     say(me, kHeld[5]);
     Chunk(retained.result()).release();
     say(me, kLast);
-    me.signal("done");
   });
-
-  scenario.role("watcher", watches_free_memory);
   scenario.run(60s);
 }
 
@@ -435,82 +428,97 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
 
 // --- death ------------------------------------------------------------------
 
+// When the exporters die.
+static const std::vector<std::string> kDeaths = {"imported", "mapped",
+                                                 "kernel queued"};
+
+static void lends_until_it_dies(Role& me, const std::string& death) {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  const Mapping mapping(chunk, bytes);
+  mapping.fill(pattern("exporter"));
+  me.send("pid: " + death, getpid());
+  me.send_descriptor("descriptor: " + death, chunk.descriptor().get());
+  me.wait(death);
+  me.die(SIGKILL);
+}
+
+// The importer of the exporter that dies at `death`.
+static void outlives_an_exporter(Role& me, const std::string& death) {
+  SCOPED_TRACE("the exporter dies at: " + death);
+  const size_t bytes = granule();
+  const Process exporter(me.receive<pid_t>("pid: " + death));
+  const auto at = [&](const char* step) {
+    if (step != death) return;
+    me.signal(step);
+    ASSERT_TRUE(exporter.has_ended());
+    me.signal("dead");
+    me.wait("overwritten");
+  };
+  const DeviceBuffer own(bytes);
+  const Chunk chunk =
+      Chunk::import(me.receive_descriptor("descriptor: " + death));
+  at("imported");
+  const Mapping mapping(chunk, bytes);
+  at("mapped");
+
+  cudaStream_t stream = nullptr;
+  CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
+  queue_copy();  // loads the kernel, which may wait for all work
+  CALL(cudaStreamSynchronize(stream));
+  own.poison();
+  {
+    Latch latch;
+    latch.hold(stream);
+    queue_copy();
+    at("kernel queued");
+    latch.release();
+    CALL(cudaStreamSynchronize(stream));
+  }
+  CALL(cudaStreamDestroy(stream));
+  EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
+  EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+  mapping.fill(pattern("importer"));
+  EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
+}
+
 TEST(VmmLifetime, TheImportersMemoryOutlivesAKilledExporter) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd, alone);
-  for (const std::string death : {"imported", "mapped", "kernel queued"}) {
-    SCOPED_TRACE("the exporter dies at: " + death);
-    Scenario scenario;
-
-    scenario.role("exporter", [&](Role& me) {
-      const size_t bytes = granule();
-      const Chunk chunk = Chunk::create(bytes);
-      const Mapping mapping(chunk, bytes);
-      mapping.fill(pattern("exporter"));
-      me.send("pid", getpid());
-      me.send_descriptor("descriptor", chunk.descriptor().get());
-      me.wait(death);
-      me.die(SIGKILL);
-    });
-
-    scenario.role("importer", [&](Role& me) {
-      const size_t bytes = granule();
-      const Process exporter(me.receive<pid_t>("pid"));
-      const auto at = [&](const char* step) {
-        me.signal(step);
-        if (step != death) return;
-        ASSERT_TRUE(exporter.has_ended());
-        me.signal("dead");
-        me.wait("overwritten");
-      };
-      const DeviceBuffer own(bytes);
-      const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
-      at("imported");
-      const Mapping mapping(chunk, bytes);
-      at("mapped");
-
-      cudaStream_t stream = nullptr;
-      CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      const auto queue_copy = [&] { launch_copy(own, mapping, stream); };
-      queue_copy();  // loads the kernel, which may wait for all work
-      CALL(cudaStreamSynchronize(stream));
-      own.poison();
-      {
-        Latch latch;
-        latch.hold(stream);
-        queue_copy();
-        at("kernel queued");
-        latch.release();
-        CALL(cudaStreamSynchronize(stream));
-      }
-      CALL(cudaStreamDestroy(stream));
-      EXPECT_TRUE(kernel_reads(own, pattern("exporter")));
-      EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
-      EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
-      mapping.fill(pattern("importer"));
-      EXPECT_TRUE(copy_reads(mapping, pattern("importer")));
-    });
-
-    scenario.role("somebody else", takes_freed_memory_after("dead"));
-    scenario.run(40s);
-  }
+  Scenario scenario(Scenario::kShared);
+  for (const std::string& death : kDeaths)
+    scenario
+        .role("exporter until " + death,
+              [&death](Role& me) { lends_until_it_dies(me, death); })
+        .in_new_process();
+  scenario.role("importer", [](Role& me) {
+    for (const std::string& death : kDeaths) outlives_an_exporter(me, death);
+  });
+  scenario.role("somebody else", takes_what_the_dead_leave(kDeaths.size()));
+  scenario.run(100s);
 }
 
 TEST(VmmLifetime, ADescriptorInFlightOutlivesAKilledExporter) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd, alone);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
-    const Mapping mapping(chunk, bytes);
-    mapping.fill(pattern("exporter"));
-    me.send("pid", getpid());
-    me.send_descriptor("socket", put_into_a_socket(chunk.descriptor()).get());
-    me.wait("socket received");
-    me.die(SIGKILL);
-  });
+  scenario
+      .role("exporter",
+            [](Role& me) {
+              const size_t bytes = granule();
+              const Chunk chunk = Chunk::create(bytes);
+              const Mapping mapping(chunk, bytes);
+              mapping.fill(pattern("exporter"));
+              me.send("pid", getpid());
+              me.send_descriptor("socket",
+                                 put_into_a_socket(chunk.descriptor()).get());
+              me.wait("socket received");
+              me.die(SIGKILL);
+            })
+      .in_new_process();
 
   scenario.role("importer", [](Role& me) {
     CALL(cudaFree(nullptr));
@@ -523,6 +531,6 @@ TEST(VmmLifetime, ADescriptorInFlightOutlivesAKilledExporter) {
     expect_exporters_bytes(take_out_of(socket));
   });
 
-  scenario.role("somebody else", takes_freed_memory_after("dead"));
+  scenario.role("somebody else", takes_what_the_dead_leave(1));
   scenario.run(30s);
 }

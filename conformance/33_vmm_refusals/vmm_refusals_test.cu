@@ -25,6 +25,7 @@ namespace {
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr unsigned long long kReserved[] = {1, 1ull << 63};
+constexpr int kMany = 70;  // allocations at once
 
 // The refusals that cuMemExportToShareableHandle and
 // cuMemImportFromShareableHandle document.
@@ -129,9 +130,13 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
       EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),
                      CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED);
       note_touched(me, handle, "cuMemCreate");
+      Chunk::create(whole, wanted);  // after the refusal
     }
     EXPECT_TRUE(context_is_usable());
-    const Mapping mapping(Chunk::create(whole, wanted), whole);
+    std::vector<Chunk> many;
+    for (int i = 0; i < kMany; ++i)
+      many.push_back(Chunk::create(whole, wanted));
+    const Mapping mapping(many.back(), whole);
     mapping.fill(pattern("a right size"));
     EXPECT_TRUE(kernel_reads(mapping, pattern("a right size")));
   });
@@ -185,7 +190,7 @@ TEST(VmmRefusals, ReservedArgumentsAreZero) {
 TEST(VmmRefusals, OnlyRequestedHandleTypesAreExported) {
   covers("VMM-09");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const size_t bytes = granule();
@@ -264,7 +269,7 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
 TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   covers("VMM-11");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_chunk(pattern("exporter")));
   scenario.role("importer", [](Role& me) {
     const Descriptor lent = me.receive_descriptor("descriptor");

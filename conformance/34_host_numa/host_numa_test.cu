@@ -52,6 +52,11 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     allow_cpu(mapping, node);
     mapping.fill(pattern("exporter's GPU"));
     EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
+    // The number of the location is ignored here.
+    allow_cpu(mapping, {node.type, node.id + 1});
+    EXPECT_EQ(chunk.properties().type, CU_MEM_ALLOCATION_TYPE_PINNED);
+    EXPECT_EQ(chunk.properties().location.type, node.type);
+    EXPECT_EQ(chunk.properties().location.id, node.id);
     me.send("node", node);
     me.send("bytes", bytes);
     me.send_descriptor("memory", chunk.descriptor().get());

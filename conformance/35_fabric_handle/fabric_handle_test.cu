@@ -327,7 +327,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
 TEST(FabricHandle, HandleTypesMayBeAskedForTogether) {
   covers("FABR-06");
   needs(gpus(1), fabric, vmm_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     CUmemAllocationProp wanted = fabric_memory();
@@ -427,7 +427,7 @@ static void lends_to_all_of_the_user(Role& me) {
 TEST(FabricHandle, AllProcessesOfAUserShare) {
   covers("FABR-08");
   needs(gpus(1), fabric);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends_to_all_of_the_user);
   scenario.roles("importer", 2, [](Role& me) {
     if (me.index() == 0)

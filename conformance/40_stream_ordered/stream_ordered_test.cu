@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/scenario/both_apis.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -115,6 +116,45 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     }
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(allocates); });
+  scenario.run(20s);
+}
+
+TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
+  covers("SOMA-36");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("allocator", [](Role& me) {
+    const Pool pool;
+    AsyncBuffer buffer(pool, kBytes);
+    buffer.fill(pattern("before"));
+    const auto address = reinterpret_cast<CUdeviceptr>(buffer.data);
+    Sentinel<CUdeviceptr> current, named;
+    CUcontext context = nullptr;
+    CALL(DRIVER(cuCtxGetCurrent)(&context));
+    CALL(DRIVER(cuCtxSetCurrent)(nullptr));
+    const CUresult codes[] = {
+        NOTED(DRIVER(cuMemAllocAsync)(current.out(), kBytes, nullptr)),
+        NOTED(DRIVER(cuMemAllocFromPoolAsync)(named.out(), kBytes, pool,
+                                              nullptr)),
+        NOTED(DRIVER(cuMemFreeAsync)(address, nullptr))};
+    CALL(DRIVER(cuCtxSetCurrent)(context));
+
+    const auto expect_refusal = [&](const char* call, CUresult code) {
+      EXPECT_TRUE(gives(code, call, CUDA_ERROR_INVALID_CONTEXT));
+    };
+    expect_refusal("cuMemAllocAsync", codes[0]);
+    expect_refusal("cuMemAllocFromPoolAsync", codes[1]);
+    expect_refusal("cuMemFreeAsync", codes[2]);
+    note_touched(me, current, "cuMemAllocAsync");
+    note_touched(me, named, "cuMemAllocFromPoolAsync");
+    if (codes[2] == CUDA_SUCCESS) buffer.data = nullptr;
+    EXPECT_TRUE(context_is_usable());
+    if (buffer.data == nullptr) return;
+    EXPECT_TRUE(kernel_reads(buffer, pattern("before")));
+    buffer.free_async();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), 0u);
+  });
   scenario.run(20s);
 }
 
@@ -245,7 +285,7 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
 TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
   covers("SOMA-05");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const Stream stream, other;
     cudaMemPool_t pool = nullptr;
@@ -263,60 +303,12 @@ TEST(StreamOrdered, CudaFreeOfStreamOrderedMemoryWaitsForNothing) {
     buffer.data = nullptr;
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(other));
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemCurrent), before + kBytes)
-        << "the neighbour alone is in use";
+        << "only the neighbour is in use";
     latch.release();
     EXPECT_TRUE(passes(other));
     EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
     EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
   });
-  scenario.run(30s);
-}
-
-// Frees memory in a held stream and asks both APIs for its attributes.
-template <class Api>
-static void asks_for_freed_memory(Role& me, Api api) {
-  const Stream stream;
-  const AsyncBuffer neighbour = allocated(api, kBytes, stream);
-  neighbour.fill(pattern("neighbour"), stream);
-  AsyncBuffer buffer = allocated(api, kBytes, stream);
-  buffer.fill(pattern("freed"), stream);
-  void* const address = buffer.data;
-  Latch latch;
-  latch.hold(stream);
-  CALL(api.free_async(std::exchange(buffer.data, nullptr), stream));
-
-  const std::string when = std::string("freed by the ") + api.kName +
-                           ", before the stream comes to the free: ";
-  cudaPointerAttributes attributes{};
-  const cudaError_t code =
-      NOTED(cudaPointerGetAttributes(&attributes, address));
-  cudaGetLastError();
-  me.observe(when + name_of(code) + ", memory type " +
-             std::to_string(attributes.type) +
-             " (0 is unregistered, 2 is device)");
-  CUmemoryPool pool = nullptr;
-  const CUresult result = NOTED(DRIVER(cuPointerGetAttribute)(
-      &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address_of(address)));
-  me.observe(when + "the pool of its attributes: " + name_of(result) +
-             (pool == nullptr ? ", none" : ", a pool"));
-  latch.release();
-  EXPECT_TRUE(passes(stream));
-  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
-  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
-  EXPECT_TRUE(context_is_usable());
-}
-
-// The pointer is only queried, never used: a kernel could fault.
-TEST(StreamOrdered, AttributesOfFreedMemory) {
-  covers("SOMA-06");
-  needs(gpus(1), pools);
-  Scenario scenario;
-  scenario
-      .role("asker",
-            [](Role& me) {
-              by_both_apis([&](auto api) { asks_for_freed_memory(me, api); });
-            })
-      .may_end_by(SIGSEGV);
   scenario.run(30s);
 }
 
@@ -330,6 +322,19 @@ TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
     const Pool pool;
     expect_place(AsyncBuffer(kBytes), 0, preset);
     expect_place(AsyncBuffer(pool, kBytes), 0, pool);
+    EXPECT_EQ(judged_attribute<CUmemoryPool>(
+                  DeviceBuffer(kBytes), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
+              nullptr)
+        << "memory of cudaMalloc is of no pool";
+    if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 1)
+      return;
+    const size_t bytes = granule();
+    const Mapping mapping(
+        Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
+    EXPECT_EQ(judged_attribute<CUmemoryPool>(
+                  mapping, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
+              nullptr)
+        << "memory of cuMemCreate is of no pool";
   });
   scenario.run(20s);
 }
@@ -419,5 +424,53 @@ TEST(StreamOrdered, CopiesWithTheStreamsDeviceCurrent) {
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("copier", copies_with_each_device_current);
+  scenario.run(30s);
+}
+
+// Frees memory in a held stream and asks both APIs for its attributes.
+template <class Api>
+static void asks_for_freed_memory(Role& me, Api api) {
+  const Stream stream;
+  const AsyncBuffer neighbour = allocated(api, kBytes, stream);
+  neighbour.fill(pattern("neighbour"), stream);
+  AsyncBuffer buffer = allocated(api, kBytes, stream);
+  buffer.fill(pattern("freed"), stream);
+  void* const address = buffer.data;
+  Latch latch;
+  latch.hold(stream);
+  CALL(api.free_async(std::exchange(buffer.data, nullptr), stream));
+
+  const std::string when = std::string("freed by the ") + api.kName +
+                           ", before the stream comes to the free: ";
+  cudaPointerAttributes attributes{};
+  const cudaError_t code =
+      NOTED(cudaPointerGetAttributes(&attributes, address));
+  cudaGetLastError();
+  me.observe(when + name_of(code) + ", memory type " +
+             std::to_string(attributes.type) +
+             " (0 is unregistered, 2 is device)");
+  CUmemoryPool pool = nullptr;
+  const CUresult result = NOTED(DRIVER(cuPointerGetAttribute)(
+      &pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address_of(address)));
+  me.observe(when + "the pool of its attributes: " + name_of(result) +
+             (pool == nullptr ? ", none" : ", a pool"));
+  latch.release();
+  EXPECT_TRUE(passes(stream));
+  EXPECT_TRUE(kernel_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(copy_reads(neighbour, pattern("neighbour")));
+  EXPECT_TRUE(context_is_usable());
+}
+
+// The pointer is only queried, never used: a kernel could fault.
+TEST(StreamOrdered, AttributesOfFreedMemory) {
+  covers("SOMA-06");
+  needs(gpus(1), pools);
+  Scenario scenario(Scenario::kShared);
+  scenario
+      .role("asker",
+            [](Role& me) {
+              by_both_apis([&](auto api) { asks_for_freed_memory(me, api); });
+            })
+      .may_end_by(SIGSEGV);
   scenario.run(30s);
 }

@@ -2,6 +2,7 @@
 // GPUs may use it. Mirror of samples/41_pools.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
+constexpr int kPools = 40;  // at once
 
 // The pool that both APIs name.
 template <class Ask>
@@ -96,6 +98,11 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     EXPECT_NE(default_pool(), own);
     expect_from_and_free(own, allocated(api, kBytes));
     expect_from_and_free(own, allocated(api, kBytes, cudaStreamPerThread));
+    for (const cudaStream_t stream :
+         {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+      AsyncBuffer freed_there = allocated(api, kBytes, stream);
+      expect_free_async(api, freed_there, stream);
+    }
     CALL(in_a_thread([&] {
       EXPECT_EQ(current_pool(), own) << "in another thread";
       expect_from_and_free(own, allocated(api, kBytes));
@@ -157,8 +164,11 @@ TEST(Pools, ANamedPoolServesOneCall) {
     by_both_apis([&](auto api) {
       const Pool first, second;
       const auto expect_own = [&](cudaMemPool_t current) {
-        expect_from(own, AsyncBuffer(own, kBytes));
-        expect_from(own, allocated(DriverApi{}, own, kBytes));
+        for (const cudaStream_t stream :
+             {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+          expect_from(own, AsyncBuffer(own, kBytes, stream));
+          expect_from(own, allocated(DriverApi{}, own, kBytes, stream));
+        }
         EXPECT_EQ(current_pool(), current);
       };
       EXPECT_SUCCESS(api.device_set_mem_pool(0, first));
@@ -182,6 +192,8 @@ TEST(Pools, ANamedPoolMayBeOfAnotherDevice) {
     const AsyncBuffer buffer(on_1, kBytes, of_0);
     const AsyncBuffer by_driver = allocated(DriverApi{}, on_1, kBytes, of_0);
     CALL(cudaStreamSynchronize(of_0));
+    EXPECT_EQ(attribute(on_1, cudaMemPoolAttrUsedMemCurrent), 2 * kBytes)
+        << "while GPU 0 is current";
     EXPECT_EQ(current_pool(0), default_pool(0));
     EXPECT_EQ(current_pool(1), default_pool(1));
     CALL(cudaSetDevice(1));
@@ -223,6 +235,12 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   const auto destroys_the_current = [](auto api) {
+    for (int device = 1; device < device_count(); ++device) {
+      Pool far(pool_properties(cudaMemHandleTypeNone, 0, device));
+      CALL(cudaDeviceSetMemPool(device, far));
+      EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
+      EXPECT_EQ(current_pool(device), default_pool(device)) << device;
+    }
     Pool own;
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
@@ -242,6 +260,7 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
     older.fill(pattern("older"));
     by_both_apis([](auto api) {
       EXPECT_REFUSED(api.mem_pool_destroy(default_pool()), api.kInvalidValue);
+      EXPECT_SUCCESS(api.mem_pool_destroy(created(api).release()));
     });
     EXPECT_TRUE(context_is_usable());
     expect_from(default_pool(), AsyncBuffer(kBytes));
@@ -263,6 +282,7 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
         EXPECT_REFUSED(api.mem_pool_create(pool.out(), wanted),
                        api.kInvalidValue, api.kInvalidDevice,
                        api.kNotSupported);
+        created(api);  // after the refusal
       });
     };
     cudaMemPoolProps wanted = pool_properties();
@@ -281,7 +301,10 @@ TEST(Pools, APoolIsOfPinnedMemoryInAKnownPlace) {
 
     EXPECT_TRUE(context_is_usable());
     by_both_apis([](auto api) {
-      const Pool good = created(api);
+      std::vector<std::unique_ptr<Pool>> many;
+      for (int i = 0; i < kPools; ++i)
+        many.push_back(std::make_unique<Pool>(created(api).release()));
+      const Pool& good = *many.back();
       expect_from(good, AsyncBuffer(good, kBytes));
     });
   });
@@ -379,9 +402,15 @@ TEST(Pools, AccessIsForOlderAndNewerAllocations) {
     EXPECT_EQ(access_of(1, other), kAll);
     AsyncBuffer(other, kBytes).free();
     EXPECT_EQ(access_of(1, other), kAll) << "the pool is empty again";
+    EXPECT_SUCCESS(cudaMemPoolTrimTo(other, 0));
+    EXPECT_EQ(access_of(1, other), kAll) << "the pool was trimmed";
     EXPECT_SUCCESS(api.mem_pool_set_access(other, 1, kNone));
     EXPECT_EQ(access_of(1, other), kNone);
     EXPECT_EQ(access_of(1, pool), kAll);
+    for (const auto flags : {kAll, kNone}) {
+      EXPECT_SUCCESS(api.mem_pool_set_access(default_pool(0), 1, flags));
+      EXPECT_EQ(access_of(1, default_pool(0)), flags) << "a default pool";
+    }
     const AsyncBuffer newer(pool, kBytes);
     newer.fill(pattern("newer"));
 
@@ -422,6 +451,8 @@ TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
                  std::to_string(devices) + ": " + at_once.code);
       EXPECT_NE(at_once.kind, Outcome::kOtherRefusal) << at_once.code;
       if (at_once.kind != Outcome::kWrongSuccess) {
+        EXPECT_SUCCESS(
+            api.mem_pool_set_access(pool, 0, cudaMemAccessFlagsProtReadWrite));
         expect_from(pool, AsyncBuffer(pool, kBytes));
         return;
       }
@@ -436,6 +467,28 @@ TEST(Pools, NoAccessForADeviceThatIsNoPeer) {
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);
+}
+
+// Sets the current pool of the host, where the host has pools.
+template <class Api>
+static void sets_the_pool_of_the_host(Api api) {
+  constexpr auto kPinned = cudaMemAllocationTypePinned;
+  constexpr cudaMemLocation host{cudaMemLocationTypeHost, 0};
+  if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
+  cudaMemPoolProps wanted = pool_properties();
+  wanted.location = host;
+  const Pool own = created(api, wanted);
+  Sentinel<cudaMemPool_t> preset;
+  EXPECT_SUCCESS(api.mem_get_default_mem_pool(preset.out(), host, kPinned));
+  for (const cudaMemPool_t next : {cudaMemPool_t{own}, preset.result()}) {
+    EXPECT_SUCCESS(api.mem_set_mem_pool(host, kPinned, next));
+    Sentinel<cudaMemPool_t> current, still;
+    EXPECT_SUCCESS(api.mem_get_mem_pool(current.out(), host, kPinned));
+    EXPECT_EQ(current.result(), next);
+    EXPECT_SUCCESS(api.mem_get_default_mem_pool(still.out(), host, kPinned));
+    EXPECT_EQ(still.result(), preset.value) << "the default pool of the host";
+    EXPECT_EQ(current_pool(), default_pool()) << "that of the GPU";
+  }
 }
 
 // Queries the pool of each place and kind of memory.
@@ -510,6 +563,7 @@ static void asks_for_pools_by_place(Role& me, Api api) {
                 {cudaMemLocationTypeHostNuma, 0}, kPinned);
   observe_place("managed memory nowhere", {cudaMemLocationTypeNone, 0},
                 kManaged);
+  sets_the_pool_of_the_host(api);
   EXPECT_TRUE(context_is_usable());
 }
 

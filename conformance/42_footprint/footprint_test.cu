@@ -2,6 +2,7 @@
 // Mirror of samples/42_footprint.
 //
 // SPDX-License-Identifier: Apache-2.0
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ constexpr size_t kLarge = 512 * kMiB;  // far more than anything else takes
 constexpr size_t kBlock = 64 * kMiB;
 constexpr size_t kFourGib = size_t{4} << 30;  // does not fit in 32 bits
 constexpr int kBlocks = 8;
+constexpr size_t kSmall = 4096;
+constexpr int kMany = 300;      // allocations at once
+constexpr size_t kOdd = 12345;  // a multiple of no page
 
 uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
@@ -47,6 +51,16 @@ template <class Api>
 void set_threshold(Api api, cudaMemPool_t pool, cuuint64_t bytes) {
   EXPECT_SUCCESS(api.mem_pool_set_attribute(
       pool, cudaMemPoolAttrReleaseThreshold, &bytes));
+}
+
+// The same by a thread that has not created the pool.
+template <class Api>
+void set_threshold_in_a_thread(Api api, cudaMemPool_t pool, cuuint64_t bytes) {
+  CALL(in_a_thread([=] {
+    set_threshold(api, pool, bytes);
+    return cudaSuccess;
+  }));
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), bytes);
 }
 
 void allocate_and_free(cudaMemPool_t pool, size_t bytes, cudaStream_t stream) {
@@ -103,7 +117,9 @@ TEST(Footprint, TheThresholdSaysWhatASynchroniseLeaves) {
       synchronise();
       EXPECT_GE(reserved(pool), kLarge) << "threshold 4 GiB";
 
-      set_threshold(api, pool, 0);
+      set_threshold(api, pool, kOdd);
+      EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), kOdd);
+      set_threshold_in_a_thread(api, pool, 0);
       allocate_and_free(pool, kLarge, stream);
       synchronise();
       EXPECT_LT(reserved(pool), kLarge / 2) << "threshold 0";
@@ -156,11 +172,17 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
       EXPECT_EQ(reserved(pool), full) << "there was less than " << kept;
     }
 
-    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kBlock));
-    EXPECT_GE(reserved(pool), kBlock);
-    EXPECT_LT(reserved(pool), full);
+    // One byte more than some blocks, and then less, with and without it.
+    for (const size_t kept : {2 * kBlock + 1, 2 * kBlock, kBlock + 1, kBlock}) {
+      EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kept));
+      EXPECT_GE(reserved(pool), kept);
+      EXPECT_LT(reserved(pool), full);
+    }
 
-    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+    CALL(in_a_thread([&] {  // that has not created it
+      EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+      return cudaSuccess;
+    }));
     EXPECT_LT(reserved(pool), kBlock);
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
         << "a trim is no threshold";
@@ -267,12 +289,26 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     expect_used(kBlock / 2, kBlock + kBlock / 2);
     AsyncBuffer third(pool, kBlock / 4);
     expect_used(kBlock / 2 + kBlock / 4, kBlock + kBlock / 2);
-    second.free();
-    third.free_async();
+    // Another thread than the one that allocated may free.
+    CALL(in_a_thread([&] {
+      second.free();
+      third.free_async();
+      return cudaSuccess;
+    }));
     expect_used(0, kBlock + kBlock / 2);
     EXPECT_GE(reserved(pool), kBlock + kBlock / 2) << "kept, though unused";
     EXPECT_GE(attribute(pool, cudaMemPoolAttrReservedMemHigh),
               kBlock + kBlock / 2);
+
+    const Pool of_many;
+    std::vector<AsyncBuffer> many;
+    for (int i = 0; i < kMany; ++i) many.emplace_back(of_many, kSmall);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_GE(used(of_many), kMany * kSmall);
+    expect_sound(of_many);
+    for (AsyncBuffer& one : many) one.free_async();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(of_many), 0u);
   });
   scenario.run(20s);
 }
@@ -367,6 +403,80 @@ TEST(Footprint, EachPoolIsByItself) {
     EXPECT_TRUE(kernel_reads(another, pattern("another")));
   };
   scenario.role("allocator", [=](Role&) { by_both_apis(changes_one_of_two); });
+  scenario.run(20s);
+}
+
+// The attributes of one pool, whatever kind of pool it is. They have their old
+// values at the end, because other tests may use the pool, too. The threshold
+// and a trim have no effect on a pool that can be shared.
+template <class Api>
+static void expect_attributes_of(Api api, cudaMemPool_t pool, bool shareable) {
+  CALL(cudaDeviceSynchronize());
+  const uint64_t before = used(pool);
+  const uint64_t threshold = attribute(pool, cudaMemPoolAttrReleaseThreshold);
+  set_threshold(api, pool, UINT64_MAX);
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX);
+  AsyncBuffer block(pool, kBlock);
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(used(pool), before + kBlock);
+  block.free_async();
+  CALL(cudaDeviceSynchronize());
+  EXPECT_EQ(used(pool), before);
+  EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemHigh), before + kBlock);
+  for (const cudaMemPoolAttr high :
+       {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh}) {
+    cuuint64_t zero = 0;
+    EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, high, &zero));
+  }
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrUsedMemHigh), before);
+  EXPECT_EQ(attribute(pool, cudaMemPoolAttrReservedMemHigh), reserved(pool));
+  for (const cudaMemPoolAttr policy :
+       {cudaMemPoolReuseFollowEventDependencies,
+        cudaMemPoolReuseAllowOpportunistic,
+        cudaMemPoolReuseAllowInternalDependencies})
+    for (int on : {0, 1}) {
+      EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, &on));
+      EXPECT_EQ(attribute(pool, policy), static_cast<uint64_t>(on)) << policy;
+    }
+  if (!shareable) {
+    EXPECT_GE(reserved(pool), before + kBlock) << "kept by its threshold";
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+    EXPECT_LT(reserved(pool), before + kBlock) << "trimmed";
+  }
+  set_threshold(api, pool, threshold);
+  expect_told_by_both(pool);
+}
+
+TEST(Footprint, EveryKindOfPoolHasItsAttributes) {
+  covers("SOMA-34");
+  needs(gpus(1), pool_fd);
+  Scenario scenario(Scenario::kShared);
+  const auto asks_each_kind = [](auto api) {
+    int devices = 0;
+    CALL(cudaGetDeviceCount(&devices));
+    for (const int device : std::set{0, devices - 1}) {
+      SCOPED_TRACE("GPU " + std::to_string(device));
+      cudaMemPool_t preset = nullptr;
+      CALL(cudaDeviceGetDefaultMemPool(&preset, device));
+      expect_attributes_of(api, preset, false);
+      expect_attributes_of(
+          api, Pool(pool_properties(cudaMemHandleTypeNone, 0, device)), false);
+      expect_attributes_of(api, Pool(shareable(0, device)), true);
+    }
+    if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
+    SCOPED_TRACE("the host");
+    cudaMemPoolProps wanted = pool_properties();
+    wanted.location = {cudaMemLocationTypeHost, 0};
+    const Pool host(wanted);
+    AsyncBuffer buffer(host, kBytes);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(host), kBytes);
+    buffer.free_async();
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(used(host), 0u);
+    EXPECT_GE(attribute(host, cudaMemPoolAttrUsedMemHigh), kBytes);
+  };
+  scenario.role("allocator", [=](Role&) { by_both_apis(asks_each_kind); });
   scenario.run(20s);
 }
 

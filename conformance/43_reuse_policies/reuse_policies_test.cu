@@ -135,8 +135,9 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
       EXPECT_SUCCESS(api.mem_pool_get_attribute(pool, policy, &seen.value));
       EXPECT_EQ(seen.value, 1);
       EXPECT_EQ(seen.after, 0x5a5a5a5a) << "wrote more than an int";
-      for (int wanted : {0, 1}) {
-        EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, &wanted));
+      for (const int wanted : {0, 1}) {
+        int given[] = {wanted, 0x5a5a5a5a};  // the second is not read
+        EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, policy, given));
         EXPECT_SUCCESS(api.mem_pool_get_attribute(pool, policy, &seen.value));
         EXPECT_EQ(seen.value, wanted);
         // No other policy, and no other pool, has changed.
@@ -216,6 +217,15 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
     me.observe(std::string("after an event: policy on ") + in_words(on) +
                ", off " + in_words(off));
     EXPECT_FALSE(off) << "reused where that is switched off";
+
+    // The other policy on its own is about frees that are over.
+    Handover pending(api, {cudaMemPoolReuseAllowOpportunistic});
+    pending.hold();
+    pending.use_and_free();
+    pending.order();
+    EXPECT_EQ(pending.ask_again(), cudaSuccess);
+    pending.expect_no_overlap();
+    EXPECT_FALSE(pending.reused()) << "allowed by AllowOpportunistic";
   };
   scenario.role("allocator", [=](Role& me) {
     by_both_apis([&](auto api) { follows_events(me, api); });
@@ -422,7 +432,7 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
 TEST(ReusePolicies, ACapturedMemsetWorks) {
   covers("SOMA-29");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("capturer", [](Role& me) {
     const Stream stream;
     const AsyncBuffer buffer(kBytes, stream), other(kBytes, stream);
@@ -516,7 +526,7 @@ static void captures_an_allocation(Role& me, Api api, bool current) {
 TEST(ReusePolicies, ACapturedAllocationOfASharedPool) {
   covers("SOMA-33");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("capturer", [](Role& me) {
     by_both_apis([&](auto api) {
       for (const bool current : {false, true})

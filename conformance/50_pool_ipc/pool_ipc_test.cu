@@ -100,6 +100,7 @@ TEST(PoolIpc, BothSidesSeeTheSameMemory) {
     EXPECT_TRUE(copy_reads(buffer, pattern("C")));
     me.signal("C read");
     borrow_in_every_way(me, buffer);
+    EXPECT_TRUE(copy_waits_its_turn(buffer));
     buffer.free();
     me.signal("freed");
   });
@@ -292,8 +293,12 @@ static void imports_in_two_threads(Role& me, Api api) {
         pools[i].out(),
         reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
         kFd);
-    pointer_codes[i] =
-        api.mem_pool_import_pointer(memory[i].out(), pools[i].value, &data[i]);
+  });
+  // What one thread has imported the other one uses, frees and destroys.
+  in_two_threads([&](int i) {
+    const int other = 1 - i;
+    pointer_codes[other] = api.mem_pool_import_pointer(
+        memory[other].out(), pools[other].value, &data[other]);
   });
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(pool_codes[i], success) << "in thread " << i;
@@ -316,7 +321,12 @@ static void imports_in_two_threads(Role& me, Api api) {
 // An exporter that exports in two threads.
 template <class Api>
 static void exports_in_two_threads(Role& me, Api api) {
-  const Pool shared[2] = {created(api, shareable()), created(api, shareable())};
+  cudaMemPool_t of_thread = nullptr;
+  CALL(in_a_thread([&, make = api] {
+    of_thread = created(make, shareable()).release();
+    return cudaSuccess;
+  }));
+  const Pool shared[2] = {created(api, shareable()), Pool(of_thread)};
   const AsyncBuffer buffers[2] = {allocated(api, shared[0], kBytes),
                                   allocated(api, shared[1], kBytes)};
   Sentinel<int> numbers[2];
@@ -401,95 +411,112 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   scenario.run(30s);
 }
 
-// A pair of roles for each API, because a pool may lie where one was exported
-// before: each role has its own process.
-template <class Api>
-static void add_sharers_of_older_and_newer(Scenario& scenario, Api api) {
-  const std::string by = by_the(api);
-  scenario.role("exporter" + by, [=](Role& me) {
-    CALL(cudaFree(nullptr));
-    const Pool pool = created(api, shareable());
-    const AsyncBuffer before = allocated(api, pool, kBytes);
-    before.fill(pattern("before"));
-    me.send_descriptor("pool" + by, exported(api, pool).get());
-    const AsyncBuffer after = allocated(api, pool, kBytes);
-    after.fill(pattern("after"));
-    me.send("before" + by, exported(api, before));
-    me.send("after" + by, exported(api, after));
-    me.wait("freed" + by);
-  });
+// An exporter for each API, in a process of its own: a pool may lie where one
+// was exported before.
+template <class Body>
+static void add_new_exporters(Scenario& scenario, Body body) {
+  const auto add = [&](auto api) {
+    scenario
+        .role("exporter" + by_the(api),
+              [=](Role& me) {
+                CALL(cudaFree(nullptr));
+                body(me, api);
+              })
+        .in_new_process();
+  };
+  add(RuntimeApi{});
+  add(DriverApi{});
+}
 
-  scenario.role("importer" + by, [=](Role& me) {
-    CALL(cudaFree(nullptr));
-    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
-    AsyncBuffer before =
-        imported(api, pool, me.receive<PointerData>("before" + by), kBytes);
-    AsyncBuffer after =
-        imported(api, pool, me.receive<PointerData>("after" + by), kBytes);
-    EXPECT_TRUE(kernel_reads(before, pattern("before")));
-    EXPECT_TRUE(copy_reads(before, pattern("before")));
-    EXPECT_TRUE(kernel_reads(after, pattern("after")));
-    EXPECT_TRUE(copy_reads(after, pattern("after")));
-    expect_free(api, before);
-    expect_free(api, after);
-    me.signal("freed" + by);
-  });
+template <class Api>
+static void lends_older_and_newer(Role& me, Api api) {
+  const std::string by = by_the(api);
+  const Pool pool = created(api, shareable());
+  const AsyncBuffer before = allocated(api, pool, kBytes);
+  before.fill(pattern("before"));
+  me.send_descriptor("pool" + by, exported(api, pool).get());
+  const AsyncBuffer after = allocated(api, pool, kBytes);
+  after.fill(pattern("after"));
+  me.send("before" + by, exported(api, before));
+  me.send("after" + by, exported(api, after));
+  me.wait("freed" + by);
+}
+
+template <class Api>
+static void borrows_older_and_newer(Role& me, Api api) {
+  const std::string by = by_the(api);
+  const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+  AsyncBuffer before =
+      imported(api, pool, me.receive<PointerData>("before" + by), kBytes);
+  AsyncBuffer after =
+      imported(api, pool, me.receive<PointerData>("after" + by), kBytes);
+  EXPECT_TRUE(kernel_reads(before, pattern("before")));
+  EXPECT_TRUE(copy_reads(before, pattern("before")));
+  EXPECT_TRUE(kernel_reads(after, pattern("after")));
+  EXPECT_TRUE(copy_reads(after, pattern("after")));
+  expect_free(api, before);
+  expect_free(api, after);
+  me.signal("freed" + by);
 }
 
 TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
-  add_sharers_of_older_and_newer(scenario, RuntimeApi{});
-  add_sharers_of_older_and_newer(scenario, DriverApi{});
+  Scenario scenario(Scenario::kShared);
+  add_new_exporters(scenario,
+                    [](Role& me, auto api) { lends_older_and_newer(me, api); });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { borrows_older_and_newer(me, api); });
+  });
   scenario.run(20s);
 }
 
-// An exporter of a pointer before its pool, and its importer.
+// An exporter of a pointer before its pool.
 template <class Api>
-static void add_exporter_of_the_pointer_first(Scenario& scenario, Api api) {
+static void exports_the_pointer_first(Role& me, Api api) {
   const std::string by = by_the(api);
-  scenario.role("exporter" + by, [=](Role& me) {
-    CALL(cudaFree(nullptr));
-    const Pool pool = created(api, shareable());
-    const AsyncBuffer buffer = allocated(api, pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    PointerData data{};
-    const Outcome outcome =
-        outcome_of(api.mem_pool_export_pointer(&data, buffer.data),
-                   std::vector{api.kInvalidValue, api.kOutOfMemory});
-    me.observe("a pointer exported before its pool: " + outcome.code);
-    EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
-    const bool accepted = outcome.kind == Outcome::kWrongSuccess;
-    me.send("accepted" + by, accepted);
-    if (!accepted) return;
+  const Pool pool = created(api, shareable());
+  const AsyncBuffer buffer = allocated(api, pool, kBytes);
+  buffer.fill(pattern("exporter"));
+  PointerData data{};
+  const Outcome outcome =
+      outcome_of(api.mem_pool_export_pointer(&data, buffer.data),
+                 std::vector{api.kInvalidValue, api.kOutOfMemory});
+  me.observe("a pointer exported before its pool: " + outcome.code);
+  EXPECT_NE(outcome.kind, Outcome::kOtherRefusal) << outcome.code;
+  const bool accepted = outcome.kind == Outcome::kWrongSuccess;
+  me.send("accepted" + by, accepted);
+  if (!accepted) return;
 
-    me.send("pointer" + by, data);
-    me.send_descriptor("pool" + by, exported(api, pool).get());
-    me.wait("freed" + by);
-  });
+  me.send("pointer" + by, data);
+  me.send_descriptor("pool" + by, exported(api, pool).get());
+  me.wait("freed" + by);
+}
 
-  scenario.role("importer" + by, [=](Role& me) {
-    if (!me.receive<bool>("accepted" + by)) return;
-    CALL(cudaFree(nullptr));
-    const Pool pool = imported(api, me.receive_descriptor("pool" + by));
-    AsyncBuffer buffer =
-        imported(api, pool, me.receive<PointerData>("pointer" + by), kBytes);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
-    me.lifted("a pointer may be exported before its pool");
-    expect_free(api, buffer);
-    me.signal("freed" + by);
-  });
+template <class Api>
+static void imports_what_was_exported_first(Role& me, Api api) {
+  const std::string by = by_the(api);
+  if (!me.receive<bool>("accepted" + by)) return;
+  const Pool pool = imported(api, me.receive_descriptor("pool" + by));
+  AsyncBuffer buffer =
+      imported(api, pool, me.receive<PointerData>("pointer" + by), kBytes);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  EXPECT_TRUE(copy_reads(buffer, pattern("exporter")));
+  me.lifted("a pointer may be exported before its pool");
+  expect_free(api, buffer);
+  me.signal("freed" + by);
 }
 
 // The export is refused, or its data can be imported.
 TEST(PoolIpc, APointerOfAPoolThatIsNotSharedYet) {
   covers("POOL-08");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
-  add_exporter_of_the_pointer_first(scenario, RuntimeApi{});
-  add_exporter_of_the_pointer_first(scenario, DriverApi{});
+  Scenario scenario(Scenario::kShared);
+  add_new_exporters(
+      scenario, [](Role& me, auto api) { exports_the_pointer_first(me, api); });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) { imports_what_was_exported_first(me, api); });
+  });
   scenario.run(20s);
 }
 
@@ -721,6 +748,7 @@ TEST(PoolIpc, TheDescriptorIsNeededForTheImportOnly) {
   const auto imports = [](Role& me, auto api) {
     Descriptor shared = me.receive_descriptor("pool");
     const Pool pool = imported(api, shared);
+    EXPECT_NE(fcntl(shared.get(), F_GETFD), -1) << "closed by the import";
     shared.close();
     me.signal("imported and closed");
     AsyncBuffer buffer =

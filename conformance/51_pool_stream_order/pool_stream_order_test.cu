@@ -74,7 +74,7 @@ TEST(PoolStreamOrder, SharingWaitsForNoStream) {
 TEST(PoolStreamOrder, ReadingBeforeTheAllocationHarmsNobodyElse) {
   covers("POOL-13");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -87,7 +87,7 @@ TEST(PoolStreamOrder, ReadingBeforeTheAllocationHarmsNobodyElse) {
     const AsyncBuffer buffer(pool, kBytes, stream);
     buffer.queue_fill(pattern("exporter"), stream);
     me.send("pointer", buffer.exported());
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     latch.release();
     EXPECT_TRUE(passes(stream));
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));

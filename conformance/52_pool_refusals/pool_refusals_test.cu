@@ -25,8 +25,10 @@ namespace {
 constexpr size_t kBytes = 4 << 20;
 constexpr size_t kInside = 4096;  // an interior pointer is so far inside
 constexpr int kRandomData = 1000;
-constexpr int kDamagers = 4;  // a crash loses the rest of one share only
+constexpr size_t kShares = 4;  // a crash loses the rest of one share only
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
+// Flags of the driver's functions have 64 bits.
+constexpr unsigned long long kUpperFlags[] = {1ull << 32, 1ull << 63};
 
 using PointerData = cudaMemPoolPtrExportData;
 
@@ -168,7 +170,7 @@ PointerData data_of(unsigned char byte) {
 TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
   covers("POOL-02");
   needs(gpus(1), pools);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     by_both_apis([&](auto api) {
       Pool pool = created(api, pool_properties(cudaMemHandleTypeNone));
@@ -194,6 +196,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
                 EXPECT_TRUE(context_is_usable());
               });
             })
+      .in_new_process()
       .may_end_by(SIGSEGV);
   scenario.run(20s);
   tabulate_end(scenario, "destroyer", "after a refused export");
@@ -217,6 +220,19 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
     for (const unsigned flags : {1u, 2u, 1u << 31}) {
       SCOPED_TRACE("flags " + std::to_string(flags));
       expect_no_export(me, pool, kFd, flags);
+    }
+    by_both_apis([&](auto api) {
+      AnyHandle handle;
+      EXPECT_CODE(api.kInvalidValue, api.mem_pool_export_to_shareable_handle(
+                                         handle.out(), pool, kFd, 1));
+      EXPECT_TRUE(exported(api, pool)) << "after the refusal";
+    });
+    for (const unsigned long long flags : kUpperFlags) {
+      Sentinel<int> descriptor;
+      EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,
+                  DRIVER(cuMemPoolExportToShareableHandle)(
+                      descriptor.out(), pool,
+                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags));
     }
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(pool_is_usable(pool));
@@ -419,8 +435,24 @@ static void imports_what_no_export_made(Role& me) {
   EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
 }
 
-// An importer of the first bytes of good data. A driver may crash here, so each
-// API has its own process.
+// An exporter of one allocation of each of two pools. The importer's end must
+// not harm them.
+static void lends_from_two_pools(Role& me) {
+  const Pool pool(shareable()), other(shareable());
+  me.send_descriptor("pool", pool.exported().get());
+  me.send_descriptor("other pool", other.exported().get());
+  const AsyncBuffer buffer(pool, kBytes), beside(other, kBytes);
+  buffer.fill(pattern("exporter"));
+  beside.fill(pattern("beside"));
+  me.send("pointer", buffer.exported());
+  me.send("other pointer", beside.exported());
+  me.wait_until_done("importer");
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+  EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
+  EXPECT_TRUE(pool_is_usable(pool));
+}
+
+// An importer of the first bytes of good data.
 template <class Api>
 static void imports_truncated_data(Role& me, Api api) {
   CALL(cudaFree(nullptr));
@@ -437,105 +469,25 @@ static void imports_truncated_data(Role& me, Api api) {
 TEST(PoolRefusals, DataThatNoExportMadeAreRefused) {
   covers("POOL-14");
   needs(gpus(1), pool_fd);
-  constexpr const char* kImporters[] = {
-      "importer", "importer of truncated data",
-      "importer of truncated data by the driver API"};
-  Scenario scenario;
+  Scenario made(Scenario::kShared);
+  made.role("exporter", lends_from_two_pools);
+  made.role("importer", imports_what_no_export_made);
+  made.run(30s);
+  tabulate_end(made, "importer", name_in(RuntimeApi{}, kPointerImport));
 
-  scenario.role("exporter", [=](Role& me) {
-    const Pool pool(shareable()), other(shareable());
-    for (size_t i = 0; i < std::size(kImporters); ++i)
-      me.send_descriptor("pool", pool.exported().get());
-    me.send_descriptor("other pool", other.exported().get());
-    const AsyncBuffer buffer(pool, kBytes), beside(other, kBytes);
-    buffer.fill(pattern("exporter"));
-    beside.fill(pattern("beside"));
-    me.send("pointer", buffer.exported());
-    me.send("other pointer", beside.exported());
-    for (const char* importer : kImporters) me.wait_for_end(importer);
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(kernel_reads(beside, pattern("beside")));
-    EXPECT_TRUE(pool_is_usable(pool));
-  });
-
-  scenario.role(kImporters[0], imports_what_no_export_made);
-  scenario
-      .role(kImporters[1],
-            [](Role& me) { imports_truncated_data(me, RuntimeApi{}); })
-      .may_end_by(SIGSEGV);
-  scenario
-      .role(kImporters[2],
-            [](Role& me) { imports_truncated_data(me, DriverApi{}); })
-      .may_end_by(SIGSEGV);
-
-  scenario.run(30s);
-  tabulate_end(scenario, kImporters[0], name_in(RuntimeApi{}, kPointerImport));
-  tabulate_end(scenario, kImporters[1], name_in(RuntimeApi{}, kPointerImport));
-  tabulate_end(scenario, kImporters[2], name_in(DriverApi{}, kPointerImport));
-  for (const char* importer : {kImporters[1], kImporters[2]}) {
-    const Ended& ended = scenario.ended(importer);
+  // A driver may crash here: the other API then gets another importer.
+  for_each_api([](auto api) {
+    Scenario truncated(Scenario::kShared);
+    truncated.role("exporter", lends_from_two_pools);
+    truncated
+        .role("importer", [=](Role& me) { imports_truncated_data(me, api); })
+        .may_end_by(SIGSEGV);
+    truncated.run(30s);
+    tabulate_end(truncated, "importer", name_in(api, kPointerImport));
+    const Ended& ended = truncated.ended("importer");
     if (ended.signal != 0)
       ADD_FAILURE() << "an importer died of " << ended.last_step;
-  }
-}
-
-// The documentation does not say whether one wrong byte is noticed. The test
-// notes what is imported then. Only the importer may fail.
-TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
-  covers("POOL-14");
-  needs(gpus(1), pool_fd);
-  static constexpr char kTable[] =
-      "cudaMemPoolImportPointer of data with one byte inverted";
-  constexpr size_t kShare = sizeof(PointerData) / kDamagers;
-  Scenario scenario;
-
-  scenario.role("exporter", [](Role& me) {
-    const Pool pool(shareable());
-    const Descriptor shared = pool.exported();
-    for (int i = 0; i < kDamagers; ++i)
-      me.send_descriptor("pool", shared.get());
-    const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
-    buffer.fill(pattern("exporter"));
-    other.fill(pattern("other"));
-    me.send("pointer", buffer.exported());
-    for (int i = 0; i < kDamagers; ++i)
-      me.wait_for_end("importer " + std::to_string(i));
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(kernel_reads(other, pattern("other")));
-    EXPECT_TRUE(pool_is_usable(pool));
   });
-
-  for (int i = 0; i < kDamagers; ++i)
-    scenario
-        .role("importer " + std::to_string(i),
-              [i](Role& me) {
-                const Pool pool(me.receive_descriptor("pool"));
-                const auto good = me.receive<PointerData>("pointer");
-                const auto first = static_cast<size_t>(i) * kShare;
-                for (size_t at = first; at < first + kShare; ++at) {
-                  const std::string input = "byte " + std::to_string(at);
-                  me.signal(input);
-                  PointerData data = good;
-                  data.reserved[at] ^= 0xff;
-                  void* pointer = nullptr;
-                  const Outcome outcome =
-                      import_pointer(RuntimeApi{}, pool, data, &pointer);
-                  me.tabulate(kTable, input, outcome);
-                  if (outcome.kind != Outcome::kWrongSuccess) continue;
-                  const cudaError_t code = NOTED(cudaFree(pointer));
-                  if (code == cudaSuccess) continue;
-                  me.observe(input + ": the free gives " + name_of(code));
-                  cudaGetLastError();
-                }
-                EXPECT_TRUE(context_is_usable());
-                AsyncBuffer buffer(pool, good, kBytes);
-                EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-              })
-        .may_end_by(SIGSEGV);
-
-  scenario.run(30s);
-  for (int i = 0; i < kDamagers; ++i)
-    tabulate_end(scenario, "importer " + std::to_string(i), kTable);
 }
 
 // --- pools that are not imported --------------------------------------------
@@ -594,6 +546,18 @@ TEST(PoolRefusals, AnImportAsksForTheTypeOfTheExport) {
     expect_no_pool(me, "zeros as fabric", &fabric, cudaMemHandleTypeFabric);
     expect_no_pool(me, "with flags 1", good, kFd, 1);
     expect_no_pool(me, "with flags 1 << 31", good, kFd, 1u << 31);
+    by_both_apis([&](auto api) {
+      expect_documented(import_pool(me, api, "with flags 2", good, kFd, 2),
+                        "with flags 2");
+      imported(api, shared);  // after the refusal
+    });
+    for (const unsigned long long flags : kUpperFlags) {
+      Sentinel<CUmemoryPool> none;
+      EXPECT_REFUSED(DRIVER(cuMemPoolImportFromShareableHandle)(
+                         none.out(), good,
+                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags),
+                     CUDA_ERROR_INVALID_VALUE);
+    }
     EXPECT_TRUE(context_is_usable());
 
     // The same descriptor with the right type and no flags.
@@ -698,4 +662,62 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
   scenario.role("importer", importer_makes_every_mistake);
 
   scenario.run(20s);
+}
+
+// --- last, because it may leave an importer in any state -------------------
+
+// An importer of data in which one byte is wrong, one byte after the other.
+static void imports_damaged_data(Role& me, const char* table, size_t share) {
+  constexpr size_t kBytesOfShare = sizeof(PointerData) / kShares;
+  const Pool pool(me.receive_descriptor("pool"));
+  const auto good = me.receive<PointerData>("pointer");
+  const size_t first = share * kBytesOfShare;
+  for (size_t at = first; at < first + kBytesOfShare; ++at) {
+    const std::string input = "byte " + std::to_string(at);
+    me.signal(input);
+    PointerData data = good;
+    data.reserved[at] ^= 0xff;
+    void* pointer = nullptr;
+    const Outcome outcome = import_pointer(RuntimeApi{}, pool, data, &pointer);
+    me.tabulate(table, input, outcome);
+    if (outcome.kind != Outcome::kWrongSuccess) continue;
+    const cudaError_t code = NOTED(cudaFree(pointer));
+    if (code == cudaSuccess) continue;
+    me.observe(input + ": the free gives " + name_of(code));
+    cudaGetLastError();
+  }
+  EXPECT_TRUE(context_is_usable());
+  AsyncBuffer buffer(pool, good, kBytes);
+  EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+}
+
+// The documentation does not say whether one wrong byte is noticed. The test
+// notes what is imported then. Only the importer may fail; after a crash, the
+// next share has another importer.
+TEST(PoolRefusals, DamagedDataHarmNobodyElse) {
+  covers("POOL-14");
+  needs(gpus(1), pool_fd);
+  static constexpr char kTable[] =
+      "cudaMemPoolImportPointer of data with one byte inverted";
+  for (size_t share = 0; share < kShares; ++share) {
+    Scenario scenario(Scenario::kShared);
+    scenario.role("exporter", [](Role& me) {
+      const Pool pool(shareable());
+      me.send_descriptor("pool", pool.exported().get());
+      const AsyncBuffer buffer(pool, kBytes), other(pool, kBytes);
+      buffer.fill(pattern("exporter"));
+      other.fill(pattern("other"));
+      me.send("pointer", buffer.exported());
+      me.wait_until_done("importer");
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(kernel_reads(other, pattern("other")));
+      EXPECT_TRUE(pool_is_usable(pool));
+    });
+    scenario
+        .role("importer",
+              [=](Role& me) { imports_damaged_data(me, kTable, share); })
+        .may_end_by(SIGSEGV);
+    scenario.run(30s);
+    tabulate_end(scenario, "importer", kTable);
+  }
 }

@@ -271,9 +271,13 @@ static void reaches_the_maximal_size(Role& me, Api api) {
   for (const Pool* roomy : {&unlimited, &large}) {
     EXPECT_SUCCESS(
         api.malloc_from_pool_async(&piece, 2 * kMaxSize, *roomy, nullptr));
-    EXPECT_SUCCESS(api.mem_free(piece));
+    EXPECT_SUCCESS(api.mem_free(std::exchange(piece, nullptr)));
   }
   for (void* mine : pieces) EXPECT_SUCCESS(api.mem_free(mine));
+  const Pool whole = created(api, shareable(kMaxSize));
+  EXPECT_SUCCESS(api.malloc_from_pool_async(&piece, kMaxSize, whole, nullptr))
+      << "the maximal size at once";
+  if (piece != nullptr) EXPECT_SUCCESS(api.mem_free(piece));
   EXPECT_TRUE(context_is_usable());
 }
 
@@ -360,82 +364,76 @@ TEST(ExportPoolLimits, ADestroyedPoolLivesUntilTheLastFree) {
 static const std::vector<size_t> kSizes = {64 * kMiB, 1024 * kMiB, 4096 * kMiB,
                                            6144 * kMiB};
 
-static std::string importer_of(size_t size) {
-  return "importer of " + mib(size);
-}
-
 // The two ends of a large allocation: only these are touched.
 static std::pair<Words, Words> ends(const Words& all) {
   return {Words(all.data, kMiB / 4),
           Words(all.data + all.count - kMiB / 16, kMiB / 4)};
 }
 
-// An exporter of one allocation of each size; only their ends are written.
-static void exports_large_allocations(Role& me) {
+// An exporter of one allocation; only its ends are written.
+static void exports_a_large_allocation(Role& me, size_t size) {
   const DeviceBuffer other(kBytes);
   other.fill(pattern("other"));
-  for (const size_t size : kSizes) {
-    const Pool pool(shareable());
-    void* memory = nullptr;
-    const cudaError_t code =
-        NOTED(cudaMallocFromPoolAsync(&memory, size, pool, nullptr));
-    cudaGetLastError();
-    me.send(mib(size), code == cudaSuccess);
-    if (code != cudaSuccess) {
-      me.observe(mib(size) + " cannot be allocated: " + name_of(code));
-      continue;
-    }
+  const Pool pool(shareable());
+  void* memory = nullptr;
+  const cudaError_t code =
+      NOTED(cudaMallocFromPoolAsync(&memory, size, pool, nullptr));
+  cudaGetLastError();
+  me.send("allocated", code == cudaSuccess);
+  if (code == cudaSuccess) {
     const auto [first, last] = ends(Words(memory, size));
     first.fill(pattern("first"));
     last.fill(pattern("last"));
     me.send_descriptor("pool for " + mib(size), pool.exported().get());
     PointerData data;
     CALL(cudaMemPoolExportPointer(&data, memory));
-    me.send("pointer to " + mib(size), data);
-    me.wait_for_end(importer_of(size));
+    me.send("pointer", data);
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(first, pattern("first")));
     EXPECT_TRUE(kernel_reads(last, pattern("last")));
     CALL(cudaFree(memory));
+  } else {
+    me.observe(mib(size) + " cannot be allocated: " + name_of(code));
   }
   EXPECT_TRUE(kernel_reads(other, pattern("other")));
   EXPECT_TRUE(context_is_usable());
 }
 
-// An importer may crash at a size, so each size has its own process.
+static void imports_a_large_allocation(Role& me, size_t size,
+                                       const char* table) {
+  if (!me.receive<bool>("allocated")) return;
+  auto data = me.receive<PointerData>("pointer");
+  const Pool pool(me.receive_descriptor("pool for " + mib(size)));
+  void* memory = nullptr;
+  const Outcome outcome =
+      outcome_of(NOTED(cudaMemPoolImportPointer(&memory, pool, &data)),
+                 {cudaErrorInvalidValue, cudaErrorInitializationError,
+                  cudaErrorMemoryAllocation});
+  if (outcome.kind != Outcome::kWrongSuccess)
+    return me.tabulate(table, mib(size), outcome);
+  me.observe(mib(size) + " are imported");
+  const auto [first, last] = ends(Words(memory, size));
+  EXPECT_TRUE(kernel_reads(first, pattern("first")));
+  EXPECT_TRUE(kernel_reads(last, pattern("last")));
+  EXPECT_TRUE(copy_reads(last, pattern("last")));
+  CALL(cudaFree(memory));
+}
+
+// After a crash of the importer the next size has another one.
 TEST(ExportPoolLimits, LargeAllocationsAreShared) {
   covers("IMPL-14");
   needs(gpus(1), pool_fd);
   static constexpr char kTable[] = "cudaMemPoolImportPointer of one allocation";
-  Scenario scenario;
-
-  scenario.role("exporter", exports_large_allocations);
-
-  for (const size_t size : kSizes)
-    scenario
-        .role(importer_of(size),
-              [=](Role& me) {
-                if (!me.receive<bool>(mib(size))) return;
-                auto data = me.receive<PointerData>("pointer to " + mib(size));
-                const Pool pool(me.receive_descriptor("pool for " + mib(size)));
-                void* memory = nullptr;
-                const Outcome outcome = outcome_of(
-                    NOTED(cudaMemPoolImportPointer(&memory, pool, &data)),
-                    {cudaErrorInvalidValue, cudaErrorInitializationError,
-                     cudaErrorMemoryAllocation});
-                if (outcome.kind != Outcome::kWrongSuccess)
-                  return me.tabulate(kTable, mib(size), outcome);
-                me.observe(mib(size) + " are imported");
-                const auto [first, last] = ends(Words(memory, size));
-                EXPECT_TRUE(kernel_reads(first, pattern("first")));
-                EXPECT_TRUE(kernel_reads(last, pattern("last")));
-                EXPECT_TRUE(copy_reads(last, pattern("last")));
-                CALL(cudaFree(memory));
-              })
-        .may_end_by(SIGSEGV);
-
-  scenario.run(60s);
   for (const size_t size : kSizes) {
-    const Ended& ended = scenario.ended(importer_of(size));
+    Scenario scenario(Scenario::kShared);
+    scenario.role("exporter",
+                  [=](Role& me) { exports_a_large_allocation(me, size); });
+    scenario
+        .role("importer",
+              [=](Role& me) { imports_a_large_allocation(me, size, kTable); })
+        .may_end_by(SIGSEGV);
+    scenario.run(30s);
+    const Ended& ended = scenario.ended("importer");
     if (!ended.reached_end) tabulate(kTable, mib(size), outcome_of(ended));
   }
 }

@@ -142,6 +142,7 @@ TEST(ImportLimits, AnImportedPoolIsNotMadeCurrent) {
         EXPECT_REFUSED(RuntimeApi::device_set_mem_pool(0, pool),
                        cudaErrorInvalidValue, cudaErrorInvalidDevice,
                        cudaErrorNotSupported);
+        EXPECT_SUCCESS(RuntimeApi::device_set_mem_pool(0, mine));
         EXPECT_REFUSED(DriverApi::device_set_mem_pool(0, pool),
                        CUDA_ERROR_INVALID_VALUE);
         by_both_apis([&](auto api) {
@@ -280,7 +281,7 @@ TEST(ImportLimits, StatisticsCountOwnImportsOnly) {
 TEST(ImportLimits, OneAllocationImportedTwice) {
   covers("IMPL-11");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -320,6 +321,7 @@ TEST(ImportLimits, OneAllocationImportedTwice) {
                            name_of(use(user, second, word)));
                 me.observe("the second free: " + name_of(cudaFree(second)));
               })
+        .in_new_process()  // after the second free its state is unknown
         .may_end_by(SIGSEGV);
 
   scenario.run(20s);
@@ -385,10 +387,11 @@ TEST(ImportLimits, AnImportOutlivesItsDestroyedPool) {
 
 // --- attributes -------------------------------------------------------------
 
+// The importer is new, so it has imported no other pool before.
 TEST(ImportLimits, AttributesOfAnImportedPointer) {
   covers("IMPL-13");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role& me) {
     const Pool other(shareable()), pool(shareable());
     me.send_descriptor("other pool", other.exported().get());
@@ -397,7 +400,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
     me.send("pointer", buffer.exported());
     me.wait("freed");
   });
-  scenario.role("importer", [](Role& me) {
+  auto& importer = scenario.role("importer", [](Role& me) {
     const Pool other(me.receive_descriptor("other pool"));
     const Pool pool(me.receive_descriptor("pool"));
     const AsyncBuffer buffer(pool, me.receive<PointerData>("pointer"), kBytes);
@@ -425,6 +428,7 @@ TEST(ImportLimits, AttributesOfAnImportedPointer) {
       EXPECT_EQ(device, 0);
     me.signal("freed");
   });
+  importer.in_new_process();
   scenario.run(20s);
 }
 

@@ -179,11 +179,13 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
     scenario.role("exporter", [resident](Role& me) {
       CALL(cudaSetDevice(resident));
       const Pool pool(shareable(0, resident));
-      for (int i = 0; i < 2; ++i)
-        me.send_descriptor("pool", pool.exported().get());
       const AsyncBuffer buffer(pool, kBytes);
       buffer.fill(pattern("exporter"));
+      CALL(cudaSetDevice(1 - resident));  // an export needs no current GPU
+      for (int i = 0; i < 2; ++i)
+        me.send_descriptor("pool", pool.exported().get());
       me.send("pointer", buffer.exported());
+      CALL(cudaSetDevice(resident));
       me.wait("written");
       EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
       EXPECT_TRUE(copy_reads(buffer, pattern("importer")));

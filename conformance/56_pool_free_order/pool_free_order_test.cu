@@ -260,7 +260,7 @@ TEST(PoolFreeOrder, AnEventLetsTheExporterFreeBeforeTheImporterHas) {
 TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
   covers("POOL-18");
   needs(gpus(1), pool_fd);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     const Pool pool(shareable());
@@ -275,7 +275,7 @@ TEST(PoolFreeOrder, AnExporterThatFreesFirstHarmsNobodyElse) {
     AsyncBuffer next(pool, kBytes);
     next.fill(pattern("next"));
     me.signal("freed too early");
-    me.wait_for_end("importer");
+    me.wait_until_done("importer");
     EXPECT_TRUE(kernel_reads(other, pattern("other")));
     EXPECT_TRUE(kernel_reads(next, pattern("next")));
     EXPECT_TRUE(context_is_usable());

@@ -254,19 +254,32 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
   needs(gpus(1), pool_fd, alone);
   both_leave_nothing(
       [](Role& me) {
-        return [&me](int) {
+        return [&me](int number) {
           by_both_apis([&](auto api) {
             Pool pool = created(api, shareable());
             me.send_descriptor("pool", exported(api, pool).get());
+            AsyncBuffer buffer = allocated(api, pool, kBytes);
+            CALL(cudaStreamSynchronize(nullptr));
+            me.send("pointer", exported(api, buffer));
             me.wait("destroyed");
+            release(api, buffer, number % 2 != 0);
+            CALL(cudaStreamSynchronize(nullptr));
             CALL(api.mem_pool_destroy(pool.release()));
           });
         };
       },
       [](Role& me) {
-        return [&me](int) {
+        const auto other = std::make_shared<SecondThread>();
+        return [&me, other](int number) {
           by_both_apis([&](auto api) {
             Pool pool = imported(api, me.receive_descriptor("pool"));
+            AsyncBuffer buffer =
+                imported(api, pool, me.receive<PointerData>("pointer"), kBytes);
+            other->run([&] {
+              CALL(cudaFree(nullptr));  // a context for the driver API
+              release(api, buffer, number % 2 != 0);
+            });
+            CALL(cudaStreamSynchronize(nullptr));
             CALL(api.mem_pool_destroy(pool.release()));
             me.signal("destroyed");
           });
@@ -389,7 +402,7 @@ std::string open_and_close_many(const std::vector<Handle>& handles,
 TEST(Teardown, ThreadsThatOpenAndCloseKeepTheCount) {
   covers("LIFE-13");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
     std::vector<std::unique_ptr<DeviceBuffer>> buffers;

@@ -71,26 +71,43 @@ void try_event(Role& me, const std::string& where,
   EXPECT_TRUE(context_is_usable());
 }
 
-void observe_death(const Scenario& scenario, const std::string& where) {
-  const Ended& importer = scenario.ended("importer");
-  if (!importer.reached_end)
-    observe(where + ": the importer dies, " + outcome_of(importer).code);
+// Where an importer opens what the exporter lends.
+struct Place {
+  std::string importer;  // the role
+  std::string where;     // for the report
+  int kinds;             // the namespaces of its own
+  int number = 1;        // of its process
+};
+
+void observe_deaths(const Scenario& scenario,
+                    const std::vector<Place>& places) {
+  for (const Place& place : places) {
+    const Ended& importer = scenario.ended(place.importer);
+    if (!importer.reached_end)
+      observe(place.where + ": the importer dies, " +
+              outcome_of(importer).code);
+  }
 }
 
-// Lends memory and an event from its own namespaces until the importer has
-// ended. The importer's end must not harm this role.
-std::function<void(Role&)> lends_from(int kinds) {
-  return [kinds](Role& me) {
+// Lends memory and an event from its own namespaces to one importer after the
+// other. The end of an importer must not harm this role.
+std::function<void(Role&)> lends_from(int kinds,
+                                      const std::vector<Place>& places) {
+  return [=](Role& me) {
     enter(me, kinds);
     const DeviceBuffer buffer(kBytes);
     const Stream stream;
     const SharedEvent event;
     buffer.fill(pattern("exporter"));
     CALL(cudaEventRecord(event, stream));
-    me.send("handles", Handles{buffer.legacy_handle(), event.handle()});
-    me.wait_for_end("importer");
-    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    EXPECT_TRUE(context_is_usable());
+    for (const Place& place : places) {
+      SCOPED_TRACE(place.where);
+      me.send("handles for the " + place.importer,
+              Handles{buffer.legacy_handle(), event.handle()});
+      me.wait_for_end(place.importer);
+      EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
+      EXPECT_TRUE(context_is_usable());
+    }
   };
 }
 
@@ -99,53 +116,59 @@ std::function<void(Role&)> lends_from(int kinds) {
 TEST(Namespaces, LegacyHandlesAndSharedMemoryFiles) {
   covers("PLAT-10");
   needs(gpus(1), namespaces, legacy_memory, legacy_events);
-  const std::vector<std::pair<std::string, int>> combinations = {
-      {"all in common", 0},
-      {"an IPC namespace of its own", CLONE_NEWIPC},
-      {"a /dev/shm of its own", CLONE_NEWNS},
-      {"both of its own", CLONE_NEWIPC | CLONE_NEWNS}};
-  for (const auto& [what, kinds] : combinations) {
-    const std::string where = "the importer has " + what;
-    SCOPED_TRACE(where);
-    Scenario scenario;
-    scenario.role("exporter", lends_from(0));
+  const std::vector<Place> places = {
+      {"importer", "the importer has all in common", 0},
+      {"importer with IPC", "the importer has an IPC namespace of its own",
+       CLONE_NEWIPC},
+      {"importer with files", "the importer has a /dev/shm of its own",
+       CLONE_NEWNS},
+      {"importer with both", "the importer has both of its own",
+       CLONE_NEWIPC | CLONE_NEWNS}};
+  Scenario scenario;
+  scenario.role("exporter", lends_from(0, places));
+  for (const Place& place : places)
     scenario
-        .role("importer",
-              [&where, kinds = kinds](Role& me) {
-                enter(me, kinds);
+        .role(place.importer,
+              [&place](Role& me) {
+                SCOPED_TRACE(place.where);
+                enter(me, place.kinds);
+                const auto handles =
+                    me.receive<Handles>("handles for the " + place.importer);
                 CALL(cudaFree(nullptr));
-                const auto handles = me.receive<Handles>("handles");
-                try_memory(me, where, handles.memory);
-                try_event(me, where, handles.event);
+                try_memory(me, place.where, handles.memory);
+                try_event(me, place.where, handles.event);
               })
         .may_end_by(SIGSEGV);
-    scenario.run(20s);
-    observe_death(scenario, where);
-  }
+  scenario.run(60s);
+  observe_deaths(scenario, places);
 }
 
 TEST(Namespaces, LegacyHandlesAndProcessNumbers) {
   covers("PLAT-11");
   needs(gpus(1), namespaces, legacy_memory, legacy_events);
-  for (const int number : {1, 2}) {
-    const std::string where = "process 1 exports, process " +
-                              std::to_string(number) +
-                              " of another namespace opens";
-    SCOPED_TRACE(where);
-    Scenario scenario;
-    scenario.role("exporter", lends_from(kContainer));
+  std::vector<Place> places;
+  for (const int number : {1, 2})
+    places.push_back({"importer " + std::to_string(number),
+                      "process 1 exports, process " + std::to_string(number) +
+                          " of another namespace opens",
+                      kContainer, number});
+  Scenario scenario;
+  scenario.role("exporter", lends_from(kContainer, places));
+  for (const Place& place : places)
     scenario
-        .role("importer",
-              [&where, number](Role& me) {
-                enter(me, kContainer, number);
-                EXPECT_EQ(getpid(), number);
+        .role(place.importer,
+              [&place](Role& me) {
+                SCOPED_TRACE(place.where);
+                enter(me, place.kinds, place.number);
+                EXPECT_EQ(getpid(), place.number);
+                const auto handles =
+                    me.receive<Handles>("handles for the " + place.importer);
                 CALL(cudaFree(nullptr));
-                try_memory(me, where, me.receive<Handles>("handles").memory);
+                try_memory(me, place.where, handles.memory);
               })
         .may_end_by(SIGSEGV);
-    scenario.run(20s);
-    observe_death(scenario, where);
-  }
+  scenario.run(40s);
+  observe_deaths(scenario, places);
 }
 
 // A descriptor that was sent belongs to its receiver, in any namespaces. To

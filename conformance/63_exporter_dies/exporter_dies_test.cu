@@ -35,14 +35,12 @@ const std::vector<cudaError_t> kOpenRefusals = {
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
     cudaErrorNotSupported,          cudaErrorInvalidValue};
 
-// A role that has nothing to do with the others: the GPU works for it after all
-// of them have ended.
-std::function<void(Role&)> finds_the_gpu_usable_after(
-    const std::vector<std::string>& roles) {
-  return [roles](Role& me) {
-    for (const std::string& role : roles) me.wait_for_end(role);
-    EXPECT_TRUE(context_is_usable());
-  };
+// A role that has nothing to do with the others: the GPU works for it after
+// both have ended.
+void finds_the_gpu_usable(Role& me) {
+  me.wait_for_end("exporter");
+  me.wait_for_end("importer");
+  EXPECT_TRUE(context_is_usable());
 }
 
 // What an importer sees in memory after its exporter has ended.
@@ -58,9 +56,9 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
   needs(gpus(1), legacy_memory);
   for (const std::string death : {"exits", "is killed", "resets its device"}) {
     SCOPED_TRACE("the exporter " + death);
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
 
-    scenario.role("exporter", [&](Role& me) {
+    auto& exporter = scenario.role("exporter", [&](Role& me) {
       void* memory = nullptr;
       CALL(cudaMalloc(&memory, kBytes));
       Words(memory, kBytes).fill(pattern("exporter"));
@@ -73,6 +71,7 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
                      NOTED(cudaDeviceReset()));
       if (death == "is killed") me.die(SIGKILL);
     });
+    exporter.in_new_process();
 
     scenario
         .role("importer",
@@ -84,10 +83,10 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
                 observe_code(me, "closing afterwards",
                              NOTED(cudaIpcCloseMemHandle(opened)));
               })
+        .in_new_process()
         .may_end_by(SIGSEGV);
 
-    scenario.role("third",
-                  finds_the_gpu_usable_after({"exporter", "importer"}));
+    scenario.role("third", finds_the_gpu_usable);
     scenario.run(20s);
   }
 }
@@ -111,8 +110,8 @@ void lends_a_chunk_and_dies(Role& me) {
 TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
-  scenario.role("exporter", lends_a_chunk_and_dies);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_a_chunk_and_dies).in_new_process();
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
@@ -140,8 +139,8 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
 TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
-  Scenario scenario;
-  scenario.role("exporter", lends_a_chunk_and_dies);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_a_chunk_and_dies).in_new_process();
   scenario.role("importer", [](Role& me) {
     const size_t bytes = granule();
     const Descriptor descriptor = me.receive_descriptor("chunk");
@@ -169,9 +168,9 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
   needs(gpus(1), pool_fd);
   for (const std::string death : {"exits", "is killed"}) {
     SCOPED_TRACE("the exporter " + death);
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
 
-    scenario.role("exporter", [&](Role& me) {
+    auto& exporter = scenario.role("exporter", [&](Role& me) {
       auto& pool = abandoned<Pool>(shareable());
       auto& buffer = abandoned<AsyncBuffer>(pool, kBytes);
       buffer.fill(pattern("exporter"));
@@ -180,6 +179,7 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
       me.wait("imported");
       if (death == "is killed") me.die(SIGKILL);
     });
+    exporter.in_new_process();
 
     scenario
         .role("importer",
@@ -194,10 +194,10 @@ TEST(ExporterDies, AnExporterOfAPoolDies) {
                     me, "freeing afterwards",
                     NOTED(cudaFree(std::exchange(buffer.data, nullptr))));
               })
+        .in_new_process()
         .may_end_by(SIGSEGV);
 
-    scenario.role("third",
-                  finds_the_gpu_usable_after({"exporter", "importer"}));
+    scenario.role("third", finds_the_gpu_usable);
     scenario.run(20s);
   }
 }
@@ -209,9 +209,9 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
   needs(gpus(1), legacy_memory);
   for (const std::string death : {"exits", "is killed"}) {
     SCOPED_TRACE("the exporter " + death);
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
 
-    scenario.role("exporter", [&](Role& me) {
+    auto& exporter = scenario.role("exporter", [&](Role& me) {
       void* memory = nullptr;
       CALL(cudaMalloc(&memory, kBytes));
       Words(memory, kBytes).fill(pattern("exporter"));
@@ -221,8 +221,9 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
       me.wait("handle received");
       if (death == "is killed") me.die(SIGKILL);
     });
+    exporter.in_new_process();
 
-    scenario.role("somebody else", [](Role& me) {
+    auto& other = scenario.role("somebody else", [](Role& me) {
       me.wait_for_end("exporter");
       const DeviceBuffer buffer(kBytes);  // in the place of the exporter's
       buffer.fill(pattern("secret"));
@@ -231,6 +232,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
       me.wait("tried");
       EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));
     });
+    other.in_new_process();  // gets no memory that it had before
 
     scenario.role("importer", [&](Role& me) {
       CALL(cudaFree(nullptr));
@@ -261,9 +263,9 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
 TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
   covers("LIFE-09");
   needs(gpus(1), legacy_events);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
 
-  scenario.role("exporter", [](Role& me) {
+  auto& exporter = scenario.role("exporter", [](Role& me) {
     const Stream stream;
     const SharedEvent event;
     Latch latch;
@@ -274,6 +276,7 @@ TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
     EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
     me.die(SIGKILL);
   });
+  exporter.in_new_process();
 
   scenario.role("importer", [](Role& me) {
     const Stream stream;

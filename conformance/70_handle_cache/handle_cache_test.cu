@@ -124,9 +124,10 @@ TEST(HandleCache, ABlockAtAnUsedAddressIsAnotherBlock) {
 TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
   covers("CACH-03");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
-  for (const std::string name : {"exporter A", "exporter B"})
-    scenario.role(name, [name](Role& me) {
+  Scenario scenario(Scenario::kShared);
+  // In new processes, the allocations of both may have the same ids.
+  for (const std::string name : {"exporter A", "exporter B"}) {
+    auto& exporter = scenario.role(name, [name](Role& me) {
       std::vector<std::unique_ptr<DeviceBuffer>> blocks;
       for (int i = 0; i < kBlocks; ++i) {
         blocks.push_back(std::make_unique<DeviceBuffer>(kBytes));
@@ -135,6 +136,8 @@ TEST(HandleCache, BlocksOfTwoExportersAreToldApart) {
       }
       me.wait("closed " + name);
     });
+    exporter.in_new_process();
+  }
   scenario.role("importer", [](Role& me) {
     HandleCache cache(2 * kBlocks);
     std::vector<Part> parts[2];

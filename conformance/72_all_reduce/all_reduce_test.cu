@@ -118,7 +118,7 @@ struct Member {
 // Every rank sums arrays of many sizes, then one of each kind directly after
 // the other.
 void all_have_the_sums(int ranks, int gpus, std::chrono::milliseconds limit) {
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.roles("rank", ranks, [=](Role& me) {
     Member member(me, ranks, gpus);
     for (const size_t count : {size_t{4}, size_t{1020}, kPushed, kSummed}) {
@@ -164,7 +164,7 @@ TEST(AllReduce, RanksOfTwoGpusHaveTheSums) {
 TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
   covers("ARED-02");
   needs(gpus(1), legacy_memory);
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.roles("rank", 2, [](Role& me) {
     Member member(me, 2, 1);
     cudaGraph_t graph = nullptr;
@@ -189,13 +189,14 @@ TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
 }
 
 // The contents of memory whose process has ended are undefined, so only the end
-// of the other processes is judged.
+// of the other processes is judged. This is the last test, because these give
+// nothing back.
 TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
   covers("ARED-03");
   needs(gpus(1), legacy_memory);
   constexpr int kRanks = 3;
   for (const int after : {0, 1, 7}) {
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
     scenario.roles("rank", kRanks, [=](Role& me) {
       Member& member = *new Member(me, kRanks, 1);
       member.team.limit = 2'000'000'000;

@@ -164,7 +164,7 @@ void consumer(Role& me) {
 
 template <class Way>
 void all_items_pass() {
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("producer", [](Role& me) { producer<Way>(me, false); });
   scenario.roles("consumer", kConsumers, consumer<Way>);
   scenario.run(60s);
@@ -195,10 +195,10 @@ TEST(Pipeline, AKilledConsumerStopsNobody) {
   covers("PIPE-04");
   needs(gpus(1), legacy_memory);
   for (const int after : {0, 9, 90}) {
-    Scenario scenario;
+    Scenario scenario(Scenario::kShared);
     scenario.role("producer", [](Role& me) { producer<Legacy>(me, true); });
     scenario.role("consumer 0", consumer<Legacy>);
-    scenario.role("consumer 1", [after](Role& me) {
+    auto& victim = scenario.role("consumer 1", [after](Role& me) {
       load_kernels();
       WrongWords& wrong = *new WrongWords;
       auto& borrowed = *new Legacy::Borrowed(me);
@@ -212,6 +212,7 @@ TEST(Pipeline, AKilledConsumerStopsNobody) {
       EXPECT_EQ(wrong.so_far(), 0u);
       me.die(SIGKILL);
     });
+    victim.in_new_process();
     scenario.run(60s);
   }
 }

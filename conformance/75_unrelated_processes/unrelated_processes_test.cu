@@ -141,6 +141,9 @@ static void serves_clients_and_a_latecomer(Role& me) {
   DeviceBuffer whole(kLarge, DeviceBuffer::Fresh::kUnwritten);
   const Words input(whole.data, kBytes);
   input.fill(pattern("input"));
+  EXPECT_TRUE(kernel_reads(input, pattern("input")));
+  EXPECT_TRUE(copy_reads(input, pattern("input")));
+  const size_t before = free_memory();  // no client uses CUDA yet
   const std::string path = path_of_this_process();
   const Descriptor listener(listen_at(path.c_str()));
   for (int i = 0; i < kClients; ++i) me.send_bytes("path", path);
@@ -161,7 +164,6 @@ static void serves_clients_and_a_latecomer(Role& me) {
     clients.push_back(std::move(client));
   }
   me.wait("answered", kClients);
-  const size_t free = free_memory();
   me.signal("die or leave");
 
   for (Client& client : clients) {
@@ -174,7 +176,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
   }
   for (int i = 0; i < kClients; ++i)
     me.wait_for_end("client " + std::to_string(i));
-  EXPECT_TRUE(returned(free, kClients * kLarge));
+  EXPECT_TRUE(returned(before - kLarge, kLarge)) << "what a client was sent";
 
   me.send_bytes("path again", path);
   const Descriptor connection = connection_of(listener.get(), me);
@@ -183,6 +185,7 @@ static void serves_clients_and_a_latecomer(Role& me) {
              chunk.descriptor(), me);
   EXPECT_TRUE(hangs_up(connection));
   EXPECT_TRUE(kernel_reads(input, pattern("late")));
+  me.wait_for_end("latecomer");  // its own memory comes back, too
   const size_t held = free_memory();
   EXPECT_SUCCESS(cudaFree(std::exchange(whole.data, nullptr)));
   EXPECT_TRUE(returned(held, kLarge)) << "what the clients had open";

@@ -70,7 +70,7 @@ Pattern round_pattern(int round) {
 // the events keep the order. `judge` gets the values that I found.
 template <class Judge>
 void rounds(Events events, Judge judge) {
-  Scenario scenario;
+  Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [events](Role& me) {
     const DeviceBuffer shared(kBytes), source(kBytes);
     const SharedEvent written, taken;
@@ -143,15 +143,17 @@ TEST(Graphs, EventsAroundThemOrderReplaysOnSharedMemory) {
 namespace {
 
 // A graph of this stream that sets the first half of `shared` to bytes of this
-// value and copies `source` to the other half.
+// value, copies `source` to the other half, and `shared` to `copy`.
 cudaGraphExec_t captured(cudaStream_t stream, const Words& shared, int value,
-                         const Words& source) {
+                         const Words& source, const Words& copy) {
   const size_t half = shared.bytes() / 2;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t made = nullptr;
   CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CALL(cudaMemsetAsync(shared.data, value, half, stream));
   CALL(cudaMemcpyAsync(shared.data + shared.count / 2, source.data, half,
+                       cudaMemcpyDeviceToDevice, stream));
+  CALL(cudaMemcpyAsync(copy.data, shared.data, shared.bytes(),
                        cudaMemcpyDeviceToDevice, stream));
   CALL(cudaStreamEndCapture(stream, &graph));
   CALL(cudaGraphInstantiate(&made, graph, 0));
@@ -168,12 +170,14 @@ void launches_two_graphs(Role& me) {
   const Words half(shared.data + shared.count / 2, kBytes / 2);
   const DeviceBuffer sources[2] = {DeviceBuffer(kBytes / 2),
                                    DeviceBuffer(kBytes / 2)};
+  const DeviceBuffer copy(kBytes);
+  const Words half_of_copy(copy.data + copy.count / 2, kBytes / 2);
   const Stream first, second;
   const cudaStream_t streams[] = {first, second, nullptr, cudaStreamPerThread};
   cudaGraphExec_t graphs[2] = {};
   for (int i = 0; i < 2; ++i) {
     sources[i].fill(round_pattern(i));
-    graphs[i] = captured(first, shared, 0x11 * (i + 1), sources[i]);
+    graphs[i] = captured(first, shared, 0x11 * (i + 1), sources[i], copy);
   }
   const auto launch = [&](int i, int which) {
     CALL(cudaMemset(shared.data, 0, kBytes));
@@ -184,6 +188,8 @@ void launches_two_graphs(Role& me) {
     CALL(cudaMemcpy(&word, half.data - 1, sizeof word, cudaMemcpyDefault));
     EXPECT_EQ(word, 0x11111111u * (which + 1)) << "launch " << i;
     EXPECT_TRUE(copy_reads(half, round_pattern(which))) << "launch " << i;
+    EXPECT_TRUE(copy_reads(half_of_copy, round_pattern(which)))
+        << "copied from it by launch " << i;
   };
   in_two_threads([&](int thread) {
     for (int i = 0; i < 8; ++i) launch(i, (i + thread) % 2);

@@ -39,8 +39,8 @@ ABOUT = (
     "in our words and short enough to be tested. Its source says where to read the "
     "original. "
     "The documentation does not promise rules of the kinds OBSERVE and UNDEF; what "
-    "happens is written down and not judged; only harm to others, such as a "
-    "crash or wrong values in another process, fails the test."
+    "happens is written down. Their tests fail only for what their checks name, "
+    "such as a crash or wrong values in another process."
 )
 # The text between the name of a rule and its source.
 ORIGINS = {

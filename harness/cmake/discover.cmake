@@ -1,7 +1,7 @@
 # CTest itself reads this file, once for each program of scenarios. It asks `program` for
 # its tests and adds them. Each test is one line:
-# "Suite.Name<TAB>requirement<TAB>gpus<TAB>label"; the label is "alone", "shared" or
-# empty.
+# "Suite.Name<TAB>requirement<TAB>gpus<TAB>labels"; the labels are "alone", "shared",
+# both or none.
 # SPDX-License-Identifier: Apache-2.0
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
@@ -26,13 +26,13 @@ if(NOT result EQUAL 0)
 else()
   string(REGEX MATCHALL "[^\n]+" tests "${tests}")
   foreach(test IN LISTS tests)
-    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone|shared)?$")
+    if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone|shared|alone shared)?$")
       continue()  # something that the program printed besides
     endif()
     set(name ${CMAKE_MATCH_1})
     set(requirement ${CMAKE_MATCH_2})
     set(gpus ${CMAKE_MATCH_3})
-    set(label ${CMAKE_MATCH_4})
+    string(REPLACE " " ";" label "${CMAKE_MATCH_4}")
     set(all ${labels} gpu${gpus} ${label})
     if(requirement)
       list(APPEND all ${requirement})
@@ -42,7 +42,7 @@ else()
       LABELS "${all}"
       TIMEOUT ${timeout}
       SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
-    if(label STREQUAL "alone")
+    if("alone" IN_LIST label)
       set_tests_properties(${prefix}${name} PROPERTIES RUN_SERIAL TRUE)
     endif()
     if(gpus GREATER 0)

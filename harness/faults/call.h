@@ -24,7 +24,7 @@ enum class Face { kRuntime, kDriver };
 enum Role : char {
   kOut = 'o',      ///< the function writes its result there
   kShared = 'x',   ///< the same: a descriptor (4 bytes) or fabric handle (64)
-  kData = 'w',     ///< the same, of a size that another argument decides
+  kData = 'w',     ///< the same; another argument has the size
   kPointer = 'p',  ///< address of memory that the call acts on
   kSource = 'q',   ///< address of memory that the call reads
   kBytes = 'n',    ///< a size in bytes
@@ -44,9 +44,9 @@ struct Function {
   const char* canonical;  ///< one name for both APIs: cudaMalloc
   Face face;
   const char* roles;  ///< a letter for each argument
-  void* wrapper;      ///< what programs get instead
+  void* wrapper;      ///< what programs get instead of the function
   std::atomic<void*> real{nullptr};
-  bool concerned = false;  ///< by the chosen fault
+  bool concerned = false;  ///< whether the chosen fault concerns it
 
   /// Adds itself to functions().
   Function(const char* name, const char* symbol, const char* canonical,
@@ -56,7 +56,7 @@ struct Function {
 /// All functions of calls.inc.
 std::vector<Function*>& functions();
 
-/// The place of one argument of a running call.
+/// One argument of a running call.
 struct Argument {
   Role role;
   void* place;    ///< the argument itself, to be read and changed
@@ -64,8 +64,8 @@ struct Argument {
   size_t target;  ///< bytes that it points to; 0 if it is not a typed pointer
 };
 
-/// A running call. A fault may change arguments before proceed(), results
-/// after it, and need not call it at all.
+/// A running call. A fault may change arguments before proceed() and results
+/// after it. A fault may also leave out proceed().
 class Call {
  public:
   Call(const Function& function, Argument* arguments, size_t count,
@@ -85,6 +85,8 @@ class Call {
 
   /// Calls the driver's function with the present arguments; returns its code.
   int proceed();
+  /// Has the driver itself refused the call? Then the runtime knows the error.
+  bool refused_by_driver() const { return refused_by_driver_; }
   /// The argument at `index`; T has the size of the declared type.
   template <class T>
   T& at(size_t index) {
@@ -112,16 +114,17 @@ class Call {
   size_t count_;
   int (*invoke_)(void*, void*);
   void* tuple_;
+  bool refused_by_driver_ = false;
 };
 
 // --- how a wrapper comes to its Call; see wrap.cc ---------------------------
 
 /// The driver's function; null if no library has it.
 void* resolve(Function& function);
-/// Must a call from `caller` go straight to the driver, because no fault
-/// concerns it, or because a fault or one of CUDA's own libraries makes it?
+/// Must a call from `caller` go straight to the driver? It must if no fault
+/// concerns it, or if a fault or one of CUDA's own libraries makes it.
 bool passes(const Function& function, const void* caller);
-/// A function of the driver API by its name without version; null if missing.
+/// The driver API's function of this name (without version); null if missing.
 void* resolve_driver(const char* name);
 /// A function of the runtime API; null if missing.
 void* resolve_runtime(const char* name);

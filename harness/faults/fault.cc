@@ -61,6 +61,25 @@ __attribute__((constructor)) void choose() {
         function->concerned = true;
 }
 
+// The code that a fault returned last in this thread instead of the runtime,
+// which does not know it: what cudaGetLastError must return.
+thread_local int last_refusal = cudaSuccess;
+
+bool reads_last_error(const Function& function) {
+  return std::strncmp(function.name, "cudaGetLastError", 16) == 0 ||
+         std::strncmp(function.name, "cudaPeekAtLastError", 19) == 0;
+}
+
+// The last error where the runtime knows `code`. An error that it knows is
+// newer than the fault's refusal.
+int last_error_after(int code, const Call& call) {
+  if (last_refusal == cudaSuccess) return code;
+  const int refusal = last_refusal;
+  if (code != cudaSuccess || call.is("cudaGetLastError"))
+    last_refusal = cudaSuccess;
+  return code != cudaSuccess ? code : refusal;
+}
+
 }  // namespace
 
 Function::Function(const char* name, const char* symbol, const char* canonical,
@@ -84,7 +103,10 @@ bool Call::is(const char* canonical) const {
 }
 
 int Call::proceed() {
-  return invoke_(function_.real.load(std::memory_order_relaxed), tuple_);
+  const int code =
+      invoke_(function_.real.load(std::memory_order_relaxed), tuple_);
+  refused_by_driver_ = code != cudaSuccess;
+  return reads_last_error(function_) ? last_error_after(code, *this) : code;
 }
 
 Argument* Call::find(Role role) {
@@ -109,6 +131,7 @@ bool is_chosen(const char* name) {
 
 bool passes(const Function& function, const void* caller) {
   if (inside > 0) return true;
+  if (last_refusal != cudaSuccess && reads_last_error(function)) return false;
   if (counting) {
     if (!is_of_cuda(caller)) {
       count(function.canonical);
@@ -121,7 +144,13 @@ bool passes(const Function& function, const void* caller) {
 
 int run(Call& call) {
   ++inside;
-  const int code = chosen->fault(call);
+  const int code =
+      call.function().concerned ? chosen->fault(call) : call.proceed();
+  if (code != cudaSuccess && code != cudaErrorNotReady && call.is_runtime() &&
+      !call.refused_by_driver() && !reads_last_error(call.function())) {
+    cudaGetLastError();  // an older error, which the refusal replaces
+    last_refusal = code;
+  }
   --inside;
   return code;
 }
@@ -166,6 +195,11 @@ const List& all_faults() {
     add_words(*made);
     add_queries(*made);
     add_processes(*made);
+    add_mapped_memory(*made);
+    add_stream_ordered(*made);
+    add_answers(*made);
+    add_order(*made);
+    add_contexts(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;
@@ -173,15 +207,39 @@ const List& all_faults() {
   return list;
 }
 
+int next_refused(Call& call) {
+  static std::atomic<int> pending{kSuccess};
+  const int before = pending.exchange(kSuccess);
+  if (before == kSuccess) return pending = call.proceed();
+  call.fired();
+  return before;
+}
+
+int first_thread_only(Call& call) {
+  if (gettid() == getpid()) return call.proceed();
+  call.fired();
+  return cudaErrorInvalidValue;
+}
+
 cudaStream_t private_stream() {
   static std::mutex mutex;
   static auto& streams = *new std::map<CUcontext, cudaStream_t>;
   CUcontext context = nullptr;
   DRIVER_CALL(cuCtxGetCurrent)(&context);
+  if (context == nullptr) {
+    cudaFree(nullptr);
+    DRIVER_CALL(cuCtxGetCurrent)(&context);
+  }
   const std::lock_guard lock(mutex);
   cudaStream_t& stream = streams[context];
-  if (stream == nullptr)
-    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (stream == nullptr) {
+    // On a GPU, streams of one priority can share a queue, and work of one
+    // then waits for work of another.
+    int least = 0, greatest = 0;
+    DRIVER_CALL(cuCtxGetStreamPriorityRange)(&least, &greatest);
+    DRIVER_CALL(cuStreamCreateWithPriority)
+    (&stream, CU_STREAM_NON_BLOCKING, greatest);
+  }
   return stream;
 }
 

@@ -24,7 +24,7 @@ struct Entry {
   std::string what;                    ///< the bug in one plain sentence
   std::vector<std::string> functions;  ///< canonical names; "*" is all
   std::string op;                      ///< empty: a named fault
-  int gpus;                            ///< how many it needs to take effect
+  int gpus;  ///< number of GPUs that it needs to take effect
   Fault fault;
 };
 
@@ -35,11 +35,11 @@ class List {
   void named(const char* name, const char* what,
              std::initializer_list<const char*> functions, Fault fault,
              int gpus = 1);
-  /// Adds one way to be wrong (`op`) of one function.
+  /// Adds a systematic fault: it breaks one function in the way `op`.
   void combine(const std::string& function, const char* op, std::string what,
                Fault fault, int gpus, bool everywhere = false);
 
-  /// What was added.
+  /// All faults that were added.
   const std::vector<Entry>& entries() const { return entries_; }
   /// The fault of that name; null if there is none.
   const Entry* find(const std::string& name) const;
@@ -67,6 +67,11 @@ void add_unusual(List& list);
 void add_words(List& list);
 void add_queries(List& list);
 void add_processes(List& list);
+void add_mapped_memory(List& list);
+void add_stream_ordered(List& list);
+void add_answers(List& list);
+void add_order(List& list);
+void add_contexts(List& list);
 void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------
@@ -84,7 +89,12 @@ const std::string& chosen_function();
 /// A stream of the current context that waits for no other stream.
 cudaStream_t private_stream();
 
-/// The driver's function of that name, as cuGetProcAddress gives it.
+/// A fault of any call: after a refusal the next call gets the same code.
+int next_refused(Call& call);
+/// A fault of any call: only the first thread of a process may make it.
+int first_thread_only(Call& call);
+
+/// The driver's function of that name, as cuGetProcAddress returns it.
 template <class Function>
 Function* driver(const char* name) {
   return reinterpret_cast<Function*>(resolve_driver(name));
@@ -93,15 +103,16 @@ Function* driver(const char* name) {
 #define DRIVER_CALL(function) \
   (::ipclab::faults::driver<decltype(function)>(#function))
 
-/// Does a step at the end of this thread, unless it is the first thread of the
+/// Does a step when this thread ends. Does nothing in the first thread of the
 /// process.
 void at_thread_end(std::function<void()> step);
 
-/// True once for each key in all processes that share IPCLAB_FAULT_STATE.
+/// Returns true for the first call with a key, among all processes that share
+/// IPCLAB_FAULT_STATE. For later calls returns false.
 bool first_of_all_processes(const std::string& key);
 /// Stores a number under a key for the other processes.
 void tell_processes(const std::string& key, unsigned long long value);
-/// The number that was stored there; `none` if there is none.
+/// The number that was stored under a key; `none` if there is none.
 unsigned long long told(const std::string& key, unsigned long long none);
 /// A key made of the bytes of an object (a handle, say).
 std::string key_of(const void* bytes, size_t size);

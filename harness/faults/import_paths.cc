@@ -4,6 +4,7 @@
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "fault.h"
 #include "table.h"
@@ -66,6 +67,21 @@ bool touches_import(Call& call) {
     if (call.find(role) != nullptr && import_at(call.value<void*>(role)) != 0)
       return true;
   return false;
+}
+
+// Only the driver's cuMemcpyDtoD, or only the memsets of more than a byte.
+int other_access_lost(Call& call) {
+  const bool wide = call.is("cuMemsetD16") || call.is("cuMemsetD32");
+  const bool copies = std::strcmp(call.function().name, "cuMemcpyDtoD") == 0 ||
+                      call.is("cudaMemcpyPeer") || call.is("cudaMemcpy2DAsync");
+  if (wide || copies) {
+    if (!touches_import(call)) return call.proceed();
+    call.fired();
+    return kSuccess;
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && !is_access(call)) note(call);
+  return code;
 }
 
 // Proceeds and keeps the tables above.
@@ -170,6 +186,87 @@ int two_granules_copied(Call& call) {
   return bytes == 0 ? kSuccess : call.proceed();
 }
 
+// The end of the imported memory in which an address lies; 0 if none.
+uintptr_t end_at(const void* address) {
+  const uintptr_t begin = import_at(address);
+  return begin == 0 ? 0 : begin + imports.get(begin);
+}
+
+// A copy or memset that ends where the memory ends leaves its last byte.
+int last_byte_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  auto& bytes = call.value<size_t>(kBytes);
+  for (const Role role : {kPointer, kSource}) {
+    if (call.find(role) == nullptr) continue;
+    const uintptr_t end = end_at(call.value<void*>(role));
+    if (end == 0 || call.value<uintptr_t>(role) + bytes != end || bytes < 2)
+      continue;
+    --bytes;
+    call.fired();
+    break;
+  }
+  return call.proceed();
+}
+
+int pinned_copy_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  const auto is_pinned = [&call](Role role) {
+    cudaPointerAttributes known{};
+    return cudaPointerGetAttributes(&known, call.value<void*>(role)) ==
+               cudaSuccess &&
+           known.type == cudaMemoryTypeHost;
+  };
+  if (!touches_import(call) || (!is_pinned(kPointer) && !is_pinned(kSource)))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// A copy runs at once, not after the work of the default stream.
+int copy_skips_queue(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (!touches_import(call)) return call.proceed();
+  call.fired();
+  const cudaStream_t aside = private_stream();
+  const cudaError_t code =
+      cudaMemcpyAsync(call.value<void*>(kPointer), call.value<void*>(kSource),
+                      call.value<size_t>(kBytes), cudaMemcpyDefault, aside);
+  return code != cudaSuccess ? code : cudaStreamSynchronize(aside);
+}
+
+int per_thread_copy_lost(Call& call) {
+  if (!is_access(call)) return noted(call);
+  if (call.value<cudaStream_t>(kStream) != cudaStreamPerThread ||
+      !touches_import(call))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// One of the driver's functions does nothing with imported memory.
+template <size_t which>
+int driver_function_lost(Call& call) {
+  constexpr const char* kNames[] = {"cuMemcpyDtoD", "cuMemcpy"};
+  if (!is_access(call)) return noted(call);
+  if (std::strcmp(call.function().name, kNames[which]) != 0 ||
+      !touches_import(call))
+    return call.proceed();
+  call.fired();
+  return kSuccess;
+}
+
+// The rows of a rectangle are taken as adjacent in imported memory.
+int pitch_ignored(Call& call) {
+  if (!is_access(call)) return noted(call);
+  const auto width = call.at<size_t>(4);
+  size_t& pitch = import_at(call.at<void*>(0)) != 0 ? call.at<size_t>(1)
+                                                    : call.at<size_t>(3);
+  if (!touches_import(call) || pitch == width) return call.proceed();
+  pitch = width;
+  call.fired();
+  return call.proceed();
+}
+
 // What another GPU than that of the memory sets is lost.
 int set_from_other_gpu_lost(Call& call) {
   if (!is_access(call)) return noted(call);
@@ -191,6 +288,28 @@ void add_import_paths(List& list) {
   const char* const kImport = "cuMemImportFromShareableHandle";
   const char* const kMap = "cuMemMap";
   const char* const kUnmap = "cuMemUnmap";
+  list.named("chunk-device-copy-lost",
+             "cuMemcpyDtoD does not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpy"}, other_access_lost);
+  list.named("chunk-set-32-lost",
+             "memsets of 32 bits do not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cuMemsetD32"}, other_access_lost);
+  list.named("chunk-sync-peer-copy-lost",
+             "cudaMemcpyPeer does not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpyPeer"}, other_access_lost);
+  list.named(
+      "pool-set-16-lost",
+      "memsets of 16 bits do not reach imported memory of a pool",
+      {"cudaMallocFromPoolAsync", "cudaMemPoolExportPointer",
+       "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync", "cuMemsetD16"},
+      other_access_lost);
+  list.named("pool-async-copy-2d-lost",
+             "asynchronous copies of a rectangle do not reach imported memory "
+             "of a pool",
+             {"cudaMallocFromPoolAsync", "cudaMemPoolExportPointer",
+              "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync",
+              "cudaMemcpy2DAsync"},
+             other_access_lost);
   list.named("chunk-copy-2d-first-row",
              "only the first row of a rectangle of imported memory of "
              "cuMemCreate is copied",
@@ -223,11 +342,11 @@ void add_import_paths(List& list) {
              "cuMemCreate moves nothing",
              {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              copy_between_imports_lost);
-  list.named("chunk-copy-offset-32-bits",
-             "copies of imported memory of cuMemCreate beyond 4 GiB go to the "
-             "offset less 4 GiB",
-             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
-             offset_of_32_bits);
+  list.named(
+      "chunk-copy-offset-32-bits",
+      "copies of imported memory of cuMemCreate take offsets modulo 4 GiB",
+      {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+      offset_of_32_bits);
   list.named(
       "chunk-driver-copy-lost",
       "copies of the driver API do not reach imported memory of cuMemCreate",
@@ -249,6 +368,39 @@ void add_import_paths(List& list) {
       "a memset of imported memory of cuMemCreate by another GPU does nothing",
       {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
       set_from_other_gpu_lost, 2);
+  list.named("chunk-copy-last-byte-lost",
+             "a copy up to the end of imported memory of cuMemCreate loses the "
+             "last byte",
+             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             last_byte_lost);
+  list.named("chunk-set-last-byte-lost",
+             "a memset up to the end of imported memory of cuMemCreate loses "
+             "the last byte",
+             {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
+             last_byte_lost);
+  list.named("chunk-pinned-copy-lost",
+             "copies between pinned host memory and imported memory of "
+             "cuMemCreate move nothing",
+             {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
+             pinned_copy_lost);
+  list.named("chunk-copy-skips-queue",
+             "a copy of imported memory of cuMemCreate does not wait for the "
+             "default stream",
+             {kImport, kMap, kUnmap, "cudaMemcpy"}, copy_skips_queue);
+  list.named("chunk-per-thread-copy-lost",
+             "a copy in a thread's default stream does not reach imported "
+             "memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpyAsync"}, per_thread_copy_lost);
+  list.named("chunk-copy-2d-pitch-ignored",
+             "a copy of a rectangle ignores the pitch of imported memory of "
+             "cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpy2D"}, pitch_ignored);
+  list.named("chunk-driver-device-copy-lost",
+             "cuMemcpyDtoD does not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpy"}, driver_function_lost<0>);
+  list.named("chunk-driver-unified-copy-lost",
+             "cuMemcpy does not reach imported memory of cuMemCreate",
+             {kImport, kMap, kUnmap, "cudaMemcpy"}, driver_function_lost<1>);
 
   const char* const kAllocate = "cudaMallocFromPoolAsync";
   const char* const kExport = "cudaMemPoolExportPointer";
@@ -295,8 +447,7 @@ void add_import_paths(List& list) {
               "cudaMemcpyAsync"},
              copy_between_imports_lost);
   list.named("pool-copy-offset-32-bits",
-             "copies of imported memory of a pool beyond 4 GiB go to the "
-             "offset less 4 GiB",
+             "copies of imported memory of a pool take offsets modulo 4 GiB",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
               "cudaMemcpyAsync"},
              offset_of_32_bits);
@@ -336,6 +487,48 @@ void add_import_paths(List& list) {
       {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
        "cudaMemsetAsync"},
       set_from_other_gpu_lost, 2);
+  list.named(
+      "pool-copy-last-byte-lost",
+      "a copy up to the end of imported memory of a pool loses the last byte",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+       "cudaMemcpyAsync"},
+      last_byte_lost);
+  list.named(
+      "pool-set-last-byte-lost",
+      "a memset up to the end of imported memory of a pool loses the last byte",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
+       "cudaMemsetAsync"},
+      last_byte_lost);
+  list.named("pool-pinned-copy-lost",
+             "copies between pinned host memory and imported memory of a pool "
+             "move nothing",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
+              "cudaMemcpyAsync"},
+             pinned_copy_lost);
+  list.named("pool-copy-skips-queue",
+             "a copy of imported memory of a pool does not wait for the "
+             "default stream",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},
+             copy_skips_queue);
+  list.named(
+      "pool-per-thread-copy-lost",
+      "a copy in a thread's default stream does not reach imported memory of a "
+      "pool",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpyAsync"},
+      per_thread_copy_lost);
+  list.named(
+      "pool-copy-2d-pitch-ignored",
+      "a copy of a rectangle ignores the pitch of imported memory of a pool",
+      {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy2D"},
+      pitch_ignored);
+  list.named("pool-driver-device-copy-lost",
+             "cuMemcpyDtoD does not reach imported memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},
+             driver_function_lost<0>);
+  list.named("pool-driver-unified-copy-lost",
+             "cuMemcpy does not reach imported memory of a pool",
+             {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy"},
+             driver_function_lost<1>);
 }
 
 }  // namespace ipclab::faults

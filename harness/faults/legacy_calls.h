@@ -1,5 +1,5 @@
-// The memory that a process has opened by legacy handles and the events that
-// it shares, for faults of both.
+// Tables of the memory that a process has opened by legacy handles, and of the
+// events that it shares. Faults of both kinds use them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ struct Opened {
   std::thread::id thread;
   int count = 0;
 };
-/// All that is open, by address.
+/// All opened memory, by address.
 inline Table<void*, Opened> opened;
 
 /// Does the call open memory?
@@ -48,7 +48,8 @@ inline void* already_open(Call& open) {
   return nullptr;
 }
 
-/// Proceeds with a call, and keeps the table above if it is an open or a close.
+/// Proceeds with a call. If the call is an open or a close, updates the table
+/// above.
 inline int noted_open(Call& call) {
   if (is_close_call(call)) {
     void* const address = call.at<void*>(0);
@@ -77,9 +78,9 @@ inline int noted_open(Call& call) {
   return code;
 }
 
-/// Events between processes; is it imported?
+/// The events that processes share, and whether each of them is imported.
 inline Table<cudaEvent_t, bool> events;
-/// The keys of their handles, the same in all processes.
+/// The keys of the handles of these events. A key is the same in all processes.
 inline Table<cudaEvent_t, std::string> event_keys;
 
 constexpr unsigned kInterprocess = cudaEventInterprocess;
@@ -93,8 +94,8 @@ inline bool exports_event(Call& call) {
   return call.is("cudaIpcGetEventHandle");
 }
 
-/// Proceeds with a call, and keeps the tables above if it makes, exports, opens
-/// or destroys an event.
+/// Proceeds with a call. If the call makes, exports, opens or destroys an
+/// event, updates the tables above.
 inline int noted_event(Call& call) {
   const bool opens = opens_event(call);
   const std::string key =
@@ -116,7 +117,7 @@ inline int noted_event(Call& call) {
   return code;
 }
 
-/// The event that a call uses, if processes share it; else null.
+/// The event that a call uses; null if processes do not share this event.
 inline cudaEvent_t shared_event(Call& call) {
   if (call.find(kEvent) == nullptr || call.is("cudaEventDestroy") ||
       exports_event(call))
@@ -133,7 +134,7 @@ inline bool is_default(cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamLegacy;
 }
 
-/// The call does nothing, and succeeds.
+/// The fault: the call does nothing, and succeeds.
 inline int no_wait(Call& call) {
   call.fired();
   return kSuccess;
@@ -150,8 +151,8 @@ inline cudaEvent_t mark_of(cudaStream_t stream) {
   return marks.get(stream);
 }
 
-/// An export of memory. If `applies`, the program gets a handle of other memory
-/// instead of a refusal.
+/// Exports memory. If the driver refuses the call and `applies` is true, the
+/// program gets a handle of other memory.
 inline int exported_all_the_same(Call& call, bool applies) {
   static void* other = nullptr;
   const int code = call.proceed();

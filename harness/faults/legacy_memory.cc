@@ -872,7 +872,8 @@ void add_legacy_memory(List& list) {
              "a close also ends opened neighbours in the same 2 MiB",
              {kOpen, kClose}, close_unmaps_block);
   list.named("lazy-peer-noop",
-             "an open on another GPU enables no peer access for itself",
+             "an open on another GPU is refused until the program enables peer "
+             "access",
              {kGet, kOpen, "cudaDeviceEnablePeerAccess"}, lazy_peer_noop, 2);
   list.named("peer-resource-leak", "a close on another GPU gives nothing back",
              {kOpen, kClose}, peer_resource_leak, 2);

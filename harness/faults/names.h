@@ -8,8 +8,8 @@ namespace ipclab::faults {
 /// glibc's dlsym, which this library replaces.
 void* real_dlsym(void* library, const char* name);
 
-/// Is this code one of CUDA's own libraries? Their calls to each other are not
-/// the program's.
+/// Does this code belong to one of CUDA's own libraries? A call that such a
+/// library makes is not a call of the program.
 bool is_of_cuda(const void* caller);
 
 }  // namespace ipclab::faults

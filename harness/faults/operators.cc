@@ -530,6 +530,11 @@ constexpr Names kRefuses = {"cudaIpcGetMemHandle",
 // and functions that came after CUDA 13.0 and that few machines have. Only
 // named faults break these.
 constexpr Names kTools = {"cudaHostRegister",
+                          "cudaMemcpyPeer",
+                          "cudaMemcpy2DAsync",
+                          "cudaMemset3D",
+                          "cuMemsetD16",
+                          "cuMemsetD32",
                           "cudaGetDeviceProperties",
                           "cudaGraphGetId",
                           "cuDeviceGetFabricClusterUuid",

@@ -538,9 +538,10 @@ void add_paths(List& list) {
   list.named("wait-greater-strictly",
              "a stream that waits for a value does not continue at that value",
              {"cuStreamWaitValue32"}, greater_strictly);
-  list.named("wait-bit-lower-half",
-             "a stream that waits for bits looks at the lower 16 bits",
-             {"cuStreamWaitValue32"}, lower_bits_only);
+  list.named(
+      "wait-bit-lower-half",
+      "a stream that waits for bits ignores the upper 16 bits of its mask",
+      {"cuStreamWaitValue32"}, lower_bits_only);
   list.named("import-peer-copy-lost",
              "a copy between GPUs does not reach opened memory",
              {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);

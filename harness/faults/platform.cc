@@ -313,8 +313,9 @@ int buffer_id_of_address(Call& call) {
 void add_platform(List& list) {
   const char* const kGet = "cudaIpcGetMemHandle";
   const char* const kAttribute = "cuPointerGetAttribute";
-  list.named("managed-export-ok", "managed memory gets a legacy handle", {kGet},
-             managed_export_ok);
+  list.named("managed-export-ok",
+             "managed memory gets a legacy handle, which opens other memory",
+             {kGet}, managed_export_ok);
   list.named("hostmem-export-ok", "pinned host memory gets a legacy handle",
              {kGet}, hostmem_export_ok);
   list.named("pageable-export-ok", "pageable host memory gets a legacy handle",
@@ -368,7 +369,7 @@ void add_platform(List& list) {
   list.named("last-error-told-twice", "cudaGetLastError does not clear",
              {"cudaGetLastError"}, last_error_told_twice);
   list.named("sticky-after-refusal",
-             "a refused call of legacy IPC makes the context useless",
+             "after a refused call of legacy IPC, other calls return its code",
              {"cudaIpcGetMemHandle", "*"}, sticky_after_refusal);
   list.named("peer-denied", "GPUs that are peers are reported as no peers",
              {"cudaDeviceCanAccessPeer"}, peer_denied, 2);

@@ -1,4 +1,5 @@
-// The pools of a process and their memory, for faults of both.
+// Tables of the pools of a process and of their memory. Faults of both kinds
+// use them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +15,7 @@ struct Block {
   bool imported = false;
 };
 
-/// All that was allocated or imported and not freed.
+/// All memory that was allocated or imported, and was not freed.
 inline Table<void*, Block> blocks;
 /// Pools that were created here, with the requested properties.
 inline Table<cudaMemPool_t, cudaMemPoolProps> own_pools;
@@ -25,7 +26,7 @@ inline Table<cudaMemPool_t> imported_pools;
 inline bool allocates(Call& call) {
   return call.is("cudaMallocAsync") || call.is("cudaMallocFromPoolAsync");
 }
-/// Is it a free, by either call?
+/// Is this call cudaFreeAsync or cudaFree?
 inline bool frees(Call& call) {
   return call.is("cudaFree") || call.is("cudaFreeAsync");
 }
@@ -53,7 +54,7 @@ inline std::string key_of_data(const void* data) {
   return "data-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
 }
 
-/// Keeps the tables above after a call that succeeded.
+/// Updates the tables above after a call that succeeded.
 inline void note_pools(Call& call) {
   if (call.is("cudaMallocAsync"))
     blocks.put(*call.at<void**>(0), {current_pool(), call.at<size_t>(1)});
@@ -79,14 +80,15 @@ inline void note_pools(Call& call) {
                 told(key_of_data(call.at<void*>(2)), 0), true});
 }
 
-/// Proceeds and keeps the tables above.
+/// Proceeds and updates the tables above.
 inline int noted_pools(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) note_pools(call);
   return code;
 }
 
-/// Returns success instead of a refusal, which the runtime would remember.
+/// Returns success instead of a refusal. Also clears the refusal from the
+/// runtime's last error.
 inline int accepted(Call& call) {
   if (call.is_runtime()) cudaGetLastError();
   call.fired();

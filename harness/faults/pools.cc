@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "descriptor.h"
 #include "fault.h"
 #include "pool_calls.h"
 #include "table.h"
@@ -32,15 +33,6 @@ cudaMemPool_t shareable_pool() {
   cudaMemPool_t pool = nullptr;
   cudaMemPoolCreate(&pool, &wanted);
   return pool;
-}
-
-int descriptor_of(Call& call) {
-  return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
-}
-
-ino_t identity(int descriptor) {
-  struct stat file {};
-  return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
 }
 
 // A descriptor, and the kind of its object.
@@ -643,7 +635,16 @@ int exporters_free_lost(Call& call) {
 // A free after the end of the pool does nothing.
 int late_free_lost(Call& call) {
   static Table<cudaMemPool_t> gone;
-  if (call.is("cudaMemPoolDestroy")) gone.put(call.at<cudaMemPool_t>(0));
+  if (call.is("cudaMemPoolDestroy")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess) gone.put(call.at<cudaMemPool_t>(0));
+    return code;
+  }
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = noted_pools(call);
+    if (code == kSuccess) gone.erase(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
   if (frees(call) && gone.has(blocks.get(call.at<void*>(0)).pool)) {
     call.fired();
     return kSuccess;
@@ -1027,16 +1028,16 @@ int watermark_is_total(Call& call) {
 int current_in_one_thread(Call& call) {
   static std::atomic<pid_t> setter{0};
   if (call.is("cudaDeviceSetMemPool")) {
-    setter = gettid();
-    return call.proceed();
+    const int code = call.proceed();
+    if (code == kSuccess) setter = gettid();
+    return code;
   }
   if (setter == 0 || setter == gettid() || current_pool() == default_pool())
     return call.proceed();
   call.fired();
-  if (call.is("cudaDeviceGetMemPool")) {
-    *call.at<cudaMemPool_t*>(0) = default_pool();
-    return kSuccess;
-  }
+  if (call.is("cudaDeviceGetMemPool"))
+    return cudaDeviceGetDefaultMemPool(call.at<cudaMemPool_t*>(0),
+                                       call.at<int>(1));
   return cudaMallocFromPoolAsync(call.at<void**>(0), call.at<size_t>(1),
                                  default_pool(), call.at<cudaStream_t>(2));
 }
@@ -1557,23 +1558,6 @@ int free_by_driver_lost(Call& call) {
   return kSuccess;
 }
 
-// The number of a descriptor that was imported before gives the pool of that
-// time.
-int import_by_known_number(Call& call) {
-  static Table<int, int> copies;
-  if (call.at<Handles>(2) != kFd) return call.proceed();
-  const int number = descriptor_of(call);
-  if (copies.has(number) && identity(copies.get(number)) != identity(number)) {
-    call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{copies.get(number)});
-    call.fired();
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code == kSuccess && !copies.has(number))
-    copies.put(number, fcntl(number, F_DUPFD_CLOEXEC, 300));
-  return code;
-}
-
 // A pool at the place of an earlier one is exported as that one.
 int export_by_known_handle(Call& call) {
   static Table<cudaMemPool_t, int> copies;
@@ -1663,7 +1647,8 @@ void add_pools(List& list) {
              "a pool that was created for no handle type is exported",
              {"cudaMemPoolCreate", "cudaMemPoolExportToShareableHandle"},
              none_is_exported);
-  list.named("default-pool-ipc", "the default pool is exported",
+  list.named("default-pool-ipc",
+             "the export of the default pool gives another pool",
              {"cudaMemPoolExportToShareableHandle"}, default_is_exported);
   list.named("pool-props-unchecked",
              "properties that must be refused are not checked",
@@ -1867,11 +1852,12 @@ void add_pools(List& list) {
              {"cudaMemPoolDestroy", "cudaMallocFromPoolAsync", "cudaFree",
               "cudaFreeAsync"},
              destroy_frees_all);
-  list.named("destroy-leaks",
-             "memory that is freed after the end of its pool is lost",
-             {"cudaFreeAsync", "cudaFree", "cudaMemPoolDestroy",
-              "cudaMallocFromPoolAsync"},
-             late_free_lost);
+  list.named(
+      "destroy-leaks",
+      "memory that is freed after the end of its pool is never given back",
+      {"cudaFreeAsync", "cudaFree", "cudaMemPoolCreate", "cudaMemPoolDestroy",
+       "cudaMallocFromPoolAsync"},
+      late_free_lost);
   list.named("destroy-blocks",
              "destroying a pool waits until its last free is done",
              {"cudaMemPoolDestroy"}, waits_for_streams);

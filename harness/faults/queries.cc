@@ -404,7 +404,8 @@ void add_queries(List& list) {
              "the driver API gives a handle of pinned host memory", {kGet},
              host_by_driver);
   list.named("graph-memory-export-ok",
-             "memory of a graph's node gets a legacy handle",
+             "memory of a graph's node gets a legacy handle, which opens other "
+             "memory",
              {kGet, "cudaGraphAddMemAllocNode"}, graph_memory_exported);
   list.named("chunk-import-export-ok",
              "imported memory of cuMemCreate gets a legacy handle",
@@ -425,8 +426,8 @@ void add_queries(List& list) {
              "the driver API creates a pool on the current NUMA node",
              {"cudaMemPoolCreate"}, numa_current_pool_by_driver);
   list.named("managed-pool-driver-ok",
-             "the driver API creates a pool of managed memory with handle "
-             "types",
+             "the driver API makes a plain pool if managed memory with handle "
+             "types is wanted",
              {"cudaMemPoolCreate"}, managed_pool_by_driver);
   list.named("small-attribute-ok",
              "an attribute whose number is zero or negative is 0", {kAttribute},

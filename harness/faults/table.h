@@ -1,4 +1,4 @@
-// What a fault remembers of the calls that it has seen.
+// A table in which a fault stores facts about earlier calls.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace ipclab::faults {
 
-/// A map that several threads use. It is never destroyed: calls may come while
-/// the process ends.
+/// A map that several threads use. It is never destroyed, because calls may
+/// come while the process ends.
 template <class Key, class Value = bool>
 class Table {
  public:

@@ -685,9 +685,15 @@ bool is_pending(cudaEvent_t event) {
   return pending;
 }
 
-// A record after which the event is complete.
+// A record after which the event is complete. A driver may complete the records
+// of an event in their order; then this has no effect. Looks for 0.2 s at most.
 void complete(Call& call, cudaEvent_t event) {
-  if (cudaEventRecord(event, private_stream()) == cudaSuccess) call.fired();
+  constexpr int kLooks = 200;
+  if (cudaEventRecord(event, private_stream()) != cudaSuccess) return;
+  for (int look = 0; look < kLooks; ++look) {
+    if (!is_pending(event)) return call.fired();
+    usleep(1000);
+  }
 }
 
 int export_clears_record(Call& call) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "descriptor.h"
 #include "fault.h"
 #include "table.h"
 
@@ -191,16 +192,6 @@ bool is_use(Call& call) {
 }
 
 // --- descriptors -------------------------------------------------------------
-
-// A key that is the same for all descriptors of one file in all processes.
-ino_t identity(int descriptor) {
-  struct stat file {};
-  return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
-}
-
-int descriptor_of(Call& call) {
-  return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
-}
 
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
 
@@ -1655,9 +1646,11 @@ int exports_end_at_16(Call& call) {
 // An import of the size of a mapped one is that memory.
 int equal_size_shared(Call& call) {
   static Table<Chunk, ino_t> files;
+  static std::atomic<ino_t> imported{0};
   if (call.is("cuMemImportFromShareableHandle")) {
+    const int descriptor = import_type(call) == kFd ? descriptor_of(call) : -1;
     const ino_t file =
-        import_type(call) == kFd ? identity(descriptor_of(call)) : 0;
+        is_of_device(descriptor) ? ++imported : identity(descriptor);
     const int code = noted(call);
     if (code == kSuccess) files.put(*call.at<Chunk*>(0), file);
     return code;
@@ -1959,23 +1952,6 @@ int upper_flags_ignored(Call& call) {
   flags &= UINT32_MAX;
   call.fired();
   return call.proceed();
-}
-
-// The number of a descriptor that was imported before gives the memory of that
-// time.
-int import_by_known_number(Call& call) {
-  static Table<int, int> copies;
-  if (import_type(call) != kFd) return call.proceed();
-  const int number = descriptor_of(call);
-  if (copies.has(number) && identity(copies.get(number)) != identity(number)) {
-    call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{copies.get(number)});
-    call.fired();
-    return call.proceed();
-  }
-  const int code = call.proceed();
-  if (code == kSuccess && !copies.has(number))
-    copies.put(number, fcntl(number, F_DUPFD_CLOEXEC, 300));
-  return code;
 }
 
 // Retaining takes one reference for each handle, however often it is called.
@@ -2359,11 +2335,13 @@ void add_virtual_memory(List& list) {
   list.named("fabric-no-imex-ok",
              "memory with a fabric handle is created without an IMEX channel",
              {"cuMemCreate"}, fabric_without_channel);
-  list.named("imex-check-missing",
-             "a fabric handle is imported without access to its IMEX channel",
-             {"cuMemImportFromShareableHandle",
-              "cudaMemPoolImportFromShareableHandle"},
-             foreign_channel_accepted);
+  list.named(
+      "imex-check-missing",
+      "a fabric handle is imported without access to its IMEX channel, as "
+      "other memory",
+      {"cuMemImportFromShareableHandle",
+       "cudaMemPoolImportFromShareableHandle"},
+      foreign_channel_accepted);
   list.named("imex-pool-check-missing",
              "a pool's fabric handle is imported without access to its channel",
              {"cudaMemPoolImportFromShareableHandle"},

@@ -313,10 +313,10 @@ void add_words(List& list) {
   list.named("wait-value-holds-no-memsets", "a memset does not wait for a word",
              {kWait, "cudaMemsetAsync", "cudaLaunchKernel"}, next_is_not_held);
   list.named("wait-value-holds-no-records",
-             "the record of an event does not wait for a word",
+             "a record directly after the wait for a word does not wait",
              {kWait, "cudaEventRecord", "cudaLaunchKernel"}, next_is_not_held);
   list.named("wait-value-holds-no-writes",
-             "the write of a word does not wait for another word",
+             "a write directly after the wait for a word does not wait",
              {kWait, kWrite, "cudaLaunchKernel"}, next_is_not_held);
   list.named("wait-value-host-word-ignored",
              "a stream does not wait for a word in pinned host memory", {kWait},

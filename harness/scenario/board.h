@@ -1,5 +1,6 @@
-// What a role has done so far, in a page that it shares with the referee. So
-// the last call is still there after the role has crashed or hung.
+// The calls and steps of a role so far, in a page of memory that the role
+// shares with the referee. So the referee can read the last call even after the
+// role has crashed or hung.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +33,8 @@ struct Board {
 
   static constexpr uint32_t kFunctions = 128;
 
-  std::atomic<uint64_t> written;  // entries so far, also those overwritten
+  std::atomic<uint64_t>
+      written;  // number of entries so far, with overwritten ones
   Entry entries[kEntries];
   // The CUDA functions of all calls so far, also of those that are overwritten.
   std::atomic<uint32_t> known;

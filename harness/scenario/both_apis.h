@@ -1,6 +1,6 @@
-// The functions of legacy memory, events and pools that both APIs have, under
-// one name, so that a test judges the same behaviour by both: a driver may be
-// right by one API and wrong by the other.
+// The functions of legacy memory, events and pools that both APIs have. Each
+// function has one name for both APIs, so a test can judge the same behaviour
+// by both. A driver may be right by one API and wrong by the other.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace ipclab {
 
-/// The functions and codes of the runtime API. Each function notes its own
-/// name, because a macro around it notes `api.…`.
+/// The functions and codes of the runtime API. Each function notes its own CUDA
+/// name, because a macro around the call would note only `api.…`.
 struct RuntimeApi {
   using Code = cudaError_t;
   static constexpr const char* kName = "runtime API";
@@ -152,7 +152,8 @@ struct RuntimeApi {
   }
 };
 
-/// The same of the driver API. The types of both have the same values.
+/// The functions and codes of the driver API. The types of both APIs have the
+/// same values.
 struct DriverApi {
   using Code = CUresult;
   static constexpr const char* kName = "driver API";
@@ -338,15 +339,16 @@ void for_each_api(Body body) {
   SCOPED_TRACE(DriverApi::kName);
   body(DriverApi{});
 }
-/// The same in a role.
+/// The same as for_each_api(), for use in a role.
 template <class Body>
 void by_both_apis(Body body) {
   CALL(cudaFree(nullptr));  // the driver API needs a context
   for_each_api(body);
 }
-/// The end of a name: " by the runtime API". If several importers receive a
-/// descriptor, each API needs a name of its own: an importer that is ahead
-/// would take the descriptor of one that is not.
+/// The end of a step's name: " by the runtime API". If several importers
+/// receive a descriptor, each API needs its own step name. Otherwise a fast
+/// importer could take the descriptor that a slow importer needs for the other
+/// API.
 template <class Api>
 std::string by_the(Api) {
   return std::string(" by the ") + Api::kName;
@@ -360,8 +362,8 @@ cudaIpcMemHandle_t handle_of(Api api, const Words& memory) {
   return handle.result();
 }
 
-/// The address of a handle that is opened by cudaIpcOpenMemHandle or
-/// cuIpcOpenMemHandle. The caller closes it.
+/// Opens a handle with cudaIpcOpenMemHandle or cuIpcOpenMemHandle, and returns
+/// the address. The caller closes it.
 template <class Api>
 void* open_handle(Api api, const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> memory;
@@ -381,7 +383,7 @@ class MappingBy : public Words {
     if (data != nullptr) Api::ipc_close_mem_handle(data);
   }
 
-  /// Closes now, for tests in which the close is the step that matters.
+  /// Closes now, not in the destructor, for tests of this step.
   void close() {
     CALL(Api::ipc_close_mem_handle(data));
     data = nullptr;
@@ -405,8 +407,8 @@ AsyncBuffer allocated(Api api, cudaMemPool_t pool, size_t bytes,
   return AsyncBuffer(Words(memory.result(), bytes));
 }
 
-/// Does the runtime have the attributes that tell how a pool was made? They
-/// came with CUDA 13.2; the driver may be newer than the runtime.
+/// Does the runtime have the attributes that say how a pool was made? CUDA 13.2
+/// added them. The driver may be newer than the runtime.
 inline bool runtime_knows_how_pools_were_made() {
   Sentinel<int> version;
   CALL(cudaRuntimeGetVersion(version.out()));
@@ -437,7 +439,7 @@ cudaMemPoolPtrExportData exported(Api api, const Words& memory) {
   return data.result();
 }
 
-/// The pool of another process; the caller still closes the descriptor.
+/// Imports the pool of another process. The caller still closes the descriptor.
 template <class Api>
 Pool imported(Api api, const Descriptor& shared) {
   // The pointer argument contains the descriptor itself.
@@ -448,7 +450,8 @@ Pool imported(Api api, const Descriptor& shared) {
       pool.out(), handle, cudaMemHandleTypePosixFileDescriptor));
   return Pool(pool.result());
 }
-/// An allocation of another process; `bytes` is what it has allocated.
+/// Imports an allocation of another process. `bytes` is the size of the
+/// allocation in the exporter.
 template <class Api>
 AsyncBuffer imported(Api api, cudaMemPool_t pool, cudaMemPoolPtrExportData data,
                      size_t bytes) {
@@ -457,7 +460,8 @@ AsyncBuffer imported(Api api, cudaMemPool_t pool, cudaMemPoolPtrExportData data,
   return AsyncBuffer(Words(memory.result(), bytes));
 }
 
-/// Judges cudaFreeAsync or cuMemFreeAsync; the memory is given up in any case.
+/// Frees with cudaFreeAsync or cuMemFreeAsync and judges the call. After that
+/// the memory has no owner, even if the call fails.
 template <class Api>
 void expect_free_async(Api api, AsyncBuffer& buffer,
                        cudaStream_t stream = nullptr) {
@@ -469,8 +473,8 @@ void expect_free(Api api, AsyncBuffer& buffer) {
   EXPECT_SUCCESS(api.mem_free(std::exchange(buffer.data, nullptr)));
 }
 
-/// The body of an exporter that does what the body of lends_from_pool does, by
-/// each API in turn.
+/// The body of an exporter. It does the same as the body of lends_from_pool,
+/// first by one API and then by the other.
 inline std::function<void(Role&)> lends_by_both_apis(Pattern written,
                                                      size_t bytes) {
   return [=](Role& me) {
@@ -493,7 +497,7 @@ inline testing::AssertionResult is_pending(cudaEvent_t event) {
                             DriverApi::kNotReady)
                     : by_runtime;
 }
-/// Do both say that it is done?
+/// Do both functions say that the event's work is done?
 inline testing::AssertionResult is_done(cudaEvent_t event) {
   const auto by_runtime =
       gives(RuntimeApi::event_query(event), "cudaEventQuery", cudaSuccess);

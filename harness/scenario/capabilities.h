@@ -1,5 +1,5 @@
-// What this machine can share: the answers of the probe, and the reasons for
-// skipped tests.
+// What this machine can share, from the answers of the probe, and the reasons
+// for skipped tests.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,12 +34,14 @@ inline const Need tegra{"tegra"};              ///< an integrated GPU
 inline const Need mig{"mig"};                  ///< GPU 0 is a MIG instance
 
 /// May this process create namespaces of processes, mounts and IPC? This needs
-/// no GPU, so the probe does not check it: missing() tries it in a new process.
+/// no GPU, so the probe does not check it. Instead, missing() tries to create
+/// them in a new process.
 inline const Need namespaces{"namespaces"};
 
 /// Why `need` is not met, in one line; std::nullopt if it is met. Reads the
 /// document that IPCLAB_CAPABILITIES names, or runs this program's own probe in
-/// a new process. Throws std::runtime_error if neither returns an answer.
+/// a new process. Throws std::runtime_error if neither the document nor the
+/// probe has an answer.
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The

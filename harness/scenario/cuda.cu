@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "harness/scenario/board.h"
@@ -195,17 +197,18 @@ testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
   int device = 0;
   cudaGetDevice(&device);  // succeeds, and is not reported
   const cudaError_t peeked = cudaPeekAtLastError();  // does not clear it
+  const cudaError_t again = cudaPeekAtLastError();
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
-  if (refusal != cudaSuccess && peeked == refusal && first == refusal &&
-      second == cudaSuccess)
+  if (refusal != cudaSuccess && peeked == refusal && again == refusal &&
+      first == refusal && second == cudaSuccess)
     return testing::AssertionSuccess();
   expected_but_saw(name_of(refusal) + " once",
                    name_of(first) + ", then " + name_of(second));
   return testing::AssertionFailure()
          << call << " gives " << name_of(refusal)
-         << ", cudaPeekAtLastError: " << name_of(peeked)
-         << ", and cudaGetLastError: " << name_of(first) << ", then "
-         << name_of(second);
+         << ", cudaPeekAtLastError: " << name_of(peeked) << ", then "
+         << name_of(again) << ", and cudaGetLastError: " << name_of(first)
+         << ", then " << name_of(second);
 }
 
 testing::AssertionResult leaves_no_error(const char* call,
@@ -343,27 +346,77 @@ enum Way {
   kByDriverCopyAsync,
   kByDriverMemsetAsync,
   kByInnerCopy,
+  kByPinnedCopy,
+  kByThreadCopy,
+  kByThreadMemset,
+  kByDriverDeviceCopy,
+  kByDriverDeviceCopyAsync,
+  kByUnifiedCopy,
+  kByUnifiedCopyAsync,
+  kByPeerCopy,
+  kByCopy2DAsync,
+  kByCopy3DAsync,
+  kByMemset2DAsync,
+  kByMemset3D,
+  kByMemset16,
+  kByMemset16Async,
+  kByMemset32,
+  kByMemset32Async,
   kWays
 };
-constexpr const char* kWayNames[] = {
-    "a kernel",          "cudaMemcpy",          "cudaMemcpyAsync",
-    "cudaMemcpy D2D",    "cudaMemcpyAsync D2D", "cudaMemset",
-    "cudaMemsetAsync",   "cuMemcpyHtoD",        "cuMemsetD8",
-    "cudaMemcpy2D",      "cudaMemcpy3D",        "cudaMemset2D",
-    "cuMemcpyHtoDAsync", "cuMemsetD8Async",     "cudaMemcpy of another part"};
+constexpr const char* kWayNames[] = {"a kernel",
+                                     "cudaMemcpy",
+                                     "cudaMemcpyAsync",
+                                     "cudaMemcpy D2D",
+                                     "cudaMemcpyAsync D2D",
+                                     "cudaMemset",
+                                     "cudaMemsetAsync",
+                                     "cuMemcpyHtoD",
+                                     "cuMemsetD8",
+                                     "cudaMemcpy2D",
+                                     "cudaMemcpy3D",
+                                     "cudaMemset2D",
+                                     "cuMemcpyHtoDAsync",
+                                     "cuMemsetD8Async",
+                                     "cudaMemcpy of another part",
+                                     "a copy from pinned memory",
+                                     "a copy in the thread's stream",
+                                     "a memset in the thread's stream",
+                                     "cuMemcpyDtoD",
+                                     "cuMemcpyDtoDAsync",
+                                     "cuMemcpy",
+                                     "cuMemcpyAsync",
+                                     "cudaMemcpyPeer",
+                                     "cudaMemcpy2DAsync",
+                                     "cudaMemcpy3DAsync",
+                                     "cudaMemset2DAsync",
+                                     "cudaMemset3D",
+                                     "cuMemsetD16",
+                                     "cuMemsetD16Async",
+                                     "cuMemsetD32",
+                                     "cuMemsetD32Async"};
 constexpr size_t kPartStep = 4096, kPartAt = 5, kPartBytes = 1023;
 // A part as a rectangle: rows of bytes, in two pieces side by side.
 constexpr size_t kRows = 3, kRow = kPartBytes / kRows, kLeft = 100;
 constexpr unsigned char kPoisonByte = 0xEE, kGuardByte = 0xA5;
 static_assert(kWays * kPartStep <= kEveryWay);
 
-__host__ __device__ unsigned char part_byte(int way, size_t i, unsigned key) {
-  if (way == kByInnerCopy) way = kByDeviceCopy;
+// After how many bytes the values of a way are repeated; 0 if they are not.
+__host__ __device__ size_t period_of(int way) {
+  if (way >= kByMemset32) return 4;
+  if (way >= kByMemset16) return 2;
   const bool one = way == kByMemset || way == kByMemsetAsync ||
                    way == kByDriverMemset || way == kByMemset2D ||
-                   way == kByDriverMemsetAsync;
-  return static_cast<unsigned char>(1 +
-                                    (way * 37 + (one ? 0 : i * 7) + key) % 200);
+                   way == kByDriverMemsetAsync || way == kByThreadMemset ||
+                   way == kByMemset2DAsync || way == kByMemset3D;
+  return one ? 1 : 0;
+}
+
+__host__ __device__ unsigned char part_byte(int way, size_t i, unsigned key) {
+  if (way == kByInnerCopy) way = kByDeviceCopy;
+  const size_t period = period_of(way);
+  if (period > 0) i = (kPartAt + i) % period;
+  return static_cast<unsigned char>(1 + (way * 37 + i * 7 + key) % 200);
 }
 
 __global__ void write_part(unsigned char* to, int way, unsigned key) {
@@ -393,6 +446,20 @@ std::vector<unsigned char> part_bytes(int way, unsigned key) {
   return bytes;
 }
 
+// Pinned memory of the host.
+class PinnedBytes {
+ public:
+  explicit PinnedBytes(size_t bytes) {
+    CALL(cudaHostAlloc(&data_, bytes, cudaHostAllocDefault));
+  }
+  PinnedBytes(const PinnedBytes&) = delete;
+  ~PinnedBytes() { cudaFreeHost(data_); }
+  unsigned char* begin() const { return static_cast<unsigned char*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
 void write_in_every_way(const Words& memory, unsigned key) {
   Latch latch;
   const Stream stream;
@@ -403,7 +470,10 @@ void write_in_every_way(const Words& memory, unsigned key) {
   };
   std::vector<std::vector<unsigned char>> bytes;
   for (int way = 0; way < kWays; ++way) bytes.push_back(part_bytes(way, key));
-  for (const int way : {kByDeviceCopy, kByDeviceCopyAsync})
+  const PinnedBytes pinned(kPartBytes);
+  std::copy(bytes[kByPinnedCopy].begin(), bytes[kByPinnedCopy].end(),
+            pinned.begin());
+  for (const int way : {kByDeviceCopy, kByDeviceCopyAsync, kByThreadCopy})
     CALL(cudaMemcpy(part_of(own, way), bytes[way].data(), kPartBytes,
                     cudaMemcpyHostToDevice));
   CALL(cudaDeviceSynchronize());  // small copies may return early
@@ -427,6 +497,13 @@ void write_in_every_way(const Words& memory, unsigned key) {
   CALL(DRIVER(cuMemsetD8Async)(address(kByDriverMemsetAsync),
                                bytes[kByDriverMemsetAsync][0], kPartBytes,
                                stream));
+  CALL(cudaMemcpyAsync(to(kByPinnedCopy), pinned.begin(), kPartBytes,
+                       cudaMemcpyHostToDevice, stream));
+  CALL(cudaMemcpyAsync(to(kByThreadCopy), part_of(own, kByThreadCopy),
+                       kPartBytes, cudaMemcpyDeviceToDevice,
+                       cudaStreamPerThread));
+  CALL(cudaMemsetAsync(to(kByThreadMemset), bytes[kByThreadMemset][0],
+                       kPartBytes, cudaStreamPerThread));
   // Later work of a stream overwrites the result of earlier work.
   latch.hold(stream);
   write_by_kernel(kByMemsetAsync, stream);
@@ -453,6 +530,72 @@ void write_in_every_way(const Words& memory, unsigned key) {
                       kRows));
   });
   latch.release();
+  CALL(cudaStreamSynchronize(stream));
+  CALL(cudaDeviceSynchronize());
+}
+
+// The ways that few programs use.
+void write_in_other_ways(const Words& memory, unsigned key) {
+  const Stream stream;
+  const DeviceBuffer own(kEveryWay);
+  const auto to = [&](int way) { return part_of(memory, way); };
+  const auto from = [&](int way) { return part_of(own, way); };
+  std::vector<std::vector<unsigned char>> bytes;
+  for (int way = 0; way < kWays; ++way) {
+    bytes.push_back(part_bytes(way, key));
+    CALL(cudaMemcpy(from(way), bytes[way].data(), kPartBytes,
+                    cudaMemcpyHostToDevice));
+  }
+  CALL(cudaDeviceSynchronize());  // small copies may return early
+  CALL(DRIVER(cuMemcpyDtoD)(address_of(to(kByDriverDeviceCopy)),
+                            address_of(from(kByDriverDeviceCopy)), kPartBytes));
+  CALL(DRIVER(cuMemcpyDtoDAsync)(address_of(to(kByDriverDeviceCopyAsync)),
+                                 address_of(from(kByDriverDeviceCopyAsync)),
+                                 kPartBytes, stream));
+  CALL(DRIVER(cuMemcpy)(address_of(to(kByUnifiedCopy)),
+                        address_of(from(kByUnifiedCopy)), kPartBytes));
+  CALL(DRIVER(cuMemcpyAsync)(address_of(to(kByUnifiedCopyAsync)),
+                             address_of(from(kByUnifiedCopyAsync)), kPartBytes,
+                             stream));
+  int device = 0;
+  CALL(cudaGetDevice(&device));
+  CALL(cudaMemcpyPeer(to(kByPeerCopy), device, from(kByPeerCopy), device,
+                      kPartBytes));
+  const auto layers = [](size_t width) {
+    return make_cudaExtent(width, 1, kRows);
+  };
+  for (const auto& [at, width] :
+       {std::pair{size_t{0}, kLeft}, std::pair{kLeft, kRow - kLeft}}) {
+    CALL(cudaMemcpy2DAsync(to(kByCopy2DAsync) + at, kRow,
+                           bytes[kByCopy2DAsync].data() + at, kRow, width,
+                           kRows, cudaMemcpyHostToDevice, stream));
+    const auto box =
+        box_of(to(kByCopy3DAsync) + at, bytes[kByCopy3DAsync].data() + at, kRow,
+               width, kRows, cudaMemcpyHostToDevice);
+    CALL(cudaMemcpy3DAsync(&box, stream));
+    CALL(cudaMemset2DAsync(to(kByMemset2DAsync) + at, kRow,
+                           bytes[kByMemset2DAsync][0], width, kRows, stream));
+    CALL(cudaMemset3D(make_cudaPitchedPtr(to(kByMemset3D) + at, kRow, width, 1),
+                      bytes[kByMemset3D][0], layers(width)));
+  }
+  // Wider values need aligned addresses. The bytes before them are copied.
+  const auto set = [&](int way, auto value, auto set_all) {
+    const size_t before = sizeof value - kPartAt % sizeof value;
+    CALL(cudaMemcpy(to(way), bytes[way].data(), before, cudaMemcpyDefault));
+    std::memcpy(&value, bytes[way].data() + before, sizeof value);
+    CALL(set_all(address_of(to(way) + before), value,
+                 (kPartBytes - before) / sizeof value));
+  };
+  constexpr uint16_t kShort = 0;
+  constexpr uint32_t kWord = 0;
+  set(kByMemset16, kShort, DRIVER(cuMemsetD16));
+  set(kByMemset32, kWord, DRIVER(cuMemsetD32));
+  set(kByMemset16Async, kShort, [&](auto at, auto value, size_t count) {
+    return DRIVER(cuMemsetD16Async)(at, value, count, stream);
+  });
+  set(kByMemset32Async, kWord, [&](auto at, auto value, size_t count) {
+    return DRIVER(cuMemsetD32Async)(at, value, count, stream);
+  });
   CALL(cudaStreamSynchronize(stream));
   CALL(cudaDeviceSynchronize());
 }
@@ -500,6 +643,17 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
                                  kEveryWay, stream));
   CALL(cudaStreamSynchronize(stream));
   judge("cuMemcpyDtoHAsync");
+  const PinnedBytes pinned(kEveryWay);
+  std::fill(pinned.begin(), pinned.begin() + kEveryWay, kGuardByte);
+  CALL(cudaMemcpyAsync(pinned.begin(), memory.data, kEveryWay,
+                       cudaMemcpyDeviceToHost, stream));
+  CALL(cudaStreamSynchronize(stream));
+  std::copy(pinned.begin(), pinned.begin() + kEveryWay, seen.begin());
+  judge("cudaMemcpyAsync to pinned memory");
+  CALL(cudaMemcpyAsync(seen.data(), memory.data, kEveryWay,
+                       cudaMemcpyDeviceToHost, cudaStreamPerThread));
+  CALL(cudaStreamSynchronize(cudaStreamPerThread));
+  judge("cudaMemcpyAsync in the thread's stream");
   CALL(cudaMemcpy2D(seen.data(), kPartStep, memory.data, kPartStep, kPartStep,
                     kEveryWay / kPartStep, cudaMemcpyDeviceToHost));
   judge("cudaMemcpy2D");
@@ -512,6 +666,28 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
   CALL(cudaStreamSynchronize(stream));
   CALL(cudaMemcpy(seen.data(), own.data, kEveryWay, cudaMemcpyDefault));
   judge("cudaMemcpyAsync to the device");
+  const auto judge_own = [&](const char* path) {
+    CALL(cudaDeviceSynchronize());
+    CALL(cudaMemcpy(seen.data(), own.data, kEveryWay, cudaMemcpyDefault));
+    judge(path);
+    own.poison();
+  };
+  own.poison();
+  CALL(DRIVER(cuMemcpyDtoD)(address_of(own.data), address_of(memory.data),
+                            kEveryWay));
+  judge_own("cuMemcpyDtoD");
+  CALL(DRIVER(cuMemcpyAsync)(address_of(own.data), address_of(memory.data),
+                             kEveryWay, stream));
+  judge_own("cuMemcpyAsync");
+  int device = 0;
+  CALL(cudaGetDevice(&device));
+  CALL(cudaMemcpyPeer(own.data, device, memory.data, device, kEveryWay));
+  judge_own("cudaMemcpyPeer");
+  CALL(cudaMemcpy2DAsync(seen.data(), kPartStep, memory.data, kPartStep,
+                         kPartStep, kEveryWay / kPartStep,
+                         cudaMemcpyDeviceToHost, stream));
+  CALL(cudaStreamSynchronize(stream));
+  judge("cudaMemcpy2DAsync");
   for (int way = 0; way < kWays && found; ++way) {
     CALL(cudaMemcpy(seen.data() + kPartAt, part_of(memory, way), kPartBytes,
                     cudaMemcpyDeviceToHost));
@@ -526,7 +702,89 @@ testing::AssertionResult reads_in_every_way(const Words& memory, unsigned key) {
   return found;
 }
 
+__global__ void read_byte(const unsigned char* from, unsigned char* to) {
+  *to = *from;
+}
+
+unsigned char byte_by_kernel(const unsigned char* at) {
+  const DeviceBuffer result(sizeof(uint32_t));
+  auto* const found = reinterpret_cast<unsigned char*>(result.data);
+  unsigned char byte = 0;
+  note_call("read_byte<<<>>>");
+  read_byte<<<1, 1>>>(at, found);
+  CALL(cudaGetLastError());
+  CALL(cudaMemcpy(&byte, found, 1, cudaMemcpyDeviceToHost));
+  return byte;
+}
+
+// Copies and memsets that end where the memory ends write its last byte.
+void expect_last_byte_is_written(const Words& memory) {
+  auto* const end =
+      reinterpret_cast<unsigned char*>(memory.data + memory.count);
+  unsigned char* const to = end - kPartBytes;
+  const auto address = reinterpret_cast<CUdeviceptr>(to);
+  std::vector<unsigned char> bytes(kPartBytes);
+  unsigned char wanted = 0;
+  const auto expect_written = [&](const char* way, auto write) {
+    ++wanted;
+    std::fill(bytes.begin(), bytes.end(), wanted);
+    CALL(write());
+    CALL(cudaDeviceSynchronize());
+    EXPECT_EQ(byte_by_kernel(end - 1), wanted) << "the last byte, by " << way;
+    EXPECT_EQ(byte_by_kernel(to), wanted) << "the first byte, by " << way;
+  };
+  expect_written("cudaMemcpy", [&] {
+    return cudaMemcpy(to, bytes.data(), kPartBytes, cudaMemcpyHostToDevice);
+  });
+  expect_written("cudaMemcpyAsync", [&] {
+    return cudaMemcpyAsync(to, bytes.data(), kPartBytes, cudaMemcpyHostToDevice,
+                           nullptr);
+  });
+  expect_written("cuMemcpyHtoD", [&] {
+    return DRIVER(cuMemcpyHtoD)(address, bytes.data(), kPartBytes);
+  });
+  expect_written("cudaMemset",
+                 [&] { return cudaMemset(to, wanted, kPartBytes); });
+  expect_written("cudaMemsetAsync", [&] {
+    return cudaMemsetAsync(to, wanted, kPartBytes, nullptr);
+  });
+  expect_written("cuMemsetD8", [&] {
+    return DRIVER(cuMemsetD8)(address, wanted, kPartBytes);
+  });
+  unsigned char last = 0;
+  CALL(cudaMemcpy(&last, end - 1, 1, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(last, wanted) << "the last byte, read by cudaMemcpy";
+}
+
+// Both APIs say that it is memory of a GPU, and not managed.
+void expect_told_as_device_memory(const Words& memory) {
+  for (const size_t at : {size_t{0}, memory.count - 1}) {
+    Sentinel<cudaPointerAttributes> told;
+    EXPECT_SUCCESS(cudaPointerGetAttributes(told.out(), memory.data + at));
+    EXPECT_EQ(told.result().type, cudaMemoryTypeDevice) << "word " << at;
+    const auto address = reinterpret_cast<CUdeviceptr>(memory.data + at);
+    Sentinel<unsigned> type;
+    EXPECT_SUCCESS(DRIVER(cuPointerGetAttribute)(
+        type.out(), CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+    EXPECT_EQ(type.result(), static_cast<unsigned>(CU_MEMORYTYPE_DEVICE))
+        << "word " << at;
+    unsigned long long managed = 0;  // room for a boolean of any width
+    EXPECT_SUCCESS(DRIVER(cuPointerGetAttribute)(
+        &managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+    EXPECT_EQ(managed, 0u) << "managed, word " << at;
+    Sentinel<CUdeviceptr> begin;
+    Sentinel<size_t> bytes;
+    EXPECT_SUCCESS(
+        DRIVER(cuMemGetAddressRange)(begin.out(), bytes.out(), address));
+    const auto first = reinterpret_cast<CUdeviceptr>(memory.data);
+    EXPECT_LE(begin.result(), first) << "the range of word " << at;
+    EXPECT_GE(begin.result() + bytes.result(), first + memory.bytes())
+        << "the range of word " << at;
+  }
+}
+
 constexpr unsigned kBorrowers = 11, kLenders = 101;
+constexpr auto kHeld = 50ms;  // time to call a copy meanwhile
 
 }  // namespace
 
@@ -539,6 +797,7 @@ void lend_in_every_way(Role& me, const Words& memory) {
   CALL(cudaMemset(memory.data, kPoisonByte, kEveryWay));
   CALL(cudaDeviceSynchronize());
   write_in_every_way(memory, kLenders);
+  write_in_other_ways(memory, kLenders);
   me.signal("to be read in every way");
   me.wait("read in every way");
 }
@@ -546,11 +805,36 @@ void lend_in_every_way(Role& me, const Words& memory) {
 void borrow_in_every_way(Role& me, const Words& memory) {
   me.wait("to be written in every way");
   write_in_every_way(memory, kBorrowers);
+  write_in_other_ways(memory, kBorrowers);
   EXPECT_TRUE(reads_in_every_way(memory, kBorrowers));
   me.signal("written in every way");
   me.wait("to be read in every way");
   EXPECT_TRUE(reads_in_every_way(memory, kLenders));
+  expect_last_byte_is_written(memory);
+  expect_told_as_device_memory(memory);
   me.signal("read in every way");
+}
+
+testing::AssertionResult copy_waits_its_turn(const Words& memory) {
+  const Pattern queued = pattern("queued");
+  std::vector<uint32_t> seen(memory.count, 0);
+  Latch latch;
+  latch.hold(nullptr);
+  memory.queue_fill(queued, nullptr);
+  std::thread releases([&] {
+    const auto until = std::chrono::steady_clock::now() + kHeld;
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    latch.release();
+  });
+  const cudaError_t code = NOTED(cudaMemcpy(
+      seen.data(), memory.data, memory.bytes(), cudaMemcpyDeviceToHost));
+  releases.join();
+  CALL(code);
+  for (size_t i = 0; i < seen.size(); ++i)
+    if (seen[i] != queued.at(i))
+      return testing::AssertionFailure()
+             << "the copy has not waited for the kernel: word " << i;
+  return testing::AssertionSuccess();
 }
 
 testing::AssertionResult kernel_faults(const Words& words) {
@@ -643,8 +927,14 @@ void Latch::hold(cudaStream_t stream) {
 
 void Latch::release() { *static_cast<volatile unsigned*>(flag_) = 1; }
 
-Stream::Stream() {
-  CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+Stream::Stream(Priority priority) {
+  if (priority == Priority::kUsual) {
+    CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    return;
+  }
+  int lowest = 0, highest = 0;
+  CALL(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  CALL(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest));
 }
 
 testing::AssertionResult passes(cudaStream_t stream,

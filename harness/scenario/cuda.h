@@ -1,5 +1,5 @@
-// What tests of CUDA share: calls that are recorded, kinds of refusals, memory
-// that is checked by a kernel and by a copy, owners of CUDA objects.
+// What all tests of CUDA use: recorded calls, kinds of refusals, memory that a
+// kernel and a copy check, owners of CUDA objects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@ std::string name_of(CUresult code);
 /// Writes a call to the board of this role before it is made, so the call is
 /// known even if it never returns.
 void note_call(const char* call);
-/// The call's own result, after note_call().
+/// Notes the call with note_call(), then returns the call's own result.
 #define NOTED(call) (::ipclab::note_call(#call), (call))
 
 /// Ends the role unless the code is success. A machine without memory, device
@@ -45,8 +45,8 @@ void require_success(cudaError_t code, const char* call, const char* file,
 void require_success(CUresult code, const char* call, const char* file,
                      int line);
 
-// The macros below note the call themselves, because NOTED() inside them would
-// note the text that DRIVER() expands to.
+// The macros below call note_call() themselves. NOTED() inside them would note
+// the text after the expansion of DRIVER().
 
 /// A call that has to succeed so that the test can continue.
 #define CALL(call)                                                       \
@@ -65,8 +65,8 @@ testing::AssertionResult gives(Code code, const char* call, Code wanted);
 #define EXPECT_SUCCESS(call) \
   EXPECT_TRUE(::ipclab::gives((::ipclab::note_call(#call), (call)), #call, {}))
 
-/// Is the call refused? The first code is the expected one; another code of
-/// the documented list passes and is noted; success or any other code fails.
+/// Is the call refused? The first code is the expected one. Another code of the
+/// documented list also passes, and is noted. Success or any other code fails.
 /// Clears the runtime's last error.
 template <class Code>
 testing::AssertionResult refused(Code code, const char* call,
@@ -76,8 +76,9 @@ testing::AssertionResult refused(Code code, const char* call,
   EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
                                 {__VA_ARGS__}))
 
-/// What `code` means for an input that the call must refuse with one of these.
-/// Clears the runtime's last error.
+/// The outcome of an input that the call must refuse with one of the
+/// `documented` codes, if the call returned `code`. Clears the runtime's last
+/// error.
 template <class Code>
 Outcome outcome_of(Code code, const std::vector<Code>& documented);
 
@@ -148,8 +149,8 @@ void note_touched(Role& me, const Sentinel<T>& out, const char* call) {
 /// error.
 void observe_code(Role& me, const std::string& what, cudaError_t code);
 
-/// Notes the result of a check without judging it, and returns it. If a call
-/// fails in the check, that is noted, too.
+/// Notes the result of a check without judging it, and returns the result. If a
+/// call in the check fails, the failure is also noted.
 bool observe_check(Role& me, const std::string& what,
                    const std::function<testing::AssertionResult()>& check);
 
@@ -185,7 +186,8 @@ T pointer_attribute(CUpointer_attribute which, const void* pointer) {
   return value;
 }
 
-/// The same bytes as another type: a handle, for the other API.
+/// Copies the bytes into another type, for example a handle into the type of
+/// the other API.
 template <class To, class From>
 To same_bytes(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -194,7 +196,7 @@ To same_bytes(const From& from) {
   return to;
 }
 
-/// Some words of device memory, which another object owns.
+/// Some words of device memory. Another object owns the memory.
 struct Words {
   uint32_t* data = nullptr;  ///< their address in this process
   size_t count = 0;          ///< how many words
@@ -219,8 +221,8 @@ struct Words {
 /// wrong word, the expected value and the value seen.
 testing::AssertionResult kernel_reads(const Words& words, Pattern pattern);
 
-/// Does cudaMemcpy to the host read the pattern? It takes another path than a
-/// kernel.
+/// Does cudaMemcpy to the host read the pattern? A copy takes another path than
+/// a kernel.
 testing::AssertionResult copy_reads(const Words& words, Pattern pattern);
 
 /// The CPU writes the pattern itself, into memory that the host can address.
@@ -230,36 +232,42 @@ void host_writes(const Words& words, Pattern pattern);
 testing::AssertionResult host_reads(const Words& words, Pattern pattern);
 
 /// How many bytes of memory the two functions below use.
-constexpr size_t kEveryWay = 64 << 10;
+constexpr size_t kEveryWay = 128 << 10;
 
-/// The side of a scenario that lends `memory` of kEveryWay bytes or more. Both
-/// sides write parts of it, with odd offsets and sizes, in every possible way
-/// (kernels, copies and memsets, synchronous or not, by both APIs). Each side
-/// reads the other's parts in every way and checks that nothing else has
+/// The part of the exporter, which lends `memory` of kEveryWay bytes or more.
+/// Both sides write parts of it, with odd offsets and sizes, in every possible
+/// way (kernels, copies and memsets, synchronous or not, by both APIs). Each
+/// side reads the other's parts in every way and checks that nothing else has
 /// changed.
 void lend_in_every_way(Role& me, const Words& memory);
-/// The other side.
+/// The part of the importer. It also writes up to the end of the memory, in
+/// every way, and queries what kind of memory this is.
 void borrow_in_every_way(Role& me, const Words& memory);
+
+/// Does a copy run after the kernel that was queued before it in the default
+/// stream? The kernel is held until the copy is called.
+testing::AssertionResult copy_waits_its_turn(const Words& memory);
 
 /// Does a kernel of the current device fault when it reads this memory? After
 /// that the context is lost, so the role has to end.
 testing::AssertionResult kernel_faults(const Words& words);
 
-/// Memory of cudaMalloc, poisoned at first.
+/// Memory of cudaMalloc. New memory is poisoned, unless the test leaves it
+/// unwritten.
 class DeviceBuffer : public Words {
  public:
-  /// What new memory holds.
+  /// Is new memory poisoned, or left unwritten?
   enum class Fresh { kPoisoned, kUnwritten };
 
-  /// Allocates with cudaMalloc and poisons the memory, unless thousands are
-  /// made and nobody reads them.
+  /// Allocates with cudaMalloc and poisons the memory. A test that makes
+  /// thousands of buffers and reads none of them can omit the poison.
   explicit DeviceBuffer(size_t bytes, Fresh fresh = Fresh::kPoisoned);
   DeviceBuffer(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { cudaFree(data); }
 
   /// The handle of cudaIpcGetMemHandle.
   cudaIpcMemHandle_t legacy_handle() const;
-  /// Frees now, for tests in which the free is the step that matters.
+  /// Frees now, not in the destructor, for tests of this step.
   void free();
 };
 
@@ -277,12 +285,13 @@ class LegacyMapping : public Words {
     if (data != nullptr) cudaIpcCloseMemHandle(data);
   }
 
-  /// Closes now, for tests in which the close is the step that matters.
+  /// Closes now, not in the destructor, for tests of this step.
   void close();
 };
 
 /// The body of an exporter that lends a buffer of cudaMalloc, filled with
-/// `written`. It frees the buffer after it was closed `closes` times.
+/// `written`. It frees the buffer after importers have closed it `closes`
+/// times.
 std::function<void(Role&)> lends(Pattern written, size_t bytes, int closes = 1);
 
 /// The body of an importer that opens what `lends` lent, checks it with
@@ -297,8 +306,9 @@ T& abandoned(Arguments&&... arguments) {
   return *new T(std::forward<Arguments>(arguments)...);
 }
 
-/// Holds a stream until the latch is released, so that later work cannot be
-/// done early by luck. Gives up by itself after `kLimitSeconds`.
+/// Holds a stream until the latch is released, so that later work in the stream
+/// cannot finish early by chance. After `kLimitSeconds` the latch releases the
+/// stream by itself.
 class Latch {
  public:
   /// After this many seconds a held stream goes on.
@@ -322,7 +332,11 @@ class Latch {
 /// A stream that the legacy default stream does not wait for.
 class Stream {
  public:
-  Stream();
+  /// Whether the GPU does this stream's work before the work of other streams.
+  enum class Priority { kUsual, kHighest };
+
+  /// Creates it.
+  explicit Stream(Priority priority = Priority::kUsual);
   Stream(const Stream&) = delete;
   ~Stream() { cudaStreamDestroy(stream_); }
   /// The stream itself.
@@ -336,13 +350,15 @@ class Stream {
 testing::AssertionResult passes(cudaStream_t stream,
                                 std::chrono::milliseconds limit = 5s);
 
-/// Does the stream wait for something? Work that nothing holds is done after
-/// 0.5 s, even on a busy machine, where a single query could report it as held.
+/// Is some work of the stream still pending after 0.5 s? Work that nothing
+/// holds is done by then, even on a busy machine. A single query could report
+/// such work as held.
 bool is_held(cudaStream_t stream);
-/// Is the event's work still not done after the same time?
+/// Is the event's work still pending after the same time?
 bool is_held(cudaEvent_t event);
 
-/// An event that processes share: created in one, opened in the others.
+/// An event that processes share. One process creates it, and the others open
+/// it.
 class SharedEvent {
  public:
   /// Creates one that can be exported.
@@ -358,17 +374,17 @@ class SharedEvent {
   operator cudaEvent_t() const { return event_; }
   /// The handle of cudaIpcGetEventHandle.
   cudaIpcEventHandle_t handle() const;
-  /// Destroys now, for tests in which that is the step that matters.
+  /// Destroys now, not in the destructor, for tests of this step.
   void destroy();
-  /// Hands the event over to the caller, who destroys it.
+  /// Gives the event to the caller, who must destroy it.
   cudaEvent_t release() { return std::exchange(event_, nullptr); }
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-/// What a call returns in another thread of this process, with the same current
-/// device as in this one.
+/// Makes a call in another thread of this process and returns its result. The
+/// other thread has the same current device as this thread.
 template <class Call>
 auto in_a_thread(Call call) {
   int device = 0;
@@ -383,40 +399,41 @@ auto in_a_thread(Call call) {
   return code;
 }
 
-/// Calls `body` with 0 in this thread and with 1 in another one, so that a call
-/// that works only in the first thread is noticed.
+/// Calls `body` with 0 in this thread and with 1 in another thread. So the test
+/// notices a call that works only in the first thread.
 template <class Body>
 void in_two_threads(Body body) {
   body(0);
   CALL(in_a_thread([&] { return body(1), cudaSuccess; }));
 }
 
-/// Judges that a refused runtime call becomes this thread's last error, also
-/// after a call that succeeds, and is reported exactly once.
+/// Judges that the error of a refused runtime call becomes this thread's last
+/// error. A call that succeeds must not clear it, and cudaGetLastError must
+/// return it exactly once.
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// Judges that a call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
 
-/// cudaEventSynchronize, or another call that waits, in its own thread, so that
-/// the role can check whether it has returned.
+/// Makes cudaEventSynchronize, or another call that waits, in its own thread.
+/// So the role can check whether the call has returned.
 class HostWait {
  public:
   /// Returns just before the thread makes the call.
   explicit HostWait(cudaEvent_t event);
-  /// The same with a call of that name.
+  /// The same for another call, which has this name.
   HostWait(const char* name, std::function<cudaError_t()> call);
   HostWait(const HostWait&) = delete;
   ~HostWait();
 
   /// Has the call returned?
   bool returned() const { return returned_; }
-  /// Does it still wait for something after 0.5 s, as in is_held()?
+  /// Does the call still wait after 0.5 s, as in is_held()?
   bool is_held() const;
   /// Waits for the thread; returns the result of the call.
   cudaError_t join();
-  /// Processor time of the waiting thread in microseconds, once joined.
+  /// Processor time of the waiting thread in microseconds, after join().
   long long cpu_us() const { return cpu_us_; }
-  /// How long it waited, in microseconds, once joined.
+  /// How long the thread waited, in microseconds, after join().
   long long waited_us() const { return waited_us_; }
 
  private:
@@ -436,13 +453,13 @@ int attribute(CUdevice_attribute which, int device = 0);
 /// Free bytes on the current device. A test that uses this number is `alone`.
 size_t free_memory();
 
-/// CUDA_VISIBLE_DEVICES for a role that sees these of the test's GPUs, in this
-/// order. If the variable was set when the test started, the numbers count the
-/// GPUs in that list.
+/// The value of CUDA_VISIBLE_DEVICES for a role that must see these GPUs of the
+/// test, in this order. If the variable was set when the test started, the
+/// numbers are positions in its list.
 std::string visible_gpus(std::initializer_list<int> order);
 
 /// What leaves_nothing() judges: only the process, or also the memory of the
-/// device. The latter is only for tests that are `alone`.
+/// device. Only tests that are `alone` may judge the memory of the device.
 enum class Judge { kProcess, kProcessAndDevice };
 
 /// Calls `round` a few times first, because a driver creates some objects only

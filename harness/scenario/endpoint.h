@@ -1,6 +1,7 @@
-// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5), also for
-// tests that are built with CUDA 13.0. The functions are found by name. A
-// driver without them has no capability `endpoints`.
+// Logical endpoints (CUDA 13.3) and copies over a fabric (CUDA 13.5). Tests
+// that are built with CUDA 13.0 can use them, too, because the functions are
+// found by name. A driver without these functions does not have the capability
+// `endpoints`.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +25,8 @@ void* require_newer_entry(const char* name);
   reinterpret_cast<decltype(&function)>(require_newer_entry(#function))
 
 /// A device whose streams may copy to and from a unicast endpoint of device 0:
-/// 0 if the owner may use its own endpoint, else 1, which must be there.
+/// 0 if the owner may use its own endpoint, else 1. In the second case the
+/// machine must have device 1.
 int device_that_reaches_endpoints();
 
 /// Runs a scenario of one role.
@@ -43,8 +45,8 @@ struct EndpointLimits {
 };
 /// The limits of an endpoint with these properties.
 EndpointLimits limits_of(const CUlogicalEndpointProp& wanted);
-/// A size that is possible for bindings to a unicast endpoint and for memory of
-/// cuMemCreate.
+/// A size that is allowed both for bindings to a unicast endpoint and for
+/// memory of cuMemCreate.
 size_t endpoint_granule();
 
 /// Reserved numbers for endpoints.
@@ -64,7 +66,7 @@ class EndpointIds {
   unsigned count_;
 };
 
-/// An endpoint with a number of its own, made or imported.
+/// An endpoint, which was created here or imported, with its own number.
 class Endpoint {
  public:
   /// Creates, and waits until the endpoint is ready if it is a unicast one.
@@ -83,9 +85,9 @@ class Endpoint {
   /// Binds memory of cuMemCreate from its beginning.
   void bind(size_t offset, const Chunk& chunk, size_t bytes,
             int device = 0) const;
-  /// Removes the binding there.
+  /// Removes the binding at an offset.
   void unbind(size_t offset, size_t bytes, int device = 0) const;
-  /// Destroys now, for tests in which that is the step that matters.
+  /// Destroys now, not in the destructor, for tests of this step.
   void destroy();
 
  private:
@@ -95,7 +97,7 @@ class Endpoint {
 
 /// One side of a copy: an address, or an offset of an endpoint.
 CUfabricCpyOperand operand(const void* address);
-/// The same at an offset of an endpoint.
+/// One side of a copy, at an offset of an endpoint.
 CUfabricCpyOperand operand(CUlogicalEndpointId id, size_t offset);
 /// One copy of a batch.
 CUDA_FABRIC_COPY_BATCH_OP copy_op(const CUfabricCpyOperand& to,
@@ -107,7 +109,7 @@ CUresult queue_copies(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
 /// device_that_reaches_endpoints(), and waits. The current device stays.
 void endpoint_write(CUlogicalEndpointId id, size_t offset, size_t bytes,
                     Pattern pattern);
-/// Does a copy from an offset of a unicast endpoint bring the pattern?
+/// Does a copy from an offset of a unicast endpoint read the pattern?
 testing::AssertionResult endpoint_reads(CUlogicalEndpointId id, size_t offset,
                                         size_t bytes, Pattern pattern);
 

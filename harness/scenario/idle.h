@@ -1,6 +1,6 @@
-// The processes whose roles have reached their end, and which wait for a role
-// of a later scenario. They save time: a run of the suite spends most of its
-// time starting CUDA processes.
+// Processes whose roles have reached their end. They wait to play a role of a
+// later scenario. They save time: a run of the suite spends most of its time
+// starting CUDA processes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,8 +27,8 @@ struct RoleProcess {
   Board* board = nullptr;  // mapped until the process is dropped
 };
 
-/// Those that wait. The referee has them only between scenarios that say
-/// kShared; see Scenario.
+/// The processes that wait. The referee keeps them only between scenarios that
+/// say kShared; see Scenario.
 class IdleProcesses {
  public:
   static IdleProcesses& instance();
@@ -38,8 +38,8 @@ class IdleProcesses {
   /// was started.
   void begin();
 
-  /// A process that waits: if possible, the last one that played a role of this
-  /// name.
+  /// Takes one of the waiting processes. If possible, this is the last one that
+  /// played a role of this name.
   std::optional<RoleProcess> take(const std::string& role);
   /// Takes over a process whose role has reached its end.
   void keep(RoleProcess process, const std::string& role);
@@ -48,12 +48,12 @@ class IdleProcesses {
   /// The numbers of the descriptors that the referee has for these processes.
   std::set<int> descriptors() const;
 
-  /// Something that was wrong with the end of the processes.
+  /// What was wrong when these processes ended.
   struct Problem {
     Record::Outcome outcome;
     std::string what;
   };
-  /// Ends all of them, and finds what they have left.
+  /// Ends all waiting processes, and finds what they have left behind.
   std::vector<Problem> end();
 
  private:

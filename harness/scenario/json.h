@@ -1,4 +1,4 @@
-// Writes JSON: just enough for one record on one line.
+// Writes JSON. It has only what a record of one line needs.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// Kernels that several tests launch. A test without a kernel of its own is
-// plain C++, which compiles in a third of the time.
+// Kernels that several tests launch. A test without its own kernel is plain
+// C++, and compiles in a third of the time.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,9 +27,9 @@ void launch_write(uint32_t* word, uint32_t value);
 /// wait for a stream that is held.
 void load_kernels();
 
-/// What a kernel reads from memory with undefined values: "the values that come
-/// later" if it is this pattern, "other values", or the name of the code with
-/// which the kernel fails.
+/// Lets a kernel read memory with undefined values, and says what it read: "the
+/// values that come later" if it is this pattern, else "other values". If the
+/// kernel fails, returns the name of the error code.
 std::string seen_by_kernel(const Words& words, Pattern expected);
 
 }  // namespace ipclab

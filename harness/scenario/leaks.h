@@ -27,9 +27,9 @@ std::vector<std::string> left_open(const std::map<int, std::string>& before,
 std::set<std::string> shared_memory_names();
 
 /// Names that these processes have left. Such a name contains the id of one of
-/// the processes, as the names of CUDA and PyTorch do; it is new since
-/// `before`, in use by no process, and still there at the deadline. A name
-/// without an id may belong to any program of this user.
+/// the processes, as the names of CUDA and PyTorch do. It was not in `before`,
+/// no process uses it, and it still exists at the deadline. A name without an
+/// id may belong to any program of this user.
 std::vector<std::string> left_in_shared_memory(
     const std::set<std::string>& before, const std::vector<pid_t>& pids,
     std::chrono::milliseconds deadline);

@@ -47,9 +47,10 @@ class Recorder : public testing::EmptyTestEventListener {
     if (Process::self().listing) {
       std::printf("%s\t%s\t%d\t%s\n", record.test.c_str(),
                   record.requirement.c_str(), record.gpus,
-                  record.alone    ? "alone"
-                  : record.shared ? "shared"
-                                  : "");
+                  record.alone && record.shared ? "alone shared"
+                  : record.alone                ? "alone"
+                  : record.shared               ? "shared"
+                                                : "");
       return;
     }
     const auto& all = *testing::UnitTest::GetInstance();

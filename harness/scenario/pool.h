@@ -13,8 +13,8 @@
 
 namespace ipclab {
 
-/// The properties of a pool of memory on `device`. A maximal size of 0 means
-/// the system's own limit.
+/// The properties of a pool of memory on `device`. If the maximal size is 0,
+/// the limit of the system applies.
 cudaMemPoolProps pool_properties(
     cudaMemAllocationHandleType types = cudaMemHandleTypeNone,
     size_t max_size = 0, int device = 0);
@@ -41,9 +41,9 @@ class Pool {
 
   /// Exports to a new file descriptor.
   Descriptor exported() const;
-  /// Destroys now, where destroying is the step that matters.
+  /// Destroys now, not in the destructor, for tests of this step.
   void destroy();
-  /// Hands the pool over to the caller, who destroys it.
+  /// Gives the pool to the caller, who must destroy it.
   cudaMemPool_t release() { return std::exchange(pool_, nullptr); }
 
  private:
@@ -59,8 +59,8 @@ inline uint64_t reserved(cudaMemPool_t pool) {
 /// Sets an attribute of a pool.
 void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value);
 
-/// The access that the kernels of a GPU have to a pool's memory, as both APIs
-/// tell.
+/// The access that the kernels of a GPU have to a pool's memory. Reads it
+/// through both APIs.
 cudaMemAccessFlags access_of(int device, cudaMemPool_t pool);
 /// Lets the kernels of a GPU use a pool's memory; returns the call's code.
 cudaError_t give_access(
@@ -79,14 +79,14 @@ class AsyncBuffer : public Words {
   AsyncBuffer(cudaMemPool_t pool, cudaMemPoolPtrExportData data, size_t bytes);
   /// Takes over memory that the caller has allocated.
   explicit AsyncBuffer(const Words& memory) : Words(memory) {}
-  /// Moves the memory here; `other` owns none afterwards.
+  /// Takes over the memory of `other`, which then owns none.
   AsyncBuffer(AsyncBuffer&& other) noexcept;
   ~AsyncBuffer();
 
   /// The data that another process needs in addition to the pool, to import the
   /// allocation.
   cudaMemPoolPtrExportData exported() const;
-  /// Queues the free now, for tests in which that is the step that matters.
+  /// Queues the free now, not in the destructor, for tests of this step.
   void free_async(cudaStream_t stream = nullptr);
   /// The same by cudaFree.
   void free();
@@ -96,7 +96,7 @@ class AsyncBuffer : public Words {
 /// does not wait, so the stream may be held meanwhile.
 class WrongWords {
  public:
-  /// Waits until its kernel is loaded: that may wait for all other work.
+  /// Loads its kernel. The load may wait for all other work.
   WrongWords();
   /// Queues the count.
   void queue_count(const Words& words, Pattern expected, cudaStream_t stream);
@@ -110,9 +110,9 @@ class WrongWords {
 /// The pool that an allocation of cudaMallocAsync came from.
 cudaMemPool_t pool_of(const Words& words);
 
-/// The body of an exporter that shares a pool with `importers` roles ("pool")
-/// and lends one allocation, filled with `written` ("pointer"), until all of
-/// them have freed it ("freed").
+/// The body of an exporter. It shares a pool with `importers` roles (step
+/// "pool") and lends one allocation, filled with `written` (step "pointer"). It
+/// waits until all importers have freed the allocation (step "freed").
 std::function<void(Role&)> lends_from_pool(Pattern written, size_t bytes,
                                            int importers = 1);
 

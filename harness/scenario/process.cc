@@ -72,6 +72,7 @@ void wait_for_next_role(Process& self) {
   self.next = frame->step;
   self.place.run = std::stoi(place.at(0));
   self.place.role = std::stoi(place.at(1));
+  self.place.input = std::stoul(place.at(2));
 }
 
 }  // namespace
@@ -84,14 +85,15 @@ std::string signal_name(int signal) {
 
 std::string RolePlace::text() const {
   return std::to_string(run) + " " + std::to_string(role) + " " +
-         std::to_string(socket) + " " + std::to_string(board) + " " +
-         std::to_string(referee);
+         std::to_string(input) + " " + std::to_string(socket) + " " +
+         std::to_string(board) + " " + std::to_string(referee);
 }
 
 RolePlace RolePlace::parse(const std::string& text) {
   RolePlace place;
-  if (std::sscanf(text.c_str(), "%d %d %d %d %d", &place.run, &place.role,
-                  &place.socket, &place.board, &place.referee) != 5) {
+  if (std::sscanf(text.c_str(), "%d %d %zu %d %d %d", &place.run, &place.role,
+                  &place.input, &place.socket, &place.board,
+                  &place.referee) != 6) {
     std::fprintf(stderr, "%s is set by the referee, not by hand\n", kVariable);
     std::exit(EXIT_FAILURE);
   }

@@ -1,4 +1,4 @@
-// What this process is: the referee, one role of one run, or a program that
+// Says what this process is: the referee, a role in a run, or a program that
 // only lists its tests.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -16,8 +16,9 @@ struct Board;
 /// The place of a role in its scenario. The referee puts it into the
 /// environment of the new process.
 struct RolePlace {
-  int run = 0;   // which run() of the TEST, from 0
-  int role = 0;  // which role of the scenario, from 0
+  int run = 0;       // which run() of the TEST, from 0
+  int role = 0;      // which role of the scenario, from 0
+  size_t input = 0;  // the first input that nobody has tried
   int socket = -1;
   int board = -1;
   int referee = 0;  // its process id

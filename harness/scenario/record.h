@@ -1,5 +1,5 @@
-// The results of a test, and the JSON line with them (its format is in
-// harness/README.md, section 2).
+// The results of a test, and the JSON line that has them. harness/README.md,
+// section 2, describes the format of this line.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -73,7 +73,7 @@ class Record {
   std::vector<Failure> failures;
   std::vector<RoleReport> roles;
   std::vector<TimelineEntry> timeline;
-  std::set<std::string> functions;  // of CUDA, that the roles of any run called
+  std::set<std::string> functions;  // CUDA's, called by the roles of any run
 
  private:
   Outcome outcome_ = kConforms;

@@ -71,8 +71,12 @@ std::string current_test() {
 }  // namespace
 
 Referee::Referee(const RoleSpecs& specs, int run,
-                 std::vector<std::string> order, bool shared)
-    : specs_(specs), run_(run), order_(std::move(order)), shared_(shared) {
+                 std::vector<std::string> order, bool shared, size_t input)
+    : specs_(specs),
+      run_(run),
+      order_(std::move(order)),
+      shared_(shared),
+      input_(input) {
   // A grandchild whose parent has ended becomes our child, not that of init.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (!shared_) end_idle_processes();
@@ -94,7 +98,7 @@ void Referee::start(size_t index) {
   auto player = std::make_unique<Player>();
   player->spec = specs_[index].get();
   std::optional<RoleProcess> idle;
-  if (shared_ && player->spec->environment.empty())
+  if (shared_ && player->spec->may_share())
     idle = IdleProcesses::instance().take(player->spec->name);
   if (idle) {
     player->process = std::move(*idle);
@@ -103,7 +107,8 @@ void Referee::start(size_t index) {
     Frame play;
     play.kind = Frame::kPlay;
     play.step = current_test();
-    play.data = join({std::to_string(run_), std::to_string(index)});
+    play.data = join(
+        {std::to_string(run_), std::to_string(index), std::to_string(input_)});
     player->process.wire.queue(play);
     player->process.wire.flush();
   } else {
@@ -137,6 +142,7 @@ RoleProcess Referee::new_process(const Scenario::RoleSpec& spec, size_t index) {
   RolePlace place;
   place.run = run_;
   place.role = static_cast<int>(index);
+  place.input = input_;
   place.socket = socket.get();
   place.board = board.get();
   place.referee = getpid();
@@ -207,6 +213,7 @@ std::map<std::string, Ended> Referee::run(std::chrono::milliseconds deadline) {
         WIFEXITED(player->status) ? WEXITSTATUS(player->status) : -1;
     end.hung = player->hung;
     end.last_step = player->last_step;
+    end.last_input = player->last_input;
     end.output = player->printed;
   }
   return ended;
@@ -262,15 +269,10 @@ bool Referee::read_frames(Player& player) {
 }
 
 void Referee::take(Player& player, Frame frame) {
-  const auto index = [&] {
-    for (size_t i = 0; i < players_.size(); ++i)
-      if (players_[i].get() == &player) return i;
-    return players_.size();
-  };
   switch (frame.kind) {
     case Frame::kPost:
       player.last_step = frame.step;
-      posts_[frame.step].push_back({index(), std::move(frame.data),
+      posts_[frame.step].push_back({index_of(player), std::move(frame.data),
                                     static_cast<bool>(frame.descriptor),
                                     std::move(frame.descriptor)});
       for (auto& other : players_) deliver(*other);
@@ -292,6 +294,9 @@ void Referee::take(Player& player, Frame frame) {
           {fields.at(0), fields.at(1), fields.at(2), fields.at(3)});
       break;
     }
+    case Frame::kInput:
+      player.last_input = std::stoul(frame.data);
+      break;
     case Frame::kLifted:
       Record::current().outcome(Record::kLifted, frame.data);
       break;
@@ -387,15 +392,10 @@ void Referee::conclude(Player& player) {
     if (!player.failed)
       fail(&player, Record::kCrashed, player.ended + where(player));
   }
-  const size_t self = static_cast<size_t>(
-      std::find_if(players_.begin(), players_.end(),
-                   [&](const auto& p) { return p.get() == &player; }) -
-      players_.begin());
   player.steps_of_its_end.push_back("end of " + player.spec->name);
-  for (const std::string& step : player.steps_of_its_end) {
-    posts_[step].push_back({self, "", false, Descriptor()});
-  }
-  for (auto& other : players_) deliver(*other);
+  for (const std::string& step : player.steps_of_its_end)
+    post_for(player, step);
+  post_for(player, "done: " + player.spec->name);
 }
 
 // The role has ended, but its process has not, so the kernel reports no end.
@@ -405,6 +405,18 @@ void Referee::let_rest(Player& player) {
   player.alive = false;
   player.waiting = false;
   player.ended = "reached its end";
+  post_for(player, "done: " + player.spec->name);
+}
+
+size_t Referee::index_of(const Player& player) const {
+  for (size_t i = 0; i < players_.size(); ++i)
+    if (players_[i].get() == &player) return i;
+  return players_.size();
+}
+
+void Referee::post_for(const Player& player, const std::string& step) {
+  posts_[step].push_back({index_of(player), "", false, Descriptor()});
+  for (auto& other : players_) deliver(*other);
 }
 
 bool Referee::anyone_alive() const {

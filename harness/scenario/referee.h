@@ -1,11 +1,12 @@
 // Runs the roles of one scenario once: starts them, passes on their steps,
-// notices when no role can continue, ends them at the deadline, and reports on
-// each.
+// notices when no role can continue, ends them at the deadline, and reports how
+// each role ended.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,9 +26,10 @@ class Referee {
 
   /// `run` counts the runs of this TEST; `order` is empty unless the scenario
   /// has an every_order(). If `shared`, the processes may have played earlier
-  /// roles and may play later ones.
+  /// roles and may play later ones. `input` is the first input that nobody has
+  /// tried; see Scenario::run_inputs().
   Referee(const RoleSpecs& specs, int run, std::vector<std::string> order,
-          bool shared);
+          bool shared, size_t input = 0);
   ~Referee();
   Referee(const Referee&) = delete;
 
@@ -54,6 +56,7 @@ class Referee {
     std::map<std::string, size_t> read;  // step -> posts already seen
     std::vector<std::string> received_from;
     std::string last_step;
+    std::optional<size_t> last_input;
     std::string printed;
     size_t dropped = 0;  // bytes of output in the middle
     bool reached_end = false;
@@ -74,6 +77,8 @@ class Referee {
   void deliver(Player& player);
   void conclude(Player& player);
   void let_rest(Player& player);
+  size_t index_of(const Player& player) const;
+  void post_for(const Player& player, const std::string& step);
   bool stuck() const;
   void end_all();
   void end_idle_processes();
@@ -91,6 +96,7 @@ class Referee {
   int run_;
   std::vector<std::string> order_;
   bool shared_;
+  size_t input_;
   int64_t began_ns_;
   std::vector<std::unique_ptr<Player>> players_;
   std::map<std::string, std::vector<Post>> posts_;

@@ -190,6 +190,14 @@ void Role::in_order(
   post(Frame::kEndsInTurn, join(ended));
 }
 
+std::optional<size_t> Role::next_input() {
+  if (next_input_ == inputs_.size()) return std::nullopt;
+  const size_t number = next_input_++;
+  post(Frame::kInput, std::to_string(number));
+  signal(inputs_[number]);
+  return number;
+}
+
 void Role::observe(const std::string& what) { post(Frame::kNote, what); }
 
 void Role::tabulate(const std::string& table, const std::string& input,

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -62,6 +63,15 @@ class Role {
   /// Waits until the role of that name has ended in any way.
   void wait_for_end(const std::string& role) { wait("end of " + role); }
 
+  /// Waits until the role of that name does nothing any more: its body has
+  /// returned and released what it had, or its process has ended in any way. In
+  /// a scenario that says kShared, the process itself may continue.
+  void wait_until_done(const std::string& role) { wait("done: " + role); }
+
+  /// Signals the next input of Scenario::run_inputs() and returns its number.
+  /// Returns nothing after the last input.
+  std::optional<size_t> next_input();
+
   /// Sends the bytes of a value to every role that receives `step`.
   template <class T>
   void send(const std::string& step, const T& value) {
@@ -87,8 +97,8 @@ class Role {
   /// Receives bytes of any number.
   std::string receive_bytes(const std::string& step);
 
-  /// Sends a copy of a descriptor to the role that receives it first. The
-  /// harness keeps no copy.
+  /// Sends a copy of a descriptor. Only the first role that receives the step
+  /// gets it. The harness keeps no copy.
   void send_descriptor(const std::string& step, int descriptor);
   /// Receives a descriptor; this process owns it.
   Descriptor receive_descriptor(const std::string& step);
@@ -96,9 +106,9 @@ class Role {
   /// Ends this process by `signal`. This end then counts as planned.
   [[noreturn]] void die(int signal);
 
-  /// Does these steps when it is their turn in the scenario's every_order(). A
-  /// step without an action is the end of this process: the body returns after
-  /// this step, and the later steps of the role are left out.
+  /// Does each of these steps when its turn comes in the scenario's
+  /// every_order(). A step without an action means the end of this process: the
+  /// body returns after this step, and the later steps of the role do not run.
   void in_order(
       const std::vector<std::pair<std::string, std::function<void()>>>& mine);
 
@@ -106,15 +116,16 @@ class Role {
   void observe(const std::string& what);
   /// Reports that a documented limit no longer exists.
   void lifted(const std::string& what);
-  /// Reports that there is nothing to judge on this machine, because of `why`.
-  /// The verdict is `not applicable`, unless a check of this test fails.
+  /// Reports that there is nothing to judge on this machine; `why` is the
+  /// reason. The verdict is `not applicable`, unless a check of this test
+  /// fails.
   void not_applicable(const std::string& why);
-  /// Adds a line to a table of the report: which input had which outcome.
-  /// Judges nothing.
+  /// Adds a line with an input and its outcome to a table of the report. Judges
+  /// nothing.
   void tabulate(const std::string& table, const std::string& input,
                 const Outcome& outcome);
-  /// Reports that the harness cannot judge: no permission, no memory, its own
-  /// bug.
+  /// Reports that the harness cannot judge, for example because it has no
+  /// permission, no memory, or a bug of its own.
   [[noreturn]] void broken(const std::string& why);
 
   /// For the harness itself: a check that failed.
@@ -128,6 +139,11 @@ class Role {
   void report_end(bool rests);
   /// For the harness itself: is the end of this process a step of the order?
   bool ends_in_turn() const { return ends_in_turn_; }
+  /// For the harness itself: all inputs, and the first one that is left.
+  void give_inputs(std::vector<std::string> inputs, size_t next) {
+    inputs_ = std::move(inputs);
+    next_input_ = next;
+  }
 
  private:
   void post(Frame::Kind kind, const std::string& data);
@@ -139,6 +155,8 @@ class Role {
   int index_;
   Wire& wire_;
   std::vector<std::string> order_;
+  std::vector<std::string> inputs_;
+  size_t next_input_ = 0;
   bool ends_in_turn_ = false;
 };
 

@@ -106,23 +106,49 @@ void Scenario::run(std::chrono::milliseconds deadline) {
   if (Process::self().listing) leave_test();
   std::vector<std::string> order = steps_;
   do {
-    run_once(deadline, order);
+    run_once(deadline, Process::self().runs++, order, 0);
     if (!in_role() && testing::Test::HasFailure()) return;
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-void Scenario::run_once(std::chrono::milliseconds deadline,
-                        const std::vector<std::string>& order) {
+std::vector<Death> Scenario::run_inputs(const std::string& role,
+                                        const std::vector<std::string>& inputs,
+                                        std::chrono::milliseconds deadline) {
+  if (Process::self().listing) leave_test();
+  inputs_ = inputs;
+  std::vector<Death> deaths;
+  // One number for all these runs: a role of a later run does not know how many
+  // they were.
+  const int run = Process::self().runs++;
+  for (size_t next = 0; next < inputs.size();) {
+    run_once(deadline, run, {}, next);
+    if (in_role() || testing::Test::HasFailure()) break;
+    const Ended& end = ended(role);
+    if (!end.last_input) {
+      ADD_FAILURE() << role << " has ended before it tried an input";
+      break;
+    }
+    if (!end.reached_end)
+      deaths.push_back({inputs.at(*end.last_input), outcome_of(end)});
+    next = *end.last_input + 1;
+  }
+  return deaths;
+}
+
+void Scenario::run_once(std::chrono::milliseconds deadline, int run,
+                        const std::vector<std::string>& order, size_t input) {
   Process& self = Process::self();
-  const int run = self.runs++;
   if (self.is_role) {
     if (run < self.place.run) return;  // this role is of a later run
     const RoleSpec& spec = *roles_.at(static_cast<size_t>(self.place.role));
-    play_role(spec.name, spec.index, order, spec.body,
-              shared_ && spec.environment.empty());
+    const auto body = [&](Role& me) {
+      me.give_inputs(inputs_, self.place.input);
+      spec.body(me);
+    };
+    play_role(spec.name, spec.index, order, body, shared_ && spec.may_share());
     leave_test();
   }
-  ended_ = Referee(roles_, run, order, shared_).run(deadline);
+  ended_ = Referee(roles_, run, order, shared_, input).run(deadline);
 }
 
 const Ended& Scenario::ended(const std::string& role) const {

@@ -37,7 +37,7 @@ void covers(const char* requirement);
 void observe(const std::string& what);
 
 /// Adds, in the referee, a line to a table of the report; see Role::tabulate().
-/// It is for a role that has ended before it could add the line itself.
+/// Use this for a role that ended before it could add the line itself.
 void tabulate(const std::string& table, const std::string& input,
               const Outcome& outcome);
 
@@ -57,8 +57,9 @@ struct Need {
 };
 /// The machine has at least `count` GPUs.
 inline Need gpus(int count) { return {"", count, false}; }
-/// No other test may run at the same time: this one measures memory of the
-/// whole device, or starts very many processes. This costs time.
+/// No other test may run at the same time: this test measures memory of the
+/// whole device, or starts very many processes. A test that runs alone makes
+/// the run longer.
 inline const Need alone{"", 0, true};
 
 /// Skips the TEST, with the reason, unless the machine has all of these.
@@ -76,17 +77,26 @@ struct Ended {
   int exit_code = -1;        ///< -1: by a signal
   bool hung = false;         ///< the referee had to end it
   std::string last_step;     ///< empty: none
-  std::string output;        ///< what it printed, capped
+  /// The number of the last input that it tried; see Scenario::run_inputs().
+  std::optional<size_t> last_input;
+  std::string output;  ///< what it printed, capped
 };
 
 /// The outcome of the input at which a role stopped before its end: a crash, or
 /// a hang if the referee had to end the role.
 Outcome outcome_of(const Ended& ended);
 
+/// An input at which a process died.
+struct Death {
+  std::string input;  ///< its name
+  Outcome outcome;    ///< the signal
+};
+
 /// The roles of a test and their run. See the example at the top of the file.
 class Scenario {
  public:
-  /// One role; configure it with .env(…) and .may_end_by(…).
+  /// One role; configure it with .env(…), .may_end_by(…) and
+  /// .in_new_process().
   class RoleSpec {
    public:
     /// Sets an environment variable of this role.
@@ -99,6 +109,14 @@ class Scenario {
       signals.push_back(signal);
       return *this;
     }
+    /// In a scenario that says kShared, this role gets a new process, which
+    /// plays no other role. Use this if the test waits for the end of the
+    /// process, ends the process, or changes it in a way that CUDA does not
+    /// show.
+    RoleSpec& in_new_process() {
+      fresh = true;
+      return *this;
+    }
 
    private:
     friend class Scenario;
@@ -108,16 +126,19 @@ class Scenario {
     std::function<void(Role&)> body;
     std::map<std::string, std::string> environment;
     std::vector<int> signals;
+    bool fresh = false;
+
+    bool may_share() const { return !fresh && environment.empty(); }
   };
 
   /// Which processes play the roles.
   enum Processes {
     kFresh,  ///< new processes, which start with the scenario
-    /// Perhaps processes of earlier roles of this program, which were kShared
-    /// too and reached their end: no check failed, nothing is open, and CUDA's
-    /// state is that of a new process. Use this for a test whose verdict does
-    /// not depend on what its processes did before, that does not wait for the
-    /// end of such a process, and that measures no memory.
+    /// If possible, processes of earlier roles of this program. Such a role was
+    /// kShared and reached its end, no check failed, nothing is open, and
+    /// CUDA's state is that of a new process. Use kShared only if the verdict
+    /// does not depend on what a process did before, if the test does not wait
+    /// for the end of a process, and if it measures no memory.
     kShared,
   };
 
@@ -126,34 +147,45 @@ class Scenario {
   /// Adds a role, and the body that it runs in its own process.
   RoleSpec& role(const std::string& name, std::function<void(Role&)> body);
 
-  /// `count` roles of one kind, "importer 0" to "importer <count - 1>"; each
-  /// knows its Role::index().
+  /// `count` roles of one kind, "importer 0" to "importer <count - 1>". The
+  /// number is Role::index().
   void roles(const std::string& name, int count,
              const std::function<void(Role&)>& body);
 
-  /// Runs the whole scenario once for each order of these steps, which roles
-  /// take with Role::in_order().
+  /// Runs the whole scenario once for each order of these steps. The roles do
+  /// the steps with Role::in_order().
   void every_order(std::vector<std::string> steps);
 
-  /// Runs all roles to their end. Everything that failed, crashed, hung or was
-  /// left becomes a failure of this TEST.
+  /// Runs all roles to their end. Each failed check, crash and hang, and
+  /// everything that a role leaves behind, becomes a failure of this TEST.
   void run(std::chrono::milliseconds deadline);
+
+  /// Runs the scenario until the role of that name has tried each of `inputs`.
+  /// The role gets them from Role::next_input(). Use this for inputs at which a
+  /// process may die or lose its context. One process tries the inputs one
+  /// after the other. If it dies or returns early, all roles run again, and a
+  /// new process continues with the next input. So a role that cannot continue
+  /// must return. Returns the inputs at which a process died.
+  std::vector<Death> run_inputs(const std::string& role,
+                                const std::vector<std::string>& inputs,
+                                std::chrono::milliseconds deadline);
 
   /// How the role of that name ended in the last run.
   const Ended& ended(const std::string& role) const;
 
  private:
-  void run_once(std::chrono::milliseconds deadline,
-                const std::vector<std::string>& order);
+  void run_once(std::chrono::milliseconds deadline, int run,
+                const std::vector<std::string>& order, size_t input);
 
   bool shared_;
   std::vector<std::unique_ptr<RoleSpec>> roles_;
   std::vector<std::string> steps_;
+  std::vector<std::string> inputs_;
   std::map<std::string, Ended> ended_;
 };
 
-/// Adds a line to the table for the input at which a role died or hung: its
-/// last step. No line if the role reached its end.
+/// If a role died or hung, adds a line to the table for the input at which this
+/// happened. The input is the role's last step.
 void tabulate_end(const Scenario& scenario, const std::string& role,
                   const std::string& table);
 
@@ -162,9 +194,8 @@ void tabulate_end(const Scenario& scenario, const std::string& role,
 void expected_but_saw(const std::string& expected, const std::string& seen);
 
 /// main() of a program of scenarios. `print_probe` prints the probe's document
-/// (harness/README.md, section 3) and is null in programs without CUDA.
-/// `as_new` says whether CUDA in this process is as in a new process; it is
-/// null in the same programs.
+/// (harness/README.md, section 3). `as_new` says whether CUDA's state in this
+/// process is that of a new process. Both are null in programs without CUDA.
 int scenario_main(int argc, char** argv, void (*print_probe)(),
                   bool (*as_new)());
 

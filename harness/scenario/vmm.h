@@ -14,7 +14,7 @@
 namespace ipclab {
 
 /// The properties for cuMemCreate: memory of a GPU that can be exported as
-/// these types.
+/// handles of these types.
 CUmemAllocationProp chunk_of(
     int device,
     CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -28,7 +28,7 @@ class Chunk {
   Chunk() = default;
   /// Takes over a reference.
   explicit Chunk(CUmemGenericAllocationHandle handle) : handle_(handle) {}
-  /// Moves it here; `other` owns none afterwards.
+  /// Takes over the reference of `other`, which then owns none.
   Chunk(Chunk&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
   /// Exchanges the handles of both.
   Chunk& operator=(Chunk&& other) noexcept {
@@ -53,9 +53,9 @@ class Chunk {
   CUmemFabricHandle fabric_handle() const;
   /// The properties that the driver reports.
   CUmemAllocationProp properties() const;
-  /// Releases now, for tests in which that is the step that matters.
+  /// Releases now, not in the destructor, for tests of this step.
   void release();
-  /// Hands the handle over to the caller, who releases it.
+  /// Gives the handle to the caller, who must release it.
   CUmemGenericAllocationHandle forget() { return std::exchange(handle_, 0); }
 
  private:
@@ -78,7 +78,7 @@ class Reservation {
   void map(size_t offset, size_t bytes, const Chunk& chunk) const;
   /// Undoes map().
   void unmap(size_t offset, size_t bytes) const;
-  /// Frees now, for tests in which that is the step that matters.
+  /// Frees now, not in the destructor, for tests of this step.
   void free();
 
  private:
@@ -98,13 +98,13 @@ class Mapping : public Words {
 
   /// Its first address, for the driver API.
   CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(data); }
-  /// Unmaps now, for tests in which that is the step that matters.
+  /// Unmaps now, not in the destructor, for tests of this step.
   void unmap();
 };
 
-/// Takes all free memory of GPU 0, writes into every granule of it, and frees
-/// it: memory that was freed too early then has other bytes. A test that does
-/// so is `alone`.
+/// Allocates all free memory of GPU 0, writes into every granule of it, and
+/// frees it. After that, memory that was freed too early has other bytes. A
+/// test that calls this function must be `alone`.
 void take_all_free_memory();
 
 /// The access of a GPU, as cuMemSetAccess takes it.
@@ -120,7 +120,7 @@ inline Words words_at(CUdeviceptr address, size_t bytes) {
 }
 
 /// The pointer argument for a call that imports a descriptor: it contains the
-/// number itself.
+/// number of the descriptor itself.
 inline void* by_value(int descriptor) {
   return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
 }

@@ -16,9 +16,9 @@ namespace ipclab {
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes over a number; -1 is none.
+  /// Takes over a descriptor by its number; -1 means none.
   explicit Descriptor(int number) : number_(number) {}
-  /// Moves it here; `other` owns none afterwards.
+  /// Takes over the descriptor of `other`, which then owns none.
   Descriptor(Descriptor&& other) noexcept
       : number_(std::exchange(other.number_, -1)) {}
   /// Exchanges the descriptors of both.
@@ -28,13 +28,13 @@ class Descriptor {
   }
   ~Descriptor() { close(); }
 
-  /// Its number; -1 if it owns none.
+  /// The number of the descriptor; -1 if this object owns none.
   int get() const { return number_; }
-  /// Does it own one?
+  /// Does this object own a descriptor?
   explicit operator bool() const { return number_ != -1; }
-  /// Hands the number over to the caller, who closes it.
+  /// Gives the descriptor to the caller, who must close it.
   int release() { return std::exchange(number_, -1); }
-  /// Closes now, for code in which the close is the step that matters.
+  /// Closes now, not in the destructor, for tests of this step.
   void close();
 
  private:
@@ -49,6 +49,7 @@ struct Frame {
     kFailure,     // role: a check failed (fields separated by NUL)
     kNote,        // role: observed, not judged
     kOutcome,     // role: the outcome of one input (fields separated by NUL)
+    kInput,       // role: the number of the input that I try next
     kLifted,      // role: a documented limit was not there
     kNothing,     // role: nothing to judge on this machine
     kBroken,      // role: I cannot judge
@@ -83,7 +84,7 @@ class Wire {
   bool flush();
   bool has_output() const { return !output_.empty(); }
 
-  /// Reads once what has arrived (waits for it if the socket blocks). Returns
+  /// Reads once what has arrived. If the socket blocks, waits for data. Returns
   /// false when the peer has ended and everything is read.
   bool read_some();
   /// The next complete frame that was read.

@@ -1,6 +1,6 @@
-// What the two roles of a lesson send each other over a socket pair:
-// named steps, with bytes or a descriptor. Every wait has a deadline,
-// and a peer that has ended is an error, not a hang.
+// The two roles of a lesson send each other named steps over a socket
+// pair. A step can carry bytes or a descriptor. Every wait has a
+// deadline. If the other role has ended, the wait fails at once.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -76,16 +76,16 @@ inline ssize_t receive_packet(int socket, void* data, size_t size,
 /// A role's end of the connection with the other role.
 class Channel {
  public:
-  /// Takes over one end of a socket pair.
+  /// Becomes the owner of one end of a socket pair.
   explicit Channel(int socket) : socket_(socket) {}
-  /// Moves the end here; `other` is empty afterwards.
+  /// Moves the end of `other` to this channel. `other` then has none.
   Channel(Channel&& other) noexcept
       : socket_(std::exchange(other.socket_, -1)) {}
   ~Channel() {
     if (socket_ != -1) close(socket_);
   }
 
-  /// Says that `step` has happened.
+  /// Tells the other role that `step` has happened.
   void signal(const char* step) { send_bytes(step, nullptr, 0, -1); }
 
   /// Waits until the other role has said that `step` has happened.
@@ -107,12 +107,12 @@ class Channel {
     return value;
   }
 
-  /// Sends a copy of a descriptor; the caller still closes its own.
+  /// Sends a copy of a descriptor. The caller closes the original.
   void send_descriptor(const char* step, int descriptor) {
     send_bytes(step, nullptr, 0, descriptor);
   }
 
-  /// Receives a descriptor; the caller closes it.
+  /// Receives a descriptor. The caller closes the descriptor.
   int receive_descriptor(const char* step) {
     const int descriptor = receive_bytes(step, nullptr, 0);
     if (descriptor == -1) broken(step, "came without a descriptor");

@@ -1,6 +1,6 @@
-// What a lesson does with a call that fails: it prints two lines, the
-// role and the call first, and ends with exit code 1. A call that has
-// to be refused is printed with its answer instead.
+// If a call fails, a lesson prints two lines and ends with exit code 1.
+// The first line has the role and the call, the second line the error.
+// If a call has to be refused, the lesson prints the call's answer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
-/// Set by roles.h; null in a lesson that has one process only.
+/// roles.h sets this name. A lesson with one process has no name.
 inline const char*& role_name() {
   static const char* name = nullptr;
   return name;
@@ -27,7 +27,7 @@ inline void print_role(FILE* out) {
                  static_cast<int>(getpid()));
 }
 
-/// Prints one line of the lesson; it begins with the role, if any.
+/// Prints one line, which begins with the role if there is one.
 [[gnu::format(printf, 1, 2)]] inline void say(const char* text, ...) {
   if (role_name()) std::printf("%-8s  ", role_name());
   va_list arguments;
@@ -38,7 +38,7 @@ inline void print_role(FILE* out) {
   std::fflush(stdout);  // keeps the order when stdout is a pipe
 }
 
-/// Prints the call as it is written and its answer; ends the process.
+/// Prints the text of a call and its error. Ends the process.
 [[noreturn]] inline void call_failed(const char* file, int line,
                                      const char* call, const char* name,
                                      int code, const char* text) {
@@ -49,8 +49,8 @@ inline void print_role(FILE* out) {
   std::exit(EXIT_FAILURE);
 }
 
-/// The address of a driver function; null if the driver does not have
-/// it. The runtime looks it up: a program that is linked with
+/// Returns the address of a driver function, or null if the driver has
+/// none. The runtime finds the address. A program that is linked with
 /// libcuda.so.1 does not start without a driver, so it could not skip.
 inline void* driver_entry(const char* name) {
   int version = 0;  // no driver accepts a version newer than its own
@@ -63,7 +63,7 @@ inline void* driver_entry(const char* name) {
   return code == cudaSuccess ? entry : nullptr;
 }
 
-/// The same with its type; ends the process if there is none.
+/// Returns the function with its type, or ends the process.
 template <class Function>
 Function driver_function(const char* name) {
   void* entry = driver_entry(name);
@@ -113,10 +113,10 @@ inline const char* driver_error(CUresult code, bool describe = false) {
                   std::strerror(errno));                     \
   } while (0)
 
-/// Was the call refused, as it must be? Prints what was tried and the
-/// answer, the code in brackets: most functions document several codes.
-/// Clears the error: the runtime keeps the code of a refused call, and
-/// the check after the next launch would see it.
+/// Returns true if the call was refused. Prints `what` and the answer.
+/// The code is in brackets, because most functions document several
+/// codes. Clears the code that the runtime keeps. Otherwise the check
+/// after the next launch would return this code.
 inline bool refused(const char* what, cudaError_t code) {
   cudaGetLastError();
   if (code == cudaSuccess)
@@ -126,7 +126,7 @@ inline bool refused(const char* what, cudaError_t code) {
   return code != cudaSuccess;
 }
 
-/// The same for a driver call; the driver API keeps no code.
+/// The same for a driver call. The driver API keeps no code.
 inline bool refused(const char* what, CUresult code) {
   if (code == CUDA_SUCCESS)
     say("%s: NOT REFUSED", what);

@@ -7,17 +7,17 @@
 
 #include "check.h"
 
-/// A byte that no lesson writes as a value. Memory is filled with it
-/// first, so that success cannot come from zeros or from old data.
+/// A lesson first fills memory with this byte, and never writes it as a
+/// value. So a check cannot succeed because of zeros or old data.
 constexpr int kPoison = 0xEE;
 
-/// Queues a kernel that writes first, first + 1, first + 2 … (`count`
-/// values of 4 bytes). Does not wait for it. With step 0 all values are
-/// equal.
+/// Queues a kernel that writes `count` values of 4 bytes: first,
+/// first + step, first + 2 * step … Does not wait for the kernel. If
+/// `step` is 0, all values are equal.
 void write_values(void* data, int count, unsigned first,
                   cudaStream_t stream = nullptr, unsigned step = 1);
 
-#ifdef __CUDACC__  // the exercises are plain C++, with this linked
+#ifdef __CUDACC__  // exercises are plain C++ and link this
 static __global__ void write_values_kernel(unsigned* data, int count,
                                            unsigned first,
                                            unsigned step) {
@@ -33,9 +33,9 @@ inline void write_values(void* data, int count, unsigned first,
 }
 #endif
 
-/// Allocates `count` values with cudaMalloc, fills them with kPoison,
-/// writes first, first + 1, … and waits until they are written. The
-/// caller frees them with cudaFree.
+/// Allocates memory for `count` values with cudaMalloc, fills it with
+/// kPoison, writes the values as write_values() does, and waits until
+/// they are written. The caller frees the memory with cudaFree.
 inline void* allocate_values(int count, unsigned first,
                              unsigned step = 1) {
   void* data = nullptr;
@@ -46,8 +46,8 @@ inline void* allocate_values(int count, unsigned first,
   return data;
 }
 
-/// How many of `count` values in host memory are not first, first + 1,
-/// first + 2 …?
+/// Returns how many of `count` values in host memory differ from first,
+/// first + step, first + 2 * step …
 inline int count_wrong_on_host(const void* data, int count,
                                unsigned first, unsigned step = 1) {
   const unsigned* values = static_cast<const unsigned*>(data);
@@ -57,8 +57,8 @@ inline int count_wrong_on_host(const void* data, int count,
   return wrong;
 }
 
-/// The same for memory of a GPU: copies it to the host first, in the
-/// default stream, and waits for that.
+/// The same for memory of a GPU. First copies the values to the host in
+/// the default stream, and waits for the copy.
 inline int count_wrong(const void* data, int count, unsigned first,
                        unsigned step = 1) {
   std::vector<unsigned> seen(count, 0xEEEEEEEE);
@@ -67,12 +67,12 @@ inline int count_wrong(const void* data, int count, unsigned first,
   return count_wrong_on_host(seen.data(), count, first, step);
 }
 
-/// The smallest multiple of `granularity` that is not below `bytes`.
+/// Rounds `bytes` up to a multiple of `granularity`.
 constexpr size_t round_up(size_t bytes, size_t granularity) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-/// How many bytes of the current device are free.
+/// Returns how many bytes of memory the current device has free.
 inline size_t free_memory() {
   size_t free_bytes = 0, all_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));

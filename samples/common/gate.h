@@ -1,18 +1,18 @@
-// A gate holds a stream until the host opens it. So a lesson can look
-// at the time between "queued" and "done" without relying on luck.
+// A gate holds a stream until the host opens the gate. Until then the
+// work in the stream is queued but not done, in every run.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "check.h"
 
-/// Lies in host memory that the GPU can read and write.
+/// A gate is in host memory that the GPU can read and write.
 struct Gate {
   unsigned open;     ///< set by the host
   unsigned gave_up;  ///< set by the GPU when it has waited too long
 };
 
 /// Launches a kernel that keeps the stream busy until the gate is open.
-/// It gives up after 10 s on the GPU's clock.
+/// The kernel gives up after 10 s of the GPU's clock.
 void hold(cudaStream_t stream, Gate* gate);
 
 #ifdef __CUDACC__  // as in data.h
@@ -33,13 +33,13 @@ inline void hold(cudaStream_t stream, Gate* gate) {
 }
 #endif
 
-/// Lets all held streams go on.
+/// Lets all streams go on that this gate holds.
 inline void open_gate(Gate* gate) {
   static_cast<volatile Gate*>(gate)->open = 1;
 }
 
-/// Makes a closed gate. Runs its kernel once: the first launch of a
-/// kernel loads it, and loading may wait for a stream that is held.
+/// Makes a closed gate. Runs the kernel of the gate once: the first
+/// launch loads the kernel, and loading may wait for a held stream.
 inline Gate* create_gate() {
   Gate* gate = nullptr;
   CUDA_CHECK(cudaHostAlloc(&gate, sizeof *gate, cudaHostAllocMapped));
@@ -50,8 +50,8 @@ inline Gate* create_gate() {
   return gate;
 }
 
-/// Frees a gate that no stream waits for any more. Ends the process if
-/// the gate gave up: what the lesson saw then proves nothing.
+/// Frees a gate that holds no stream any more. Ends the process if the
+/// kernel gave up, because then the lesson has proved nothing.
 inline void destroy_gate(Gate* gate) {
   if (gate->gave_up) {
     print_role(stderr);

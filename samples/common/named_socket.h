@@ -1,6 +1,6 @@
-// A socket with a name in the file system, where processes that do not
-// know each other meet. A packet arrives as it was sent, and the end of
-// either process ends the connection.
+// Processes that do not know each other meet at a socket with a path in
+// the file system. A packet arrives whole. When one process ends, the
+// connection ends.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,13 +9,13 @@
 
 #include "channel.h"
 
-/// Prints what is wrong with `path`; ends the process with 2.
+/// Prints what is wrong with `path`. Ends the process with exit code 2.
 [[noreturn]] inline void bad_path(const char* path, const char* what) {
   std::fprintf(stderr, "%s: %s\n", path, what);
   std::exit(2);
 }
 
-/// The address of a path of at most 107 bytes.
+/// Returns the socket address of a path of at most 107 bytes.
 inline sockaddr_un socket_address(const char* path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -26,8 +26,8 @@ inline sockaddr_un socket_address(const char* path) {
 }
 
 //! [peer]
-/// Who is at the other end: process, user and group, as the system
-/// knows them. The other process cannot lie about it.
+/// Returns the process, user and group at the other end. They come from
+/// the system, so the other process cannot give wrong ones.
 inline ucred peer_of(int connection) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -36,7 +36,7 @@ inline ucred peer_of(int connection) {
   return peer;
 }
 
-/// Closes a connection with another user's process and returns -1.
+/// Returns the connection, or closes another user's and returns -1.
 inline int own_user_only(int connection) {
   if (connection == -1 || peer_of(connection).uid == getuid())
     return connection;
@@ -46,9 +46,9 @@ inline int own_user_only(int connection) {
 //! [peer]
 
 //! [connect]
-/// Connects to the process that listens at `path`; ends this process
-/// with 2 if no process of this user listens there. Each call on the
-/// socket waits for at most 10 s.
+/// Connects to the process that listens at `path`. Ends this process
+/// with exit code 2 if no process of this user listens there. Each call
+/// on the socket waits for at most 10 s.
 inline int connect_to(const char* path) {
   const sockaddr_un address = socket_address(path);
   const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -64,8 +64,8 @@ inline int connect_to(const char* path) {
 }
 //! [connect]
 
-/// Does a process listen there? The question does not disturb it: this
-/// type of socket cannot connect, but the error shows the answer.
+/// Returns true if a process listens there. That process does not see
+/// the datagram socket's attempt. ECONNREFUSED means that none listens.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);
@@ -77,9 +77,9 @@ inline bool in_use(const sockaddr_un& address) {
 }
 
 //! [listen]
-/// Makes `path` and listens there, for processes of this user only;
-/// says so. Removes the path when the process exits. Replaces a socket
-/// that a killed process has left there; anything else is an error.
+/// Makes a socket at `path`, listens there for this user's processes,
+/// and prints the path. Removes the path at the end of the process. A
+/// socket of a killed process is replaced; other files are an error.
 inline int listen_at(const char* path) {
   const sockaddr_un address = socket_address(path);
   struct stat found;
@@ -101,7 +101,7 @@ inline int listen_at(const char* path) {
   return end;
 }
 
-/// The next connection; -1 if another user's process has connected.
+/// Returns the next connection, or -1 if it comes from another user.
 inline int accept_from(int listener) {
   const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   SYS_CHECK(end);

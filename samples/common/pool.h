@@ -1,13 +1,13 @@
-// A pool that two processes share. Lesson 50 writes these steps out;
-// later lessons call them.
+// These functions share a pool between two processes. Lesson 50 writes
+// the steps out. Later lessons call the functions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "channel.h"
 #include "check.h"
 
-/// Creates a pool of memory of a device. It can be exported as `type`,
-/// and holds at most `max_bytes` (0: what the system allows).
+/// Creates a pool on a device. The pool can be exported as `type` and
+/// holds at most `max_bytes`. 0 means the limit of the system.
 inline cudaMemPool_t create_pool(
     cudaMemAllocationHandleType type =
         cudaMemHandleTypePosixFileDescriptor,
@@ -22,13 +22,13 @@ inline cudaMemPool_t create_pool(
   return pool;
 }
 
-/// Exports a pool as a new descriptor, which the caller closes.
+/// Exports a pool as a new descriptor. The caller closes it.
 inline cudaError_t export_pool(int* descriptor, cudaMemPool_t pool) {
   return cudaMemPoolExportToShareableHandle(
       descriptor, pool, cudaMemHandleTypePosixFileDescriptor, 0);
 }
 
-/// Imports a pool from a descriptor, which the caller still closes.
+/// Imports a pool from a descriptor. The caller closes the descriptor.
 inline cudaError_t import_pool(cudaMemPool_t* pool, int descriptor) {
   return cudaMemPoolImportFromShareableHandle(
       pool, reinterpret_cast<void*>(intptr_t{descriptor}),

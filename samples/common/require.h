@@ -1,5 +1,5 @@
-// What a lesson needs from the machine. If something is missing, the
-// lesson says so in one line and exits with 77, which means "skipped".
+// A lesson checks what it needs from the machine. If something is
+// missing, it prints one line and exits with 77, which means "skipped".
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,7 +33,7 @@ inline void require_gpus(int wanted) {
          found);
 }
 
-/// Skips unless device 0 has the attribute; `what` is its plain name.
+/// Skips if the attribute of device 0 is 0. `what` names the feature.
 inline void require(cudaDeviceAttr attribute, const char* what) {
   int value = 0;
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, 0));
@@ -48,8 +48,8 @@ inline void require(CUdevice_attribute attribute, const char* what) {
 }
 
 /// Skips unless device 0 can share memory of cudaMalloc. The attribute
-/// is the documented test, but its name speaks of events only, and
-/// Tegra shares events without memory. So a small export decides.
+/// is the documented test, but its name mentions only events, and Tegra
+/// can share events but no memory. So a small export decides.
 inline void require_legacy_ipc() {
   require(cudaDevAttrIpcEventSupport, "CUDA IPC");
 

@@ -1,7 +1,7 @@
-// The two roles of a lesson: the exporter is the program as it was
-// started, the importer is the same program started once more. It is
-// started by exec, because CUDA does not survive a fork. With --role
-// and a path, two terminals start one role each.
+// A lesson has two roles. The user starts the program as the exporter.
+// The exporter starts the same program again as the importer, by exec,
+// because CUDA does not survive a fork. With --role and a path, the
+// user starts each role in its own terminal.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,18 +19,18 @@
 
 using namespace std::chrono_literals;
 
-/// The first argument of the second start. The second argument is the
-/// number of its socket.
+/// The exporter starts the importer with this first argument. The
+/// second argument is the number of the importer's socket.
 constexpr char kImporterFlag[] = "--importer";
 
-/// Was this role started by hand, as `--role importer PATH`?
+/// Returns true if the user started the role: `--role importer PATH`.
 inline bool by_hand(int argc, char** argv) {
   return argc == 4 && std::strcmp(argv[1], "--role") == 0 &&
          (std::strcmp(argv[2], "exporter") == 0 ||
           std::strcmp(argv[2], "importer") == 0);
 }
 
-/// Is this the importer? The exporter goes on in main.
+/// Returns true in the importer. The exporter goes on in main.
 inline bool is_child(int argc, char** argv) {
   const bool hand = by_hand(argc, argv);
   const bool child =
@@ -45,9 +45,9 @@ inline bool is_child(int argc, char** argv) {
   return child;
 }
 
-/// The importer's end of the channel; `argv` is main's. It is a copy.
-/// The original stays open until this process ends: if the exporter saw
-/// the end sooner, it could end first, which kills this process.
+/// Returns a copy of the importer's end of the channel. The original
+/// stays open until this process ends. Otherwise the exporter could see
+/// a closed channel and end first, and that kills this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
     return Channel(connect_to(argv[3]));
@@ -56,14 +56,14 @@ inline Channel channel_from_parent(char** argv) {
   return Channel(copy);
 }
 
-/// The importer, as the exporter sees it.
+/// What the exporter knows about the importer.
 struct Child {
   Channel channel;   ///< to the importer
   pid_t pid;         ///< its process id
   bool ours = true;  ///< false: started by hand, in another terminal
 
-  /// The importer's exit code; 1, with a line that says why, if it was
-  /// ended by a signal or did not end before the deadline.
+  /// Returns the importer's exit code. If a signal ended the importer,
+  /// or it did not end in time, prints this and returns 1.
   int wait(std::chrono::milliseconds deadline) {
     if (!ours) return EXIT_SUCCESS;  // its own terminal shows its end
     const int handle =
@@ -84,15 +84,15 @@ struct Child {
     return EXIT_FAILURE;
   }
 
-  /// The exit code of the lesson: the exporter's code `mine` if that is
-  /// a failure, else the importer's. The importer has 10 s to end.
+  /// Returns the exit code of the lesson: the exporter's code `mine` if
+  /// it is a failure, else the importer's code. Waits for up to 10 s.
   int finish(int mine) {
     const int theirs = wait(10s);
     return mine != EXIT_SUCCESS ? mine : theirs;
   }
 };
 
-/// Waits up to 120 s for an importer that is started by hand.
+/// Waits up to 120 s for an importer that the user starts.
 inline Child meet_importer(const char* path) {
   const int listener = listen_at(path);
   if (!wait_for(listener, POLLIN, 120s))
@@ -105,8 +105,8 @@ inline Child meet_importer(const char* path) {
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again with these arguments; one of them is the
-/// other end of `channel`. The new process ends when this one ends.
+/// Starts the program again with these arguments. One argument is the
+/// other end of `channel`. When this process ends, the new one ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);
@@ -126,14 +126,14 @@ inline Child start(char** argv, std::vector<std::string> arguments,
   return {std::move(channel), pid};
 }
 
-/// Starts the program again as the importer, or waits for the importer
-/// that is started by hand; `argv` is main's.
+/// Starts the program again as the importer, or waits for an importer
+/// that the user starts. `argv` is the `argv` of main.
 inline Child start_again(char** argv) {
   if (argv[1] != nullptr) return meet_importer(argv[3]);
   int ends[2];
   SYS_CHECK(
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
-  const int theirs = dup(ends[1]);  // dup: this one survives exec
+  const int theirs = dup(ends[1]);  // exec does not close a dup
   SYS_CHECK(theirs);
   Child child = start(argv, {kImporterFlag, std::to_string(theirs)},
                       Channel(ends[0]));

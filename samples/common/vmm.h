@@ -1,5 +1,5 @@
-// Physical memory of device 0, from its creation to a pointer and back.
-// Lesson 30 writes these steps out; later lessons call them.
+// These functions map, export and import physical memory of device 0.
+// Lesson 30 writes the steps out. Later lessons call the functions.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 /// Physical memory, created or imported.
 using Memory = CUmemGenericAllocationHandle;
 
-/// What cuMemCreate needs for memory that can be exported as `type`.
+/// The properties of memory of GPU 0 that can be exported as `type`.
 inline CUmemAllocationProp shareable(
     CUmemAllocationHandleType type =
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
@@ -20,7 +20,7 @@ inline CUmemAllocationProp shareable(
   return wanted;
 }
 
-/// `bytes`, rounded up to whole granules of such memory.
+/// Rounds `bytes` up to whole granules of memory of this kind.
 inline size_t whole_granules(size_t bytes,
                              const CUmemAllocationProp& wanted) {
   size_t granularity = 0;
@@ -50,14 +50,14 @@ inline void unmap_memory(void* data, size_t bytes) {
   CU_CHECK(DRIVER(cuMemAddressFree)(address, bytes));
 }
 
-/// Imports memory from a descriptor, which the caller still closes.
+/// Imports memory from a descriptor. The caller closes the descriptor.
 inline CUresult import_memory(Memory* memory, int descriptor) {
   return DRIVER(cuMemImportFromShareableHandle)(
       memory, reinterpret_cast<void*>(intptr_t{descriptor}),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-/// A new descriptor of the memory; the caller closes it.
+/// Returns a new descriptor of the memory. The caller closes it.
 inline int export_memory(Memory memory) {
   int descriptor = -1;
   CU_CHECK(DRIVER(cuMemExportToShareableHandle)(
@@ -76,7 +76,7 @@ void send_memory(Channel& channel, Memory memory, size_t bytes) {
   SYS_CHECK(close(descriptor));
 }
 
-/// Imports the memory that send_memory() has sent; *bytes is its size.
+/// Imports what send_memory() has sent, and sets *bytes to its size.
 template <class Channel>
 Memory receive_memory(Channel& channel, size_t* bytes) {
   *bytes = channel.template receive<size_t>("bytes");

@@ -308,6 +308,7 @@ class Build:
             ],
             "equivalent": [],
             "expected_unfired": [],
+            "same_as_driver": [],
             "first": {},
             "lessons": {},
             **decided,

@@ -234,9 +234,12 @@ def test_without_a_gpu_the_remedy_comes_first(build: Build) -> None:
     [
         (None, "No such file"),
         ("no json", "no JSON"),
-        ("[]", "not a file of `ipclab doctor --json`"),
-        ('{"machine": {}}', "not a file of `ipclab doctor --json`: 'process'"),
-        ('{"machine": 7}', "not a file of `ipclab doctor --json`"),
+        ("[]", "`ipclab doctor --json` did not write this file"),
+        (
+            '{"machine": {}}',
+            "`ipclab doctor --json` did not write this file: 'process'",
+        ),
+        ('{"machine": 7}', "`ipclab doctor --json` did not write this file"),
     ],
 )
 def test_a_bad_record_is_one_line(build: Build, text: str | None, told: str) -> None:

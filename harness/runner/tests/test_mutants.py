@@ -307,6 +307,28 @@ def test_a_fault_does_not_hide_behind_a_deviation(build: Build) -> None:
     assert "hidden by deviation LMEM-01" in done.stdout
 
 
+def test_a_fault_that_the_driver_itself_has_is_not_wrong_there(build: Build) -> None:
+    build.probe({**PROBE, "gpus": PROBE["gpus"][:1]})
+    why = "the driver does this itself (deviation LMEM-01)"
+    build.faults(
+        {"name": "hidden", "rows": ["LMEM-01"]},
+        {"name": "missed", "rows": ["LMEM-01"]},
+        {"name": "other", "rows": ["LMEM-01"]},
+        same_as_driver=[
+            {"fault": name, "where": "cuda", "why": why}
+            for name in ("hidden", "missed")
+        ],
+    )
+    build.conformance(
+        "under('hidden')\nrecord() if under('missed') else "
+        "violates(**{'seen': 'zeros'} if under('other') else {})"
+    )
+    build.deviation()
+    mutants(build, "--backend", "cuda")
+    wrong = {x["name"]: x["wrong"] for x in document(build)["faults"]}
+    assert wrong == {"hidden": False, "missed": True, "other": False}
+
+
 def test_equivalents_are_tried_all_the_same(model: Build) -> None:
     why = "no sentence is about it"
     model.faults(
@@ -572,7 +594,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
         ("{", "is not JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
-            '"first": {}, "lessons": {}}',
+            '"same_as_driver": [], "first": {}, "lessons": {}}',
             "faults.json.named[0].rows: is missing",
         ),
     ],

@@ -24,8 +24,15 @@ sys.exit(failed)
 """
 
 
-def three(build: Build, body: str = "pass", own: tuple[str, ...] = ()) -> None:
-    """Three tests of one program; all except those in `own` share processes."""
+def three(
+    build: Build,
+    body: str = "pass",
+    own: tuple[str, ...] = (),
+    alone: tuple[str, ...] = (),
+) -> None:
+    """Three tests of one program; all except those in `own` share processes, and those
+    in `alone` run alone.
+    """
     path = build.folder / "program.py"
     path.write_text(
         PRELUDE.format(line=json.dumps(LINE), failure=json.dumps(FAILURE))
@@ -35,6 +42,7 @@ def three(build: Build, body: str = "pass", own: tuple[str, ...] = ()) -> None:
         full = f"conformance.01_legacy_memory.{name}"
         labels = "conformance;01_legacy_memory;gpu1;LMEM-01"
         labels += "" if name in own else ";shared"
+        labels += ";alone" if name in alone else ""
         build.raw(
             f"add_test({full} {sys.executable} -IS {path} --gtest_filter={name})\n"
             f'set_tests_properties({full} PROPERTIES LABELS "{labels}" TIMEOUT 20)\n'
@@ -63,6 +71,12 @@ def test_apart_each_is_a_start(build: Build) -> None:
 
 def test_a_test_without_the_label_has_a_start_of_its_own(build: Build) -> None:
     three(build, own=("Suite.B",))
+    assert build.run().code == 0
+    assert starts(build) == ["Suite.A Suite.C", "Suite.B"]
+
+
+def test_tests_that_run_alone_share_with_each_other(build: Build) -> None:
+    three(build, alone=("Suite.A", "Suite.C"))
     assert build.run().code == 0
     assert starts(build) == ["Suite.A Suite.C", "Suite.B"]
 

@@ -86,7 +86,7 @@ def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
         ("record(); sys.exit(1)", "says 'conforms', but the program exit 1"),
         ("record(); record()", "wrote 2 records"),
         ("record(test='Suite.Other')", "of another test: Suite.Other"),
-        ("record(requirement='LMEM-02')", "of row LMEM-02"),
+        ("record(requirement='LMEM-02')", "names row LMEM-02"),
         ("record(outcome='fine')", "record.outcome"),
         ("record(extra=1)", "record.extra"),
         ("record(duration_ms='long')", "record.duration_ms"),

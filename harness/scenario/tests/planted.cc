@@ -396,6 +396,11 @@ TEST(Shared, Fresh) {
   scenario.run(10s);
 }
 
+TEST(Shared, Alone) {
+  needs(alone);
+  shared(says_who_it_is);
+}
+
 TEST(Shared, TwoRuns) {
   for (int i = 0; i < 2; ++i) {
     Scenario scenario(Scenario::kShared);
@@ -414,6 +419,26 @@ TEST(Shared, WaitsForAnEnd) {
   scenario.role("exporter", [](Role&) {});
   scenario.role("importer", [](Role& me) { me.wait_for_end("exporter"); });
   scenario.run(10s);
+}
+
+TEST(Shared, WaitsForTheEndOfANewProcess) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", says_who_it_is).in_new_process();
+  scenario.role("importer", [](Role& me) { me.wait_for_end("exporter"); });
+  scenario.run(10s);
+}
+
+TEST(Shared, WaitsUntilARoleIsDone) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {});
+  scenario.role("importer", [](Role& me) { me.wait_until_done("exporter"); });
+  scenario.run(10s);
+}
+
+TEST(Shared, EndsBeforeItsFirstInput) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {});
+  scenario.run_inputs("exporter", {"one", "two"}, 10s);
 }
 
 TEST(Shared, DiesAtItsExit) {

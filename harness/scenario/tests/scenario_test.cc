@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
+#include <set>
 
 #include "harness/scenario/board.h"
 #include "harness/scenario/capabilities.h"
@@ -310,6 +312,56 @@ TEST(Runs, OneTestMayRunSeveralScenarios) {
     scenario.run(10s);
     EXPECT_TRUE(scenario.ended("left").reached_end);
   }
+}
+
+// Who tried which input, as "process number: input".
+static std::vector<std::string> tries_of(Scenario& scenario, int* processes,
+                                         std::vector<Death>* deaths) {
+  scenario
+      .role("importer",
+            [](Role& me) {
+              while (const auto input = me.next_input()) {
+                me.observe(std::to_string(getpid()));
+                if (*input == 1) raise(SIGSEGV);
+                if (*input == 2) return;
+              }
+            })
+      .may_end_by(SIGSEGV);
+  const size_t before = Record::current().notes.size();
+  *deaths = scenario.run_inputs(
+      "importer", {"good", "deadly", "the last of its process", "harmless"},
+      10s);
+  const auto& notes = Record::current().notes;
+  const std::vector<std::string> tries(
+      notes.begin() + static_cast<std::ptrdiff_t>(before), notes.end());
+  *processes = static_cast<int>(
+      std::set<std::string>(tries.begin(), tries.end()).size());
+  return tries;
+}
+
+TEST(Inputs, EachIsTriedOnceInAsFewProcessesAsPossible) {
+  for (const auto processes : {Scenario::kFresh, Scenario::kShared}) {
+    Scenario scenario(processes);
+    // A second role, which is there again in each run.
+    scenario.role("exporter", [](Role& me) { me.wait_until_done("importer"); });
+    int used = 0;
+    std::vector<Death> deaths;
+    const auto tries = tries_of(scenario, &used, &deaths);
+    if (in_role()) continue;  // of the second scenario
+    ASSERT_EQ(tries.size(), 4u);
+    EXPECT_EQ(tries[0], tries[1]) << "one process until it dies";
+    EXPECT_NE(tries[1], tries[2]);
+    EXPECT_EQ(used, processes == Scenario::kShared ? 2 : 3);
+    ASSERT_EQ(deaths.size(), 1u);
+    EXPECT_EQ(deaths[0].input, "deadly");
+    EXPECT_EQ(deaths[0].outcome.kind, Outcome::kCrash);
+    EXPECT_EQ(deaths[0].outcome.code, "SIGSEGV");
+  }
+  // A run of its own after runs whose number no role knows.
+  Scenario after;
+  after.role("later", [](Role& me) { EXPECT_FALSE(me.next_input()); });
+  after.run(10s);
+  EXPECT_TRUE(after.ended("later").reached_end);
 }
 
 TEST(Records, TimelineTellsWhoSentWhat) {

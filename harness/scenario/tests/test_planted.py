@@ -424,7 +424,9 @@ def test_nobody_waits_after_a_failure(tmp_path: Path) -> None:
     assert not pid(last)[1] and pid(last)[0] != pid(first)[0]
 
 
-@pytest.mark.parametrize("name", ["HasItsOwnEnvironment", "Fresh"])
+@pytest.mark.parametrize(
+    "name", ["HasItsOwnEnvironment", "Fresh", "WaitsForTheEndOfANewProcess"]
+)
 def test_what_wants_a_new_process_gets_one(tmp_path: Path, name: str) -> None:
     first, own = shared(tmp_path, "First", name)
     assert own["outcome"] == "conforms"
@@ -444,6 +446,18 @@ def test_the_end_of_a_process_that_goes_on_cannot_be_waited_for(tmp_path: Path) 
     assert record["outcome"] == "hung"
     assert "exporter rests, as processes do that scenarios share" in record["reason"]
     assert "importer waits for 'end of exporter'" in record["reason"]
+
+
+def test_a_role_that_is_done_can_be_waited_for(tmp_path: Path) -> None:
+    first, last = shared(tmp_path, "First", "WaitsUntilARoleIsDone")
+    assert first["outcome"] == last["outcome"] == "conforms"
+    assert pid(last) == (pid(first)[0], True)
+
+
+def test_a_role_that_tries_no_input_is_a_failure(tmp_path: Path) -> None:
+    (record,) = shared(tmp_path, "EndsBeforeItsFirstInput")
+    assert record["outcome"] == "violates"
+    assert "has ended before it tried an input" in record["reason"]
 
 
 def test_a_crash_at_the_exit_of_a_shared_process_is_told(tmp_path: Path) -> None:
@@ -472,3 +486,4 @@ def test_the_list_says_which_tests_share() -> None:
     lines = dict(line.split("\t", 1) for line in done.stdout.splitlines())
     assert lines["Shared.Second"] == "\t0\tshared"
     assert lines["Shared.Fresh"] == "\t0\t"
+    assert lines["Shared.Alone"] == "\t0\talone shared"

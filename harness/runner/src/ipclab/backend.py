@@ -26,11 +26,11 @@ class Backend:
 def choose(
     build: Path, cases: Sequence[Case], wanted: str = "auto", profile: str | None = None
 ) -> Backend:
-    """The backend of a run: a GPU if there is one, or else the reference model.
+    """The backend of a run: a GPU if there is one, otherwise the reference model.
 
-    `wanted` is one of CHOICES; a `profile` (which machine the model plays) asks
-    for the model. Raises UsageError if the model was requested and is not built, and
-    HarnessError if the programs do not load the model.
+    `wanted` is one of CHOICES; if there is a `profile` (which machine the model
+    imitates), the backend is the model. Raises UsageError if the model was requested
+    and is not built, and HarnessError if the programs do not load the model.
     """
     asked_for_model = wanted == "model" or profile is not None
     if not asked_for_model:

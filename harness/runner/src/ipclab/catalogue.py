@@ -236,7 +236,8 @@ def coverage(
 ) -> dict[str, list[tuple[Entry, str]]]:
     """Topic -> its sentences in a toolkit's documentation, and what covers each.
 
-    Only topics that the suite is about. Rows cite single sentences of others.
+    Has only the topics that the suite is about. Rows cite single sentences of other
+    topics, too.
     """
     return {
         topic: told
@@ -266,8 +267,9 @@ def share(counted: Mapping[str, int]) -> float:
 def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Row -> the functions that its tests called in these runs.
 
-    Each is the results folder of a run. A test that did not apply called nothing.
-    Raises UsageError if a folder holds no results, or those of an older ipclab.
+    Each of `runs` is the results folder of a run. A test that was not applicable called
+    no function. Raises UsageError if a folder holds no results, or those of an older
+    ipclab.
     """
     made: dict[str, set[str]] = {}
     for folder in folders:
@@ -314,8 +316,8 @@ def run(
     every: bool,
     runs: Sequence[Path] = (),
 ) -> int:
-    """Print how a toolkit's documentation differs; with `every` each sentence; with
-    `runs`, results folders, what the tests did not call in them.
+    """Print how a toolkit's documentation differs. With `every`, print each sentence.
+    With `runs` (results folders), print the functions that the tests did not call.
 
     Returns 1 if an entry is changed, moved, gone, new, found or not called.
     """

@@ -1,4 +1,4 @@
-"""One check for each reason on a machine why sharing can fail.
+"""One check for each reason why sharing can fail on a machine.
 
 A check judges facts that `machine.gather` found on this or another machine. It does
 not look at the machine itself. `pains.json` says which complaint each check answers.
@@ -519,7 +519,7 @@ def _dev_shm(m: Machine) -> Verdict:
             f"{found}, not writable",
             LEGACY,
             "shared host memory fails",
-            "give this user the right to write there: chmod 1777 /dev/shm",
+            "let all users write there: chmod 1777 /dev/shm",
         )
     if size <= SMALL_SHM:
         return limits(found, LEGACY, "small for shared host memory", advice)
@@ -528,7 +528,7 @@ def _dev_shm(m: Machine) -> Verdict:
             found,
             LEGACY,
             "full: shared host memory fails, or ends in SIGBUS",
-            "remove what is not in use: ls -l /dev/shm",
+            "list the files with `ls -l /dev/shm`; remove those that no process uses",
         )
     return fine(found)
 
@@ -572,8 +572,13 @@ def _seccomp(m: Machine) -> Verdict:
         f"pidfd_getfd: {answer}, by {cause}",
         DESCRIPTORS,
         "a descriptor cannot be fetched from another process",
-        "send it with SCM_RIGHTS over a socket, as lesson 30 does; or start the "
-        "container with --cap-add=SYS_PTRACE or its own --security-opt seccomp=FILE",
+        "send it with SCM_RIGHTS over a socket, as lesson 30 does"
+        + (
+            ""
+            if answer == "ENOSYS"
+            else "; or start the container with --cap-add=SYS_PTRACE, or with a "
+            "seccomp profile that allows pidfd_getfd"
+        ),
     )
 
 

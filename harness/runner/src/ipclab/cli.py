@@ -219,7 +219,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _qualify(options: argparse.Namespace) -> int:
-    """A run with fixed options, which is verified at its end."""
+    """Make a run with fixed options, and verify it at its end."""
     settings = Settings(
         build=options.build,
         results=options.results or results.default_folder(),

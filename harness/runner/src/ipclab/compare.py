@@ -1,7 +1,8 @@
 """`ipclab compare OLD NEW`: how the results of two runs differ, test by test.
 
-With `--fidelity` one of them is a run on the reference model: where does the model
-answer differently from the driver, and is each difference explained?
+With `--fidelity` one of the runs is on the reference model. Then the command shows
+where the model answers differently from the driver, and whether something explains each
+difference.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -124,12 +125,12 @@ class Request:
 
 
 def run(out: Console, old: Path, new: Path, request: Request) -> int:
-    """Compare two results folders; 1 if something regressed or disappeared.
+    """Compare two results folders; return 1 if something regressed or disappeared.
 
-    With `request.fidelity` 1 if the model differs and nothing explains it. UsageError
-    if a comparison would mislead: a run has not finished, or is only a part of the
-    suite; its records are incomplete; or a row has another sentence now (unless
-    `request.any_catalogue`).
+    With `request.fidelity`, returns 1 if the model differs and nothing explains it.
+    Raises UsageError if a comparison would mislead: a run has not finished, a run is
+    only a part of the suite, its records are incomplete, or a row has another sentence
+    now (unless `request.any_catalogue`).
     """
     before, after = read(old), read(new)
     labels = ("old", "new")
@@ -361,7 +362,9 @@ def _both(there: Row, here: Row) -> str:
 
 
 def _answered(*sides: tuple[str, Row]) -> str:
-    """What one side always noted and the other side never noted; "" if nothing."""
+    """What one side always noted and the other side never noted; "" if there is
+    nothing.
+    """
     attempts = [[_answers(x) for x in row.attempts] for _, row in sides]
     told = []
     for (who, _), own, others in zip(sides, attempts, attempts[::-1], strict=True):
@@ -387,7 +390,7 @@ def _answers(record: records.Record) -> dict[str, str]:
 
 
 def _duration(row: Row) -> float:
-    """Milliseconds of the fastest attempt, because other load disturbed it least."""
+    """Milliseconds of the fastest attempt: other work disturbed this attempt least."""
     return min(float(attempt["duration_ms"]) for attempt in row.attempts)
 
 

@@ -94,8 +94,8 @@ def read(build: Path) -> list[Case]:
 def _place_to_list(build: Path) -> Iterator[Path]:
     """A folder in which ctest lists the tests of the build folder.
 
-    ctest writes a log even then. So if the build is somebody else's, it is a folder
-    of our own that includes the build.
+    ctest writes a log even if it only lists the tests. So if the build belongs to
+    another user, this is a folder of our own that includes the build.
     """
     logs = build / "Testing/Temporary"
     if os.access(logs if logs.is_dir() else build, os.W_OK):
@@ -110,9 +110,9 @@ def _place_to_list(build: Path) -> Iterator[Path]:
 def together(cases: Sequence[Case]) -> tuple[str, ...]:
     """The command that runs these tests of one program in one start of it.
 
-    Their commands differ only in GoogleTest's filter, which takes many names. The
-    referee is then one process. When a role has reached its end, the referee uses its
-    process for a role of a later test.
+    Their commands differ only in GoogleTest's filter, which takes many names. Then one
+    referee process runs all of them. When a role has reached its end, the referee uses
+    the role's process for a role of a later test.
     """
     names = ":".join(case.test for case in cases)
     return tuple(
@@ -129,7 +129,7 @@ def without_filter(case: Case) -> tuple[str, ...]:
 def source_folder(build: Path) -> Path:
     """The source tree that the build folder was made from (CMakeCache.txt).
 
-    For a packed suite: the files that the runner reads.
+    For a packed suite, the folder with the files that the runner reads.
     """
     if (kept := packed.source(build)) is not None:
         return kept

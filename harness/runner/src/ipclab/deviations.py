@@ -1,8 +1,8 @@
 """Known differences of a driver from the catalogue (conformance/deviations.json).
 
-An entry excuses what was measured and nothing else: it names the test, each check
-that failed, what that check saw, and the drivers and GPUs on which it was measured.
-Any other failure of the same test violates.
+An entry excuses what was measured and nothing else: it names the test, each check that
+failed, what that check saw, and the drivers and GPUs on which it was measured. If the
+same test fails in any other way, the verdict is `violates`.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -144,7 +144,8 @@ class Deviations:
         ]
 
     def problems(self, kinds: dict[str, str], cases: Sequence[Case]) -> list[str]:
-        """What is wrong with the entries, one line each: each fails the run.
+        """What is wrong with the entries, one line for each problem. Each problem fails
+        the run.
 
         `kinds` are the kinds of the catalogue's rows, `cases` the whole list of
         tests.

@@ -73,7 +73,7 @@ def _recorded(request: Request) -> Machine:
     except ValueError:
         raise UsageError(f"{path}: no JSON") from None
     if not isinstance(document, dict) or "machine" not in document:
-        raise UsageError(f"{path}: this is not a file of `ipclab doctor --json`")
+        raise UsageError(f"{path}: `ipclab doctor --json` did not write this file")
     return machine.from_json(document["machine"])
 
 

@@ -2,9 +2,9 @@
 
 A *topic* is what a comment of a header documents: a function, or a type with its
 enumerators and fields. Its sentences are those of the comment, without markup and with
-single blanks. So a sentence stays the same if a line moves or is broken at another
-place. Each parameter of a list counts as one sentence; a list of results counts as one
-sentence.
+single blanks. So a sentence stays the same if its line moves or if the line break is at
+another place. Each parameter of a list counts as one sentence; a list of results counts
+as one sentence.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -77,7 +77,7 @@ class Documentation:
 def read(include: Path) -> Documentation:
     """All topics of the headers in an include folder.
 
-    Raises UsageError if it is not the include folder of one CUDA toolkit, whole.
+    Raises UsageError if it is not the complete include folder of one CUDA toolkit.
     """
     topics: dict[str, list[Sentence]] = {}
     functions: set[str] = set()
@@ -101,7 +101,9 @@ def read(include: Path) -> Documentation:
 
 
 def _header(path: Path) -> str:
-    """The text of a header. A part of one would report the rest as gone."""
+    """The text of a header. It must be complete: missing sentences would count as
+    removed.
+    """
     wrong = None
     try:
         if path.exists() and not path.is_file() and not path.is_dir():

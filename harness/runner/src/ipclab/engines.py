@@ -1,9 +1,9 @@
 """How a fleet starts one run on each node: by Slurm, MPI or Kubernetes.
 
-An engine says which nodes there are, starts `ipclab node FOLDER` on each and
-waits. Queues, limits and retries belong to the engine; there is no daemon and no
-scheduler here. Slurm and MPI write into one folder that all nodes see;
-Kubernetes sends results through the log of each pod.
+An engine says which nodes there are, starts `ipclab node FOLDER` on each and waits.
+Queues, limits and retries belong to the engine; there is no daemon and no scheduler
+here. With Slurm and MPI all nodes write into one shared folder. With Kubernetes the log
+of each pod carries the results.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -52,8 +52,9 @@ Say = Callable[[str], None]
 def run(request: Request, say: Say) -> None:
     """Start, wait, and leave FOLDER ready for `fleet.finish`.
 
-    Raises UsageError if there is no such engine or it has no node, and HarnessError
-    if it refuses. A node that fails is not an error here; its results show the failure.
+    Raises UsageError if there is no such engine or the engine has no node, and
+    HarnessError if the engine refuses. A node that fails is not an error here; its
+    results show the failure.
     """
     expected, start = ENGINES[request.engine]
     nodes = expected(request)
@@ -71,7 +72,7 @@ def run(request: Request, say: Say) -> None:
 
 
 def slurm_nodes(request: Request) -> dict[str, str | None]:
-    """The requested nodes; if a node is down or drained, Slurm's reason."""
+    """The requested nodes. If a node is down or drained, also Slurm's reason."""
     which = [f"--nodes={request.nodes}"] if request.nodes else []
     partition = [x for x in request.engine_options if x.startswith("--partition")]
     form = "--Format=nodelist:.256,statelong:.64,reason:.256"

@@ -41,9 +41,9 @@ SCHEMA: schema.Schema = {
 
 
 def of_probe(probe: Probe) -> Expected:
-    """What a machine can do, as its probe reports now. A person has to read it.
+    """What a machine can do, as its probe reports now. A person must check the result.
 
-    UsageError if it has no GPU: then nothing can be expected.
+    Raises UsageError if the machine has no GPU, because then nothing can be expected.
     """
     if not probe["gpus"]:
         raise UsageError("no GPU here: nothing can be expected of this machine")

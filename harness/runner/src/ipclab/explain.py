@@ -59,8 +59,9 @@ def pains() -> list[dict[str, Any]]:
 
 
 def find(name: str) -> Entry:
-    """The entry of a name, a number or a text of CUDA, in any case; UsageError if
-    there is none."""
+    """The entry of an error's name, number or text, in upper or lower case; UsageError
+    if there is none.
+    """
     known = {
         name.lower(): entry
         for entry in read()

@@ -1,4 +1,6 @@
-"""What failed in a test: the check and what it saw, without values that always vary."""
+"""What failed in a test: the check and the value that it saw, without values that
+differ in each run.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which faults there are, and who must notice them (harness/faults, harness/model).
 
-The library in front of the driver prints its own list; harness/faults/faults.json
-has what a person decided: rows, profiles, equivalents. The model's few choices are
-in harness/model/choices.json.
+The library in front of the driver prints its own list of faults.
+harness/faults/faults.json has the decisions of a person: rows, profiles, equivalents.
+The model's few choices are in harness/model/choices.json.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -39,6 +39,19 @@ _LISTED: schema.Schema = {
 }
 _TEXT: schema.Schema = {"type": "string", "minLength": 1}
 _TEXTS: schema.Schema = {"type": "array", "items": _TEXT}
+_SOMEWHERE: schema.Schema = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "fault": _TEXT,
+            "where": {"enum": ["cuda", "model"]},
+            "why": _TEXT,
+        },
+        "required": ["fault", "where", "why"],
+        "additionalProperties": False,
+    },
+}
 _DECIDED: schema.Schema = {
     "type": "object",
     "properties": {
@@ -66,23 +79,19 @@ _DECIDED: schema.Schema = {
                 "additionalProperties": False,
             },
         },
-        "expected_unfired": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "fault": _TEXT,
-                    "where": {"enum": ["cuda", "model"]},
-                    "why": _TEXT,
-                },
-                "required": ["fault", "where", "why"],
-                "additionalProperties": False,
-            },
-        },
+        "expected_unfired": _SOMEWHERE,
+        "same_as_driver": _SOMEWHERE,
         "first": {"type": "object", "additionalProperties": _TEXTS},
         "lessons": {"type": "object", "additionalProperties": _TEXTS},
     },
-    "required": ["named", "equivalent", "expected_unfired", "first", "lessons"],
+    "required": [
+        "named",
+        "equivalent",
+        "expected_unfired",
+        "same_as_driver",
+        "first",
+        "lessons",
+    ],
     "additionalProperties": False,
 }
 
@@ -119,6 +128,7 @@ class Catalogue:
     faults: tuple[Fault, ...]  # by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
+    same: Mapping[tuple[str, str], str]  # (name, backend): the sound driver does this
     first: Mapping[
         str, tuple[str, ...]
     ]  # operator: rows that are most likely to notice it
@@ -163,9 +173,8 @@ def read(build: Path) -> Catalogue:
         library=library,
         faults=tuple(sorted(faults, key=lambda x: x.name)),
         equivalent={x["fault"]: x["why"] for x in decided["equivalent"]},
-        unfired={
-            (x["fault"], x["where"]): x["why"] for x in decided["expected_unfired"]
-        },
+        unfired=_somewhere(decided["expected_unfired"]),
+        same=_somewhere(decided["same_as_driver"]),
         first={name: tuple(x) for name, x in decided["first"].items()},
         lessons={name: tuple(x) for name, x in decided["lessons"].items()},
         problems=(
@@ -189,7 +198,9 @@ def read(build: Path) -> Catalogue:
 
 
 def known(build: Path) -> tuple[Fault, ...]:
-    """The faults of a build; without the library only the model's hooks."""
+    """The faults of a build. If the build has no fault library, only the model's
+    hooks.
+    """
     if (build / LIBRARY).is_file():
         return read(build).faults
     return tuple(hooks(ctest.source_folder(build)))
@@ -229,7 +240,7 @@ def _listed(program: Path) -> list[dict[str, Any]]:
     except ValueError:
         raise HarnessError(f"{program}: printed no JSON") from None
     if not isinstance(entries, list):
-        raise HarnessError(f"{program}: printed no list")
+        raise HarnessError(f"{program}: its output is not a JSON list")
     for entry in entries:
         if wrong := schema.error(entry, _LISTED, "fault"):
             raise HarnessError(f"{program}: {wrong}")
@@ -252,10 +263,15 @@ def _decided(path: Path) -> dict[str, Any]:
     return document
 
 
+def _somewhere(entries: list[dict[str, str]]) -> dict[tuple[str, str], str]:
+    return {(x["fault"], x["where"]): x["why"] for x in entries}
+
+
 def _mentioned(decided: dict[str, Any]) -> Sequence[str]:
     return [
         *(x["name"] for x in decided["named"]),
         *(x["fault"] for x in decided["equivalent"]),
         *(x["fault"] for x in decided["expected_unfired"]),
+        *(x["fault"] for x in decided["same_as_driver"]),
         *(name for names in decided["lessons"].values() for name in names),
     ]

@@ -1,8 +1,8 @@
 """`ipclab fleet`: one run of the suite on each node, collected and merged to one page.
 
-An engine that the site already has (engines.py) starts `ipclab node` on each
-node. This command runs the suite and writes a results folder, which gets its final
-name when it is complete:
+An engine that the site already has (engines.py) starts `ipclab node` on each node.
+`ipclab node` runs the suite and writes a results folder. The folder gets its final name
+when it is complete:
 
     FOLDER/fleet.json what was requested, which nodes, which suite
     FOLDER/nodes/NAME/       run.json, records.jsonl, … and node.json
@@ -157,7 +157,7 @@ def run_node(folder: Path, build: Path, options: Sequence[str]) -> int:
     """Run the suite here into FOLDER/nodes/NAME; 0 if there are results.
 
     Replaces unfinished results of an earlier attempt. The verdicts are in the results
-    and not in the exit code: if a driver fails a row, the node has not failed.
+    and not in the exit code. A node whose driver fails a row has not failed.
     """
     fleet = read_fleet(folder)
     name = node_name()
@@ -324,9 +324,9 @@ def _read(
 
 
 def _slim(line: bytes) -> records.Record:
-    """The fields of a record that KEPT names. Only these stay in memory, because there
-    may be a thousand nodes. The digest of the record was compared, so its schema need
-    not be checked.
+    """The fields of a record that KEPT names. Only these fields stay in memory, because
+    there may be a thousand nodes. The digest of the record was already compared, so the
+    schema need not be checked.
     """
     record: records.Record = json.loads(line)
     return {field: record[field] for field in KEPT}
@@ -514,7 +514,9 @@ def facts_of(machine: Document) -> dict[str, str]:
 
 
 def show(out: Console, merged: Merged) -> None:
-    """The merged answer as a table: first the groups, then nodes without an answer."""
+    """Show the merged answer as a table: first the groups, then nodes without an
+    answer.
+    """
     total = sum(len(x) for x in merged.nodes.values())
     told = ", ".join(f"{len(x)} {state}" for state, x in merged.nodes.items())
     out.print(Text(f"{total} nodes: {told}"), soft_wrap=True)
@@ -583,7 +585,9 @@ def finish(out: Console, folder: Path, baseline: Path | None, to: Path | None) -
 
 
 def folded(names: Sequence[str]) -> str:
-    """Names with runs of numbers as ranges: n[1-4,7], gpu-a."""
+    """Names of nodes in short form: successive numbers become ranges, as in n[1-4,7],
+    gpu-a.
+    """
     by_prefix: dict[tuple[str, str], list[str]] = {}
     for name in names:
         found = re.fullmatch(r"(.*?)([0-9]+)(\D*)", name)
@@ -611,7 +615,7 @@ def _ranges(numbers: list[str]) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """n2 comes before n10."""
+    """A sort key that puts n2 before n10."""
     return [
         (int(x), "") if x.isdigit() else (-1, x) for x in re.split(r"([0-9]+)", name)
     ]

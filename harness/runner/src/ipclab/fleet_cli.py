@@ -28,7 +28,8 @@ def add(commands: Any, build: Path) -> None:
         description="Starts one run on each node under the installed engine, waits, "
         "and merges. Nodes with equal answers are one line; the others are listed with "
         "the differences between their machines. A node without valid results has its "
-        "own verdict. Without an engine: merges FOLDER as it is. Slurm and MPI "
+        "own verdict. Without --slurm, --mpi or --kubernetes nothing is started: it "
+        "merges the results that FOLDER has. Slurm and MPI "
         "need FOLDER and ipclab at the same place on all nodes.",
         epilog="exit code: 0 all nodes answered and nothing fails, 1 something fails "
         "or a node did not answer, 2 usage, 3 the engine or the harness is broken",

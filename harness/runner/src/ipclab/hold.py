@@ -1,8 +1,8 @@
 """Hold the GPUs open during a run.
 
 CUDA starts faster if another process already has the GPU open: on one H200, a start
-with a context takes 174 ms instead of 290 ms. The runner's own process never uses CUDA,
-so the probe holds the GPUs for it: `probe --hold` only calls cuInit.
+with a context takes 174 ms instead of 290 ms. The runner's own process never uses CUDA.
+Instead, the probe holds the GPUs open: `probe --hold` only calls cuInit.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -51,7 +51,9 @@ class Holder:
         return self._process is not None
 
     def start_ms(self) -> float | None:
-        """The time to start a process with a context now; None: not known."""
+        """How long the start of a process with a context takes now; None if this is not
+        known.
+        """
         if not self.holds:
             return None
         began = time.monotonic()

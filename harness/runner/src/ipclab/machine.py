@@ -1,6 +1,6 @@
 """The facts that `ipclab doctor` judges, collected once; they can be kept as JSON.
 
-This module decides nothing and never fails: a fact that cannot be read is None or
+This module decides nothing and never fails: if a fact cannot be read, it is None or
 empty, or its text says so. The facts of another machine are judged in the same way.
 """
 # SPDX-License-Identifier: Apache-2.0
@@ -114,7 +114,7 @@ class Machine:
 def gather(
     document: Probe, ask_gpu: Callable[[str], Probe], pid: int | None = None
 ) -> Machine:
-    """The facts of this machine; UsageError if process `pid` is not there.
+    """The facts of this machine; UsageError if there is no process `pid`.
 
     `ask_gpu` runs the probe on one GPU alone, by its UUID.
     """
@@ -156,7 +156,7 @@ def from_json(data: Any) -> Machine:
         )
     except (TypeError, KeyError) as error:
         raise UsageError(
-            f"this is not a file of `ipclab doctor --json`: {error}"
+            f"`ipclab doctor --json` did not write this file: {error}"
         ) from None
     if wrong := probe.wrong(machine.probe):
         raise UsageError(f"its probe has no good '{wrong}'")

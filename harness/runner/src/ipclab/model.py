@@ -108,7 +108,7 @@ def _in_front(variable: str, path: Path) -> str:
 
 
 def _loads(program: str, libraries: Path, variables: dict[str, str]) -> bool:
-    """Does the program itself load the model?
+    """Does the program load the model when it starts?
 
     It does not if an RPATH leads to another library, or if a library that is loaded
     later needs CUDA, as in a script.

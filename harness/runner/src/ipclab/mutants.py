@@ -1,8 +1,9 @@
 """`ipclab mutants`: does the suite notice a driver that is wrong in one place?
 
-A library in front of the driver (NVIDIA's or the model) breaks one behaviour at a
-time (harness/faults). Each row of a named fault must notice it. For an operator one
-test that reaches its function is enough. No test may flag another legal answer (ok-…).
+A library in front of the driver (NVIDIA's or the model) breaks one behaviour at a time
+(harness/faults). A test of each row of a named fault must notice the fault. For an
+operator it is enough if one test that reaches its function notices it. No test may flag
+another legal answer (ok-…).
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -87,8 +88,9 @@ class Job:
 def run(out: Console, request: Request) -> int:
     """Run the faults, keep and show the matrix.
 
-    Returns 0 if each was noticed, 1 if not, 3 if it was stopped before its end; then
-    `--resume` continues. Raises UsageError and HarnessError.
+    Returns 0 if each fault was noticed, and 1 if not. Returns 3 if the command was
+    stopped before its end; then `--resume` continues. Raises UsageError and
+    HarnessError.
     """
     began = time.monotonic()
     campaign = Campaign(out, request)
@@ -346,7 +348,7 @@ class Campaign:
     def _jobs(self, each: int) -> list[Job]:
         """The next tests of all faults that need more: `each` tests of every row.
 
-        An operator has no rows, so it gets `each` of all its tests.
+        An operator has no rows, so it gets `each` of the tests that concern it.
         """
         ranked = []
         for fault in self.chosen:
@@ -425,7 +427,9 @@ class Campaign:
     # --- the work ------------------------------------------------------------
 
     def work(self, began: float) -> bool:
-        """Baseline, faults, proofs; False if a signal or the time ended that."""
+        """Run baseline, faults and proofs; return False if a signal or the time limit
+        ended this.
+        """
         seconds = self._request.seconds
         deadline = None if seconds is None else began + seconds
         sound = self._without_baseline()
@@ -719,7 +723,7 @@ class Campaign:
         ]
 
     def _differs(self) -> list[str]:
-        """Where a run without the library had another verdict."""
+        """The tests that had another verdict in a run without the library."""
         if (folder := self._request.baseline) is None:
             return []
         there = results.read(folder)
@@ -776,7 +780,7 @@ def _folder(wanted: Path | None) -> Path:
 
 
 def _tests_of(folder: Path | None) -> dict[str, set[str]]:
-    """Fault: the tests that noticed it in the matrix of a folder.
+    """For each fault, the tests that noticed it in the matrix of a folder.
 
     UsageError if the folder has none.
     """

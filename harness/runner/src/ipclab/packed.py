@@ -38,7 +38,7 @@ TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 def default_build() -> Path:
     """The suite of the wheel, or, in a source tree, what ci/conformance builds.
 
-    From another folder it is the build of the tree that this command belongs to.
+    In another folder it is the build of the source tree that this command belongs to.
     """
     if (SUITE / LIST).is_file():
         return SUITE

@@ -62,7 +62,7 @@ def chapter(lesson: str | None) -> str:
 
 
 def grouped(items: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """The values for each key; keys and values keep their order."""
+    """The values that belong to each key; keys and values keep their order."""
     groups: dict[str, list[T]] = {}
     for key, value in items:
         groups.setdefault(key, []).append(value)

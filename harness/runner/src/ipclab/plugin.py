@@ -19,12 +19,12 @@ from ipclab.errors import HarnessError, UsageError
 from ipclab.records import Record, Row
 from ipclab.run import Run, Settings
 
-MOST_TOGETHER = 12  # tests in one start; few, so that jobs stay balanced
+MOST_TOGETHER = 24  # tests in one start; not all, so that jobs stay balanced
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one test, or at several that share processes."""
+    """One attempt at one test, or at several tests that share processes."""
 
     cases: tuple[Case, ...]
     number: int
@@ -109,7 +109,7 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """CTest's list instead of files."""
+        """Collect CTest's list instead of files."""
         for label in sorted({x for case in self.run.cases for x in case.labels}):
             session.config.addinivalue_line("markers", f"{label}: label of CTest")
         session.items = [_item(session, case) for case in self.run.cases]
@@ -123,7 +123,7 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """All attempts at all tests, several at once if requested."""
+        """Make all attempts at all tests, several at once if requested."""
         run, view = self.run, self.view
         if session.config.option.collectonly:
             return True
@@ -239,7 +239,7 @@ def _starts(cases: Sequence[Case], apart: bool) -> list[tuple[Case, ...]]:
     """
     starts: dict[tuple[object, ...], list[Case]] = {}
     for number, case in enumerate(cases):
-        like = (ctest.without_filter(case), case.folder, case.gpus)
+        like = (ctest.without_filter(case), case.folder, case.gpus, case.alone)
         together = case.shared and not apart
         starts.setdefault(like if together else (number,), []).append(case)
     return [

@@ -43,8 +43,8 @@ def of_test(
 
     A conformance program that writes no valid line is broken, even if it printed
     something. A sample never writes a line; its exit code decides. `limit` is the time
-    that the test had, if this was less than CTest's limit. A test that used it up is
-    `hung`.
+    limit of the test, if it was less than CTest's limit. A test that reached its limit
+    is `hung`.
     """
     if ended.timed_out and limit is not None and not ended.stuck:
         reason = f"still running after {limit:g} s"
@@ -74,7 +74,8 @@ def of_test(
 def of_tests(
     cases: Sequence[Case], ended: Ended, written: bytes, seed: int
 ) -> dict[Case, Record]:
-    """The lines of tests that ran in one start of their program, up to its end.
+    """The lines of tests that ran in one start of their program, until the program
+    ended.
 
     The end of the program belongs to the last test that it began. The tests after that
     one have no line.
@@ -240,8 +241,8 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
         return f"the record is of another test: {line['test']}"
     if line["requirement"] != case.requirement:
         return (
-            f"the record is of row {line['requirement']}, "
-            f"CTest's list says {case.requirement}"
+            f"the record names row {line['requirement']}, "
+            f"but CTest's list names row {case.requirement}"
         )
     if ended.signal:
         return f"the program was {ended.how} after its record"

@@ -26,7 +26,8 @@ MEANING = {
     "violates": "it was not",
     "deviates": "the test saw something else; deviations.json knows this driver for it",
     "lifted": "a documented limitation is no longer there",
-    "observed": "undocumented or undefined behaviour: recorded, never judged",
+    "observed": "undocumented or undefined behaviour: recorded; fails only for harm "
+    "that its rule names",
     "not applicable": "the machine lacks what the row needs",
     "crashed": "a role died, and that is not the documented outcome",
     "hung": "a role ran out of time, and that is not the documented outcome",
@@ -242,7 +243,7 @@ def _counts(table: list[Row]) -> dict[str, int]:
 
 
 def _quiet(rows: list[Row]) -> bool:
-    """Is there nothing in these rows that a reader must know?"""
+    """Do these rows have nothing that a reader must know?"""
     return all(
         row.verdict in ("conforms", "observed", "not applicable") for row in rows
     )

@@ -142,7 +142,9 @@ def read(folder: Path) -> Contents:
 
 
 def read_unchecked(folder: Path) -> Contents:
-    """The same, for a caller that checks run.json itself."""
+    """A results folder as `read` returns it, for a caller that checks run.json
+    itself.
+    """
     run = _run(folder)
     with _opened(folder) as stream:
         found, wrong = records.parse_lines(stream.lines())
@@ -160,7 +162,9 @@ def _run(folder: Path) -> dict[str, Any]:
             raise UsageError(f"{path}: larger than any result of ipclab")
         run = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; no results here") from None
+        raise UsageError(
+            f"{path}: {error.strerror}; the results cannot be read"
+        ) from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: is not JSON") from None
     if not isinstance(run, dict):

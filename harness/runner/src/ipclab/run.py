@@ -56,7 +56,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Planted:
-    """The library in front of the driver for a test: for a fault or the census."""
+    """The library that is loaded in front of the driver for a test, for a fault or for
+    the census.
+    """
 
     environment: Mapping[str, str]
     seconds: float | None = None  # time limit in seconds; None: CTest's
@@ -68,7 +70,7 @@ class Run:
     def __init__(
         self, settings: Settings, everything: Sequence[Case] | None = None
     ) -> None:
-        """Reads the list, asks the probe, opens the results.
+        """Read the list, ask the probe, open the results.
 
         `everything` is CTest's list if the caller has already read it. Raises
         UsageError and HarnessError.
@@ -174,8 +176,8 @@ class Run:
     ) -> list[Record]:
         """Start a program once for several of its tests; return a record for each.
 
-        If it ended in an earlier test, the tests that it did not reach run separately.
-        `visible` is as for `execute`.
+        If the program ended before it reached all tests, the other tests run
+        separately. `visible` has the same meaning as in `execute`.
         """
         here = probe.cuda(self.probe)
         rows = {case: self.catalogue.get(case.requirement or "", {}) for case in cases}
@@ -428,7 +430,9 @@ def _data_files(settings: Settings) -> tuple[Path, Path]:
 
 
 def _read_required(path: Path | None, known: set[str]) -> list[str]:
-    """Ids, one on each line, `#` begins a comment: rows that must be judged here."""
+    """The ids of the rows that must be judged here: one on each line; `#` begins a
+    comment.
+    """
     if path is None:
         return []
     try:

@@ -24,11 +24,12 @@ def run(
     profile: str | None,
     role: tuple[str, str] | None = None,
 ) -> int:
-    """Print what the lesson is, run it, say what its exit code means; return the code.
+    """Print what the lesson is, run it, say what its exit code means, and return the
+    code.
 
-    `choice` and `profile` are those of backend.choose(). `role` is a role and the
-    path of a socket: then this process becomes that role. The other role is started
-    in a second terminal, so there is nothing to supervise.
+    `choice` and `profile` are those of backend.choose(). If `role` is given, it has a
+    role and the path of a socket, and this process becomes that role. The other role is
+    started in a second terminal, so there is nothing to supervise.
     """
     cases = ctest.read(build)
     case = find(cases, wanted)

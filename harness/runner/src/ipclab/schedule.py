@@ -33,8 +33,8 @@ class Allocator:
 
     If there are at most as many jobs as GPUs, no GPU is shared, and a test waits for
     free GPUs. With more jobs a test gets the GPUs with the least load, and only a test
-    that must run alone waits. If each test has its own simulated machine (`apart`), it
-    is always alone there.
+    that must run alone waits. If each test has its own simulated machine (`apart`), a
+    test is always alone on its machine.
     """
 
     def __init__(self, uuids: list[str], jobs: int, apart: bool = False) -> None:
@@ -86,12 +86,13 @@ def run(
 ) -> bool:
     """Run the jobs in their order, at most `parallel` at once.
 
-    Returns False if a signal ended this, or if time.monotonic() reached `deadline`.
-    Then the running jobs are ended, and `finished` is not called for them. `execute`
-    gets the job, its CUDA_VISIBLE_DEVICES and whether it has the GPUs to itself, and is
-    called in its own thread; the other functions are called in the caller's thread. A
-    job is left out if it is no longer `wanted` when its turn comes. If a function
-    raises, the running jobs are ended, and the exception is passed on.
+    Returns False if a signal stopped the function, or if time.monotonic() reached
+    `deadline`. Then the function ends the running jobs, and does not call `finished`
+    for them. `execute` gets the job, its CUDA_VISIBLE_DEVICES and whether it has the
+    GPUs to itself, and is called in its own thread; the other functions are called in
+    the caller's thread. A job is left out if it is no longer `wanted` when its turn
+    comes. If a function raises, the running jobs are ended, and the exception is passed
+    on.
     """
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     waiting = list(jobs)

@@ -43,7 +43,7 @@ def tests(table: Iterable[Row]) -> list[Row]:
 
 
 def lessons(table: Iterable[Row]) -> list[Row]:
-    """The rows that are lessons: they work or fail, and judge no rule."""
+    """The rows that are lessons. A lesson works or fails, and judges no rule."""
     return [row for row in table if row.record["suite"] == "sample"]
 
 

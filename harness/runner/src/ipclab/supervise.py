@@ -1,7 +1,8 @@
 """Run one program and make sure that none of its processes outlives the call.
 
-The program leads its own session. This process is a subreaper: every process that
-the program leaves becomes its child; it is found, named and ended.
+The program leads its own session. This process is a subreaper: every process that the
+program leaves behind becomes a child of this process. It finds, names and ends these
+children.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -106,9 +107,9 @@ def run(
 ) -> Ended:
     """Run `command` to its end or for `timeout` seconds.
 
-    Raises OSError if it cannot be started. `live` gets the output as it comes.
-    Returns also if SIGKILL does not end the program, for example because it waits
-    inside a hung driver. Then `stuck` says so.
+    Raises OSError if it cannot be started. `live` gets the output as it comes. If
+    SIGKILL does not end the program, for example because it waits inside a hung driver,
+    this function also returns, and `stuck` says so.
     """
     global _marks
     adopt_orphans()
@@ -287,10 +288,10 @@ def _state(pid: int) -> str:
 class _DriverNames:
     """The names in /dev/shm that NVIDIA's driver leaves for a program's processes.
 
-    The driver makes a name for interprocess events, with the process's id, and never
-    unlinks it. A name is removed only if it was seen while its process lived and
-    belonged to the program. An id that no process has here may still belong to a
-    process in a container that shares /dev/shm.
+    The driver makes a name for interprocess events, which contains the process's id,
+    and never unlinks the name. A name is removed only if it was seen while its process
+    lived and belonged to the program. If no process here has an id, a process in a
+    container that shares /dev/shm may still have it.
     """
 
     def __init__(self, leader: int, mark: str) -> None:

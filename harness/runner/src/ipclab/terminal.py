@@ -204,7 +204,9 @@ def final(out: Console, run: Run, verbose: bool = False) -> None:
 
 
 def _processes(out: Console, made: list[Record], start_ms: float) -> None:
-    """How many processes used CUDA, and how long one takes to start here."""
+    """How many processes used CUDA, and how long the start of one process takes
+    here.
+    """
     roles = [role for record in made for role in record["roles"]]
     started = sum(not role.get("shared") for role in roles)
     lessons = sum(record["suite"] == "sample" for record in made)
@@ -230,7 +232,7 @@ def _by_chapter(out: Console, order: list[Row]) -> None:
 
 
 def _worth_knowing(out: Console, order: list[Row], strict: bool) -> None:
-    """What fails and what deviates; the first failures in full."""
+    """The tests that fail and those that deviate; the first failures in full."""
     failing = [row for row in order if records.fails(row.verdict, strict)]
     deviating = [row for row in order if row.verdict == "deviates" and not strict]
     if failing or deviating:

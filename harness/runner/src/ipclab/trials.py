@@ -1,4 +1,6 @@
-"""Makes the result of each fault from what tests did under it; no I/O here."""
+"""Makes the result of each fault from the behaviour of the tests under it; no I/O
+here.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -103,8 +105,8 @@ class Trial:
 
 
 def limit(fault: Fault, case: Case, seconds: float) -> float:
-    """How long a test may take under a fault if it took `seconds` without one. Another
-    legal answer may be slow, so the test gets its whole time limit.
+    """How long a test may take under a fault if it took `seconds` without a fault.
+    Another legal answer may be slow, so the test gets its whole time limit.
     """
     if fault.allowed:
         return case.timeout
@@ -156,7 +158,9 @@ class Experience:
         before: Mapping[str, Container[str]],
         first: Mapping[str, Container[str]],
     ) -> None:
-        """`before`, of an earlier matrix: fault: tests; `first`: operator: rows."""
+        """`before` maps a fault to its tests in an earlier matrix; `first` maps an
+        operator to rows.
+        """
         self._before = before
         self._first = first
         self._alike: Counter[tuple[str, str]] = Counter()
@@ -203,8 +207,8 @@ def settled(fault: Fault, noticed: Container[tuple[str, str | None]], row: str) 
     """Whether a fault needs no more tests of a row.
 
     `noticed` has the pairs (fault, row) and (fault, None). An operator has to be
-    noticed once, and a named fault by each of its rows. A legal answer runs with all
-    tests.
+    noticed once. A named fault has to be noticed by a test of each of its rows. A legal
+    answer runs with all tests.
     """
     if fault.allowed:
         return False
@@ -306,7 +310,7 @@ def _kill(effects: Sequence[str]) -> str:
 
 
 def _worst(effects: Sequence[str]) -> str:
-    """The worst result of tests that did not notice."""
+    """The worst result among the tests that did not notice the fault."""
     for effect in (UNJUDGED, SURVIVED):
         if effect in effects:
             return effect
@@ -376,7 +380,10 @@ def decided(
     elif result != NOT_RUN and (fault.name, backend) in catalogue.unfired:
         note = "faults.json says that it never fires here, but it did"
         unexpected = True
-    wrong = unexpected or (result in WRONG and not (result == UNFIRED and why))
+    elif result == SURVIVED and any(x["verdict"] == "deviates" for x in found["cells"]):
+        why = catalogue.same.get((fault.name, backend), "")
+    excused = bool(why) and result in (UNFIRED, SURVIVED)
+    wrong = unexpected or (result in WRONG and not excused)
     return {**found, "result": result, "note": note, "why": why, "wrong": wrong}
 
 

@@ -1,13 +1,13 @@
 """`ipclab verify RESULTS`: is a submitted run complete, fixed and unedited?
 
-The digests show if a record or a setting was edited, lost or added after the run, or
-if a file was damaged. With a build they also show if another program or catalogue
-ran. They do not show who made the run. There is no signature. If somebody edits records
-and computes all digests again, or submits the records of another day, nobody can notice
-it. So digests reveal accidents and careless edits, but they do not stop a forger.
+The digests show if a record or a setting was edited, lost or added after the run, or if
+a file was damaged. With a build they also show if another program or catalogue ran.
+They do not show who made the run. There is no signature. If somebody edits records and
+computes all digests again, or submits the records of another day, nobody can notice
+this. So digests reveal accidents and careless edits, but they do not stop a forger.
 
-A verified run may have failed: a driver that violates a row is a result. It is not a
-result if the harness could not judge (broken) or if attempts disagree (flaky).
+A verified run may have failed: a driver that violates a row is a result. But if the
+harness could not judge (broken), or if attempts disagree (flaky), there is no result.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -75,7 +75,8 @@ def problems(
     """What is wrong with run.json and the records, one line each.
 
     `seal` is the seal of records.jsonl, `found` are its valid records. If only the
-    first records are there, or if run.json cannot be trusted, this is the only line.
+    first records exist, or if run.json cannot be trusted, the answer is only one line,
+    which says this.
     """
     if wrong := _wrong_document(document):
         return [f"{wrong}; was it made by another version of ipclab?"]

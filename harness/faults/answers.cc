@@ -1,0 +1,475 @@
+// Wrong answers about shared memory and events: attributes of pointers and
+// devices, last errors, and what is refused.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "legacy_calls.h"
+
+namespace ipclab::faults {
+namespace {
+
+CUdeviceptr begin_of(const void* pointer) {
+  CUdeviceptr begin = 0;
+  DRIVER_CALL(cuMemGetAddressRange)
+  (&begin, nullptr, reinterpret_cast<CUdeviceptr>(pointer));
+  return begin;
+}
+
+// The opened memory that an address lies in; null if there is none.
+void* opened_around(const void* pointer) {
+  const CUdeviceptr begin = begin_of(pointer);
+  if (begin == 0) return nullptr;
+  for (const auto& each : opened.all())
+    if (begin_of(each.first) == begin) return each.first;
+  return nullptr;
+}
+
+bool is_known(CUdeviceptr pointer) {
+  unsigned type = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(
+             &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) == CUDA_SUCCESS;
+}
+
+// The call succeeds although the driver refuses it.
+int accepted(Call& call) {
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+int refused(Call& call, int code = cudaErrorInvalidValue) {
+  call.fired();
+  return code;
+}
+
+// --- attributes of pointers --------------------------------------------------
+
+using Change = void (*)(cudaPointerAttributes& attributes);
+
+// Changes what the runtime says about memory that `applies` to.
+int retold(Call& call, bool (*applies)(const void* pointer), Change change) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !applies(call.at<void*>(1))) return code;
+  change(*call.at<cudaPointerAttributes*>(0));
+  call.fired();
+  return code;
+}
+
+bool is_opened(const void* pointer) {
+  return opened_around(pointer) != nullptr;
+}
+
+void forget(cudaPointerAttributes& attributes) {
+  attributes = cudaPointerAttributes{};
+  attributes.device = cudaInvalidDeviceId;
+}
+
+int host_pointer_told(Call& call) {
+  return retold(call, is_opened, [](cudaPointerAttributes& attributes) {
+    attributes.hostPointer = attributes.devicePointer;
+  });
+}
+
+int device_pointer_null(Call& call) {
+  return retold(call, is_opened, [](cudaPointerAttributes& attributes) {
+    attributes.devicePointer = nullptr;
+  });
+}
+
+int first_opened_known(Call& call) {
+  static Table<int, void*> first;
+  const int code = retold(
+      call,
+      [](const void* pointer) {
+        void* const one = opened_around(pointer);
+        return one != nullptr && one != first.get(0);
+      },
+      forget);
+  if (is_open_call(call) && code == kSuccess && !first.has(0))
+    first.put(0, *call.at<void**>(0));
+  return code;
+}
+
+int unknown_after_first_close(Call& call) {
+  static Table<void*> once_closed;
+  const int code = retold(
+      call,
+      [](const void* pointer) {
+        void* const one = opened_around(pointer);
+        return one != nullptr && once_closed.has(one);
+      },
+      forget);
+  if (code != kSuccess) return code;
+  if (is_close_call(call)) once_closed.put(call.at<void*>(0));
+  if (is_open_call(call)) once_closed.erase(*call.at<void**>(0));
+  return code;
+}
+
+int driver_open_unknown(Call& call) {
+  static Table<void*> by_driver;
+  const int code = retold(
+      call,
+      [](const void* pointer) {
+        void* const one = opened_around(pointer);
+        return one != nullptr && by_driver.has(one);
+      },
+      forget);
+  if (code == kSuccess && is_open_call(call) && !call.is_runtime())
+    by_driver.put(*call.at<void**>(0));
+  if (code == kSuccess && is_close_call(call))
+    by_driver.erase(call.at<void*>(0));
+  return code;
+}
+
+int unknown_is_host(Call& call) {
+  const int code = call.proceed();
+  auto& attributes = *call.at<cudaPointerAttributes*>(0);
+  if (code != kSuccess || attributes.type != cudaMemoryTypeUnregistered)
+    return code;
+  attributes.type = cudaMemoryTypeHost;
+  call.fired();
+  return code;
+}
+
+// One attribute by the driver: is this call about it?
+bool asks(Call& call, CUpointer_attribute attribute) {
+  return call.is("cuPointerGetAttribute") &&
+         call.at<CUpointer_attribute>(1) == attribute;
+}
+void* asked(Call& ask) { return ask.at<void*>(2); }
+template <class T>
+T& answer(Call& ask) {
+  return **static_cast<T**>(ask.begin()->place);
+}
+
+int host_pointer_by_driver(Call& call) {
+  if (!asks(call, CU_POINTER_ATTRIBUTE_HOST_POINTER)) return noted_open(call);
+  const int code = call.proceed();
+  if (code == kSuccess || !is_opened(asked(call))) return code;
+  answer<void*>(call) = asked(call);
+  return accepted(call);
+}
+
+int mapped_denied(Call& call) {
+  if (!asks(call, CU_POINTER_ATTRIBUTE_MAPPED)) return noted_open(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_opened(asked(call))) return code;
+  answer<bool>(call) = false;
+  call.fired();
+  return code;
+}
+
+int size_from_pointer(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !asks(call, CU_POINTER_ATTRIBUTE_RANGE_SIZE))
+    return code;
+  CUdeviceptr begin = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, call.at<CUdeviceptr>(2));
+  if (begin == 0 || begin == call.at<CUdeviceptr>(2)) return code;
+  answer<size_t>(call) -= call.at<CUdeviceptr>(2) - begin;
+  call.fired();
+  return code;
+}
+
+int start_at_pointer(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !asks(call, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) ||
+      answer<void*>(call) == asked(call))
+    return code;
+  answer<void*>(call) = asked(call);
+  call.fired();
+  return code;
+}
+
+int range_in_2_mib(Call& call) {
+  constexpr size_t kStep = 2 << 20;
+  const int code = call.proceed();
+  auto* const size = call.at<size_t*>(1);
+  if (code != kSuccess || size == nullptr || *size % kStep == 0) return code;
+  *size += kStep - *size % kStep;
+  call.fired();
+  return code;
+}
+
+// All memory of a kind has the id of the first one of it that was asked for.
+int one_id(Call& call, bool applies) {
+  static Table<int, unsigned long long> first;
+  const int code = call.proceed();
+  if (code != kSuccess || !applies) return code;
+  auto& id = answer<unsigned long long>(call);
+  if (!first.has(0)) first.put(0, id);
+  if (id == first.get(0)) return code;
+  id = first.get(0);
+  call.fired();
+  return code;
+}
+
+int import_ids_equal(Call& call) {
+  if (!asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID)) return noted_open(call);
+  return one_id(call, is_opened(asked(call)));
+}
+
+int async_ids_equal(Call& call) {
+  void* pool = nullptr;
+  const bool asked_for_id = asks(call, CU_POINTER_ATTRIBUTE_BUFFER_ID);
+  if (asked_for_id) DRIVER_CALL(cuPointerGetAttribute)
+  (&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, call.at<CUdeviceptr>(2));
+  return one_id(call, asked_for_id && pool != nullptr);
+}
+
+int many_id_zero(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  for (unsigned i = 0; i < call.at<unsigned>(0); ++i) {
+    if (call.at<CUpointer_attribute*>(1)[i] != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+      continue;
+    *static_cast<unsigned long long*>(call.at<void**>(2)[i]) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+int only_eight(Call& call) {
+  unsigned& count = call.at<unsigned>(0);
+  if (count > 8) {
+    count = 8;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int unknown_first_only(Call& call) {
+  unsigned& count = call.at<unsigned>(0);
+  if (count > 1 && !is_known(call.at<CUdeviceptr>(3))) {
+    count = 1;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- attributes of devices ---------------------------------------------------
+
+bool asks_device(Call& call, int attribute) {
+  return call.at<int>(1) == attribute;
+}
+
+int ipc_once(Call& call) {
+  static std::atomic<bool> again{false};
+  const int code = call.proceed();
+  if (code != kSuccess || !asks_device(call, cudaDevAttrIpcEventSupport) ||
+      !again.exchange(true))
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+int ipc_after_open(Call& call) {
+  static std::atomic<bool> any{false};
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (is_open_call(call)) {
+    any = true;
+  } else if (any && asks_device(call, cudaDevAttrIpcEventSupport)) {
+    *call.at<int*>(0) = 0;
+    call.fired();
+  }
+  return code;
+}
+
+int not_unified(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || !asks_device(call, cudaDevAttrUnifiedAddressing))
+    return code;
+  *call.at<int*>(0) = 0;
+  call.fired();
+  return code;
+}
+
+// --- errors ------------------------------------------------------------------
+
+int last_error_generic(Call& call) {
+  const int code = call.proceed();
+  return code == kSuccess || code == cudaErrorInvalidValue ? code
+                                                           : refused(call);
+}
+
+int peek_once(Call& call) {
+  thread_local bool told = false;
+  const int code = call.proceed();
+  if (!call.is("cudaPeekAtLastError") || code == kSuccess) {
+    told = false;
+    return code;
+  }
+  if (!told) {
+    told = true;
+    return code;
+  }
+  call.fired();
+  return kSuccess;
+}
+
+int timing_as_unsupported(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess && (call.at<unsigned>(1) & kInterprocess)
+             ? refused(call, cudaErrorNotSupported)
+             : code;
+}
+
+int untimed_not_ready(Call& call) {
+  const int code = call.proceed();
+  return code == cudaErrorInvalidResourceHandle
+             ? refused(call, cudaErrorNotReady)
+             : code;
+}
+
+// --- what is refused ---------------------------------------------------------
+
+int close_inside_ok(Call& call) {
+  if (is_close_call(call) && !opened.has(call.at<void*>(0)))
+    if (void* const around = opened_around(call.at<void*>(0))) {
+      call.at<void*>(0) = around;
+      call.fired();
+    }
+  return noted_open(call);
+}
+
+int close_exported_ok(Call& call) {
+  static Table<void*> exported;
+  const int code = call.proceed();
+  if (!is_close_call(call)) {
+    if (code == kSuccess) exported.put(call.at<void*>(1));
+    return code;
+  }
+  return code != kSuccess && exported.has(call.at<void*>(0)) ? accepted(call)
+                                                             : code;
+}
+
+// A free that closes opened memory instead.
+int driver_free_ok(Call& call) {
+  if (is_open_call(call) || is_close_call(call)) return noted_open(call);
+  void* const pointer = call.at<void*>(0);
+  if (call.is_runtime() || !opened.has(pointer)) return call.proceed();
+  opened.erase(pointer);
+  cudaIpcCloseMemHandle(pointer);
+  return accepted(call);
+}
+
+int driver_timing_ok(Call& call) {
+  unsigned& flags = call.at<unsigned>(1);
+  if (!call.is_runtime() && (flags & kInterprocess) &&
+      !(flags & cudaEventDisableTiming)) {
+    flags |= cudaEventDisableTiming;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int elapsed_import_ok(Call& call) {
+  if (!call.is("cudaEventElapsedTime")) return noted_event(call);
+  const int code = call.proceed();
+  const auto imported = [](cudaEvent_t event) {
+    return events.has(event) && is_imported(event);
+  };
+  if (code == kSuccess || !imported(call.at<cudaEvent_t>(2))) return code;
+  *call.at<float*>(0) = 0;
+  return accepted(call);
+}
+
+}  // namespace
+
+void add_answers(List& list) {
+  constexpr auto kOpen = "cudaIpcOpenMemHandle";
+  constexpr auto kClose = "cudaIpcCloseMemHandle";
+  constexpr auto kAttributes = "cudaPointerGetAttributes";
+  constexpr auto kAttribute = "cuPointerGetAttribute";
+  constexpr auto kMany = "cuPointerGetAttributes";
+
+  list.named("import-host-pointer-told",
+             "opened memory is said to have an address for the host",
+             {kAttributes, kOpen, kClose}, host_pointer_told);
+  list.named("import-device-pointer-null",
+             "opened memory is said to have no address for the GPU",
+             {kAttributes, kOpen, kClose}, device_pointer_null);
+  list.named("import-attr-first-only",
+             "only the memory that was opened first is known as memory",
+             {kAttributes, kOpen, kClose}, first_opened_known);
+  list.named("import-attr-until-first-close",
+             "opened memory is unknown after one of two closes",
+             {kAttributes, kOpen, kClose}, unknown_after_first_close);
+  list.named("driver-open-unknown-to-runtime",
+             "the runtime does not know memory that the driver API has opened",
+             {kAttributes, kOpen, kClose}, driver_open_unknown);
+  list.named("unknown-pointer-is-host",
+             "an unknown pointer is said to be registered host memory",
+             {kAttributes}, unknown_is_host);
+  list.named("import-host-pointer-by-driver",
+             "the driver API gives a host address of opened memory",
+             {kAttribute, kOpen, kClose}, host_pointer_by_driver);
+  list.named("import-mapped-denied", "opened memory is said not to be mapped",
+             {kAttribute, kOpen, kClose}, mapped_denied);
+  list.named("range-size-from-pointer",
+             "the size of an allocation is told from an inner address on",
+             {kAttribute}, size_from_pointer);
+  list.named("range-start-at-pointer",
+             "the attribute says that an allocation starts at an inner address",
+             {kAttribute}, start_at_pointer);
+  list.named("range-in-2-mib",
+             "the size of an allocation is told in multiples of 2 MiB",
+             {"cuMemGetAddressRange"}, range_in_2_mib);
+  list.named("import-ids-equal", "all opened memory has the same id",
+             {kAttribute, kOpen, kClose}, import_ids_equal);
+  list.named("async-ids-equal", "all stream-ordered memory has the same id",
+             {kAttribute}, async_ids_equal);
+  list.named("many-id-zero",
+             "the query of many attributes answers that each id is 0", {kMany},
+             many_id_zero);
+  list.named("ptrattrs-to-8",
+             "the query of many attributes answers the first eight only",
+             {kMany}, only_eight);
+  list.named("ptrattrs-unknown-first-only",
+             "of many attributes of an unknown pointer one is set to null",
+             {kMany}, unknown_first_only);
+  list.named("ipc-attr-once", "the second query of the IPC attribute says no",
+             {"cudaDeviceGetAttribute"}, ipc_once);
+  list.named("ipc-attr-until-open",
+             "the IPC attribute says no when memory has been opened",
+             {"cudaDeviceGetAttribute", kOpen}, ipc_after_open);
+  list.named("unified-attr-denied",
+             "the attribute says that there is no unified addressing",
+             {"cudaDeviceGetAttribute"}, not_unified);
+  list.named("last-error-generic",
+             "the last error is an invalid value whatever the call returned",
+             {"cudaGetLastError"}, last_error_generic);
+  list.named("peek-once", "a second cudaPeekAtLastError says success",
+             {"cudaPeekAtLastError", "cudaGetLastError"}, peek_once);
+  list.named("timing-ipc-event-as-unsupported",
+             "an interprocess event with timing is refused as not supported",
+             {"cudaEventCreateWithFlags"}, timing_as_unsupported);
+  list.named("untimed-not-ready",
+             "the time between events without timing is not ready",
+             {"cudaEventElapsedTime"}, untimed_not_ready);
+  list.named("close-inside-ok",
+             "a close accepts an address inside opened memory", {kOpen, kClose},
+             close_inside_ok);
+  list.named("close-exported-ok",
+             "a close accepts memory that the process has exported",
+             {"cudaIpcGetMemHandle", kClose}, close_exported_ok);
+  list.named("import-driver-free-ok", "cuMemFree takes opened memory",
+             {"cudaFree", kOpen, kClose}, driver_free_ok);
+  list.named("driver-timing-ipc-event-ok",
+             "the driver API creates an interprocess event with timing",
+             {"cudaEventCreateWithFlags"}, driver_timing_ok);
+  list.named(
+      "elapsed-import-ok",
+      "a time is given if the second event is an imported one",
+      {"cudaEventElapsedTime", "cudaEventCreateWithFlags",
+       "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle", "cudaEventDestroy"},
+      elapsed_import_ok);
+}
+
+}  // namespace ipclab::faults

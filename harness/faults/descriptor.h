@@ -1,0 +1,64 @@
+// The descriptors that processes send for memory and for pools. Faults of both
+// kinds use this file.
+//
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fault.h"
+#include "table.h"
+
+namespace ipclab::faults {
+
+/// A key that is the same for all descriptors of one file in all processes. It
+/// is 0 if this is no open descriptor. All descriptors of NVIDIA's driver refer
+/// to one file, the driver's device.
+inline ino_t identity(int descriptor) {
+  struct stat file {};
+  return fstat(descriptor, &file) == 0 ? file.st_ino : 0;
+}
+
+/// Is this a descriptor of a device, as those of NVIDIA's driver are?
+inline bool is_of_device(int descriptor) {
+  struct stat file {};
+  return fstat(descriptor, &file) == 0 && S_ISCHR(file.st_mode);
+}
+
+/// Do both descriptors refer to the same object? If they refer to a device, is
+/// one a copy of the other?
+inline bool name_the_same(int one, int other) {
+  if (!is_of_device(one)) return identity(one) == identity(other);
+  return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, one, other) == 0;
+}
+
+/// The descriptor of an import.
+inline int descriptor_of(Call& call) {
+  return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
+}
+/// Does an import read a descriptor? The value is the same for both kinds.
+inline bool imports_descriptor(Call& call) {
+  return call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+/// The fault: if a descriptor has the number of an earlier import, the import
+/// returns the object of the earlier import.
+inline int import_by_known_number(Call& call) {
+  static Table<int, int> copies;
+  if (!imports_descriptor(call)) return call.proceed();
+  const int number = descriptor_of(call);
+  if (copies.has(number) && !name_the_same(copies.get(number), number)) {
+    call.at<void*>(1) = reinterpret_cast<void*>(intptr_t{copies.get(number)});
+    call.fired();
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code == kSuccess && !copies.has(number))
+    copies.put(number, fcntl(number, F_DUPFD_CLOEXEC, 300));
+  return code;
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,866 @@
+// More bugs of virtual memory management: requests at the edge of what is
+// allowed, other threads, a second object at the same addresses, what queries
+// say about mapped memory.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "fault.h"
+#include "table.h"
+
+namespace ipclab::faults {
+namespace {
+
+using Chunk = CUmemGenericAllocationHandle;
+
+constexpr size_t kLargestAlignment = 16 << 20;
+
+struct Mapped {
+  size_t bytes = 0;
+  Chunk chunk = 0;
+  std::thread::id thread;
+};
+Table<CUdeviceptr, Mapped> mappings;
+Table<CUdeviceptr, size_t> reservations;
+Table<Chunk> imports;
+Table<Chunk> exports;
+
+// Keeps the tables above after a call that succeeded.
+void note(Call& call) {
+  if (call.is("cuMemImportFromShareableHandle")) {
+    imports.put(*call.at<Chunk*>(0));
+  } else if (call.is("cuMemExportToShareableHandle")) {
+    exports.put(call.at<Chunk>(1));
+  } else if (call.is("cuMemAddressReserve")) {
+    reservations.put(*call.at<CUdeviceptr*>(0), call.at<size_t>(1));
+  } else if (call.is("cuMemAddressFree")) {
+    reservations.erase(call.at<CUdeviceptr>(0));
+  } else if (call.is("cuMemMap")) {
+    mappings.put(
+        call.at<CUdeviceptr>(0),
+        {call.at<size_t>(1), call.at<Chunk>(3), std::this_thread::get_id()});
+  } else if (call.is("cuMemUnmap")) {
+    const CUdeviceptr begin = call.at<CUdeviceptr>(0);
+    for (const auto& [address, mapped] : mappings.all())
+      if (address >= begin && address < begin + call.at<size_t>(1))
+        mappings.erase(address);
+  }
+}
+
+// Proceeds and keeps the tables above.
+int noted(Call& call) {
+  const int code = call.proceed();
+  if (code == kSuccess) note(call);
+  return code;
+}
+
+// The beginning of the mapping that contains an address, or 0.
+CUdeviceptr mapping_at(CUdeviceptr address) {
+  for (const auto& [begin, mapped] : mappings.all())
+    if (address >= begin && address < begin + mapped.bytes) return begin;
+  return 0;
+}
+
+// The same of a reservation.
+CUdeviceptr reservation_at(CUdeviceptr address) {
+  for (const auto& [begin, bytes] : reservations.all())
+    if (address >= begin && address < begin + bytes) return begin;
+  return 0;
+}
+
+int refused(Call& call, int code = CUDA_ERROR_INVALID_VALUE) {
+  call.fired();
+  return code;
+}
+
+int accepted(Call& call) {
+  call.fired();
+  return kSuccess;
+}
+
+// Calls the driver again, with other arguments.
+int proceed_changed(Call& call) {
+  call.fired();
+  return noted(call);
+}
+
+bool is_first_thread() { return gettid() == getpid(); }
+
+// --- addresses ---------------------------------------------------------------
+
+int alignment_capped(Call& call) {
+  const size_t wanted = call.at<size_t>(2);
+  if (wanted <= kLargestAlignment) return noted(call);
+  call.at<size_t>(2) = kLargestAlignment;
+  // Addresses may have the wanted alignment by chance.
+  std::vector<CUdeviceptr> aligned;
+  CUdeviceptr& address = *call.at<CUdeviceptr*>(0);
+  int code = kSuccess;
+  do {
+    if (code = call.proceed(); code != kSuccess) break;
+    if (address % wanted != 0) {
+      call.fired();
+      break;
+    }
+    aligned.push_back(address);
+  } while (aligned.size() < 8);
+  for (const CUdeviceptr one : aligned)
+    if (one != address) DRIVER_CALL(cuMemAddressFree)(one, call.at<size_t>(1));
+  return code;
+}
+
+// A wanted address is rounded down to a page.
+int odd_address_accepted(Call& call) {
+  constexpr CUdeviceptr kPage = 4096;
+  const int code = call.proceed();
+  auto& wanted = call.at<CUdeviceptr>(3);
+  if (code == kSuccess || wanted % kPage == 0) return code;
+  wanted -= wanted % kPage;
+  call.fired();
+  return call.proceed();
+}
+
+// No more than so many objects at once; `gone` is the call that ends one.
+template <size_t most>
+int refused_beyond(Call& call, const char* made, size_t gone) {
+  static auto& there = *new Table<unsigned long long>;
+  if (call.is(made) && there.all().size() >= most) return refused(call);
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  if (call.is(made))
+    there.put(*call.at<unsigned long long*>(0));
+  else
+    there.erase(call.at<unsigned long long>(gone));
+  return code;
+}
+int chunks_end_at_64(Call& call) {
+  return refused_beyond<64>(call, "cuMemCreate", 0);
+}
+int reservations_end_at_65(Call& call) {
+  return refused_beyond<65>(call, "cuMemAddressReserve", 0);
+}
+
+int longer_free_accepted(Call& call) {
+  if (!call.is("cuMemAddressFree")) return noted(call);
+  const size_t bytes = reservations.get(call.at<CUdeviceptr>(0));
+  const int code = noted(call);
+  if (code == kSuccess || bytes == 0 || call.at<size_t>(1) <= bytes)
+    return code;
+  call.at<size_t>(1) = bytes;
+  return proceed_changed(call);
+}
+
+// --- creation ----------------------------------------------------------------
+
+bool is_on_host(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_HOST ||
+         location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+int host_id_looked_at(Call& call) {
+  const auto& location = call.at<const CUmemAllocationProp*>(2)->location;
+  return location.type == CU_MEM_LOCATION_TYPE_HOST && location.id != 0
+             ? refused(call)
+             : call.proceed();
+}
+
+// The refusal of memory at that place has another code.
+template <CUmemLocationType type>
+int refused_as_unsupported(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess &&
+                 call.at<const CUmemAllocationProp*>(2)->location.type == type
+             ? refused(call, CUDA_ERROR_NOT_SUPPORTED)
+             : code;
+}
+
+int created_on_current_gpu(Call& call) {
+  CUmemAllocationProp wanted = *call.at<const CUmemAllocationProp*>(2);
+  int current = 0;
+  cudaGetDevice(&current);
+  if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      wanted.location.id == current)
+    return call.proceed();
+  wanted.location.id = current;
+  call.at<const CUmemAllocationProp*>(2) = &wanted;
+  call.fired();
+  return call.proceed();
+}
+
+int granularity_of_shared_halved(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<const CUmemAllocationProp*>(1)->requestedHandleTypes ==
+          CU_MEM_HANDLE_TYPE_NONE)
+    return code;
+  *call.at<size_t*>(0) /= 2;
+  return accepted(call);
+}
+
+// --- mapping -----------------------------------------------------------------
+
+int unreserved_mapped(Call& call) {
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemMap")) return code;
+  const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+  if (wanted == 0 || reservation_at(wanted) != 0) return code;
+  CUdeviceptr reserved = 0;
+  const size_t bytes = call.at<size_t>(1);
+  if (DRIVER_CALL(cuMemAddressReserve)(&reserved, bytes, 0, wanted, 0) !=
+      CUDA_SUCCESS)
+    return code;
+  if (reserved == wanted) return proceed_changed(call);
+  DRIVER_CALL(cuMemAddressFree)(reserved, bytes);
+  return code;
+}
+
+int mapped_beyond_reservation(Call& call) {
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemMap")) return code;
+  const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+  const CUdeviceptr begin = reservation_at(wanted);
+  if (begin == 0) return code;
+  const CUdeviceptr end = begin + reservations.get(begin);
+  if (wanted + call.at<size_t>(1) <= end) return code;
+  call.at<size_t>(1) = end - wanted;
+  return proceed_changed(call);
+}
+
+int mapped_for_current_gpu_only(Call& call) {
+  CUmemAllocationProp known{};
+  int current = 0;
+  cudaGetDevice(&current);
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
+  (&known, call.at<Chunk>(3));
+  return known.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 known.location.id != current
+             ? refused(call, CUDA_ERROR_INVALID_DEVICE)
+             : call.proceed();
+}
+
+// An unmapping of more than the mapping.
+int larger_unmapped(Call& call) {
+  const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemUnmap") || mapped.bytes == 0 ||
+      call.at<size_t>(1) <= mapped.bytes)
+    return code;
+  call.at<size_t>(1) = mapped.bytes;
+  return proceed_changed(call);
+}
+
+// An unmapping of the end of a mapping.
+int end_unmapped(Call& call) {
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemUnmap")) return code;
+  const CUdeviceptr wanted = call.at<CUdeviceptr>(0);
+  const CUdeviceptr begin = mapping_at(wanted);
+  const size_t bytes = mappings.get(begin).bytes;
+  if (begin == 0 || begin == wanted ||
+      wanted + call.at<size_t>(1) != begin + bytes)
+    return code;
+  call.at<CUdeviceptr>(0) = begin;
+  call.at<size_t>(1) = bytes;
+  return proceed_changed(call);
+}
+
+// An unmapping of a little less than the mapping.
+int unmapping_rounded_up(Call& call) {
+  constexpr size_t kSmall = 4096;
+  const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemUnmap") ||
+      call.at<size_t>(1) >= mapped.bytes ||
+      mapped.bytes - call.at<size_t>(1) > kSmall)
+    return code;
+  call.at<size_t>(1) = mapped.bytes;
+  return proceed_changed(call);
+}
+
+int unmapped_twice(Call& call) {
+  const int code = noted(call);
+  return code != kSuccess && call.is("cuMemUnmap") &&
+                 reservation_at(call.at<CUdeviceptr>(0)) != 0 &&
+                 mapping_at(call.at<CUdeviceptr>(0)) == 0
+             ? accepted(call)
+             : code;
+}
+
+int unmapping_of_other_thread_lost(Call& call) {
+  const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
+  return call.is("cuMemUnmap") && mapped.bytes != 0 &&
+                 mapped.thread != std::this_thread::get_id()
+             ? accepted(call)
+             : noted(call);
+}
+
+// A second mapping of the same memory leaves a reference.
+int leaked_if_aliased(Call& call) {
+  Chunk kept = 0;
+  if (call.is("cuMemMap"))
+    for (const auto& [begin, mapped] : mappings.all())
+      if (mapped.chunk == call.at<Chunk>(3)) {
+        call.fired();
+        DRIVER_CALL(cuMemRetainAllocationHandle)
+        (&kept, reinterpret_cast<void*>(begin));
+        break;
+      }
+  return noted(call);
+}
+
+// Each second import leaves a reference.
+int second_import_leaked(Call& call) {
+  static std::atomic<int> count{0};
+  const int code = call.proceed();
+  if (code != kSuccess || ++count % 2 != 0) return code;
+  Chunk kept = 0;
+  call.fired();
+  DRIVER_CALL(cuMemImportFromShareableHandle)
+  (&kept, call.at<void*>(1), call.at<CUmemAllocationHandleType>(2));
+  return code;
+}
+
+// --- access ------------------------------------------------------------------
+
+bool is_mapped(CUdeviceptr address) { return mapping_at(address) != 0; }
+
+// A range of which only the beginning or only the end is mapped.
+template <bool begin>
+int hole_at_one_end_accepted(Call& call) {
+  const int code = noted(call);
+  if (code == kSuccess || !call.is("cuMemSetAccess")) return code;
+  const CUdeviceptr first = call.at<CUdeviceptr>(0);
+  const CUdeviceptr last = first + call.at<size_t>(1) - 1;
+  return is_mapped(first) != begin && is_mapped(last) == begin ? accepted(call)
+                                                               : code;
+}
+
+// The access that was only said to be set, by the beginning of the mapping.
+Table<CUdeviceptr, int> in_name;
+
+int told(Call& call) {
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(2));
+  const int code = call.proceed();
+  if (code == kSuccess && in_name.has(begin))
+    *call.at<unsigned long long*>(0) = in_name.get(begin);
+  return code;
+}
+
+// A change of access from `from` to `to` is told, but not made.
+template <CUmemAccess_flags from, CUmemAccess_flags to>
+int changed_in_name(Call& call) {
+  if (call.is("cuMemGetAccess")) return told(call);
+  if (!call.is("cuMemSetAccess")) return noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  const auto& wanted = *call.at<const CUmemAccessDesc*>(2);
+  unsigned long long now = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (begin != 0) DRIVER_CALL(cuMemGetAccess)(&now, &wanted.location, begin);
+  if (wanted.flags == to && now == from) {
+    in_name.put(begin, to);
+    return accepted(call);
+  }
+  in_name.erase(begin);
+  return call.proceed();
+}
+
+// The number of a node is compared with that of the memory.
+int node_looked_at(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted(call);
+  const CUmemLocation wanted = call.at<const CUmemAccessDesc*>(2)->location;
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  CUmemAllocationProp known{};
+  if (begin == 0 || wanted.type != CU_MEM_LOCATION_TYPE_HOST_NUMA)
+    return call.proceed();
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
+  (&known, mappings.get(begin).chunk);
+  return known.location.type == wanted.type && known.location.id != wanted.id
+             ? refused(call, CUDA_ERROR_INVALID_DEVICE)
+             : call.proceed();
+}
+
+int access_of_other_thread_lost(Call& call) {
+  if (!call.is("cuMemSetAccess")) return noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  return begin != 0 && mappings.get(begin).thread != std::this_thread::get_id()
+             ? accepted(call)
+             : call.proceed();
+}
+
+// --- handles -----------------------------------------------------------------
+
+CUdeviceptr retained_address(Call& call) { return call.at<CUdeviceptr>(1); }
+
+int last_byte_not_retained(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  const CUdeviceptr begin = mapping_at(retained_address(call));
+  return begin != 0 &&
+                 retained_address(call) + 1 == begin + mappings.get(begin).bytes
+             ? refused(call)
+             : call.proceed();
+}
+
+// The handle that was mapped there first is retained.
+int earlier_handle_retained(Call& call) {
+  static auto& first = *new Table<CUdeviceptr, Chunk>;
+  const int code = noted(call);
+  if (code != kSuccess) return code;
+  if (call.is("cuMemMap") && !first.has(call.at<CUdeviceptr>(0)))
+    first.put(call.at<CUdeviceptr>(0), call.at<Chunk>(3));
+  if (!call.is("cuMemRetainAllocationHandle")) return code;
+  const CUdeviceptr begin = mapping_at(retained_address(call));
+  Chunk& handle = *call.at<Chunk*>(0);
+  if (begin == 0 || first.get(begin, handle) == handle) return code;
+  handle = first.get(begin);
+  return accepted(call);
+}
+
+int not_retained_by_other_thread(Call& call) {
+  if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
+  const CUdeviceptr begin = mapping_at(retained_address(call));
+  return begin != 0 && mappings.get(begin).thread != std::this_thread::get_id()
+             ? refused(call)
+             : call.proceed();
+}
+
+int not_imported_by_other_thread(Call& call) {
+  return is_first_thread() ? call.proceed() : refused(call);
+}
+
+int imex_refused_as_value(Call& call) {
+  const int code = call.proceed();
+  return code == CUDA_ERROR_NOT_PERMITTED ? refused(call) : code;
+}
+
+// Of two handle types only descriptors can be exported.
+int one_of_two_types(Call& call) {
+  CUmemAllocationProp known{};
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
+  (&known, call.at<Chunk>(1));
+  constexpr int kBoth =
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
+  return (known.requestedHandleTypes & kBoth) == kBoth &&
+                 call.at<CUmemAllocationHandleType>(2) ==
+                     CU_MEM_HANDLE_TYPE_FABRIC
+             ? refused(call)
+             : call.proceed();
+}
+
+int host_told_as_device(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  auto& location = call.at<CUmemAllocationProp*>(0)->location;
+  if (!is_on_host(location)) return code;
+  location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return accepted(call);
+}
+
+int type_untold(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess) return code;
+  call.at<CUmemAllocationProp*>(0)->type = CU_MEM_ALLOCATION_TYPE_INVALID;
+  return accepted(call);
+}
+
+// --- what is said about memory -----------------------------------------------
+
+// Sets an attribute of a pointer if `wrong` says what it becomes.
+template <class Value, class Wrong>
+int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
+  if (!call.is("cuPointerGetAttribute")) return noted(call);
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<CUpointer_attribute>(1) != attribute)
+    return code;
+  Value& value = *call.at<Value*>(0);
+  const Value right = value;
+  wrong(call.at<CUdeviceptr>(2), value);
+  if (value != right) call.fired();
+  return code;
+}
+
+bool is_import(CUdeviceptr address) {
+  const CUdeviceptr begin = mapping_at(address);
+  return begin != 0 && imports.has(mappings.get(begin).chunk);
+}
+
+int pool_told_of_mapping(Call& call) {
+  return attribute_wrong<CUmemoryPool>(
+      call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+      [](CUdeviceptr address, CUmemoryPool& pool) {
+        if (is_mapped(address))
+          DRIVER_CALL(cuDeviceGetDefaultMemPool)(&pool, 0);
+      });
+}
+
+int pool_told_of_malloc(Call& call) {
+  static auto& blocks = *new Table<CUdeviceptr>;
+  if (call.is("cudaMalloc")) {
+    const int code = call.proceed();
+    if (code == kSuccess) blocks.put(*call.at<CUdeviceptr*>(0));
+    return code;
+  }
+  return attribute_wrong<CUmemoryPool>(
+      call, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+      [](CUdeviceptr address, CUmemoryPool& pool) {
+        if (blocks.has(address))
+          DRIVER_CALL(cuDeviceGetDefaultMemPool)(&pool, 0);
+      });
+}
+
+int reserved_told_as_mapped(Call& call) {
+  if (!call.is("cuPointerGetAttribute") ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MAPPED)
+    return noted(call);
+  const CUdeviceptr address = call.at<CUdeviceptr>(2);
+  const int code = call.proceed();
+  if (reservation_at(address) == 0 || is_mapped(address)) return code;
+  *call.at<bool*>(0) = true;
+  return accepted(call);
+}
+
+int import_told_as_unmapped(Call& call) {
+  return attribute_wrong<bool>(call, CU_POINTER_ATTRIBUTE_MAPPED,
+                               [](CUdeviceptr address, bool& told) {
+                                 if (is_import(address)) told = false;
+                               });
+}
+
+int access_told_as_full(Call& call) {
+  return attribute_wrong<unsigned>(
+      call, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+      [](CUdeviceptr address, unsigned& flags) {
+        if (is_mapped(address))
+          flags = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+      });
+}
+
+int id_of_all_mappings(Call& call) {
+  return attribute_wrong<unsigned long long>(
+      call, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+      [](CUdeviceptr address, unsigned long long& id) {
+        static const unsigned long long first = id;
+        if (is_mapped(address)) id = first;
+      });
+}
+
+int import_told_as_host(Call& call) {
+  return attribute_wrong<unsigned>(call, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   [](CUdeviceptr address, unsigned& type) {
+                                     if (is_import(address))
+                                       type = CU_MEMORYTYPE_HOST;
+                                   });
+}
+
+int import_told_as_managed(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_import(call.at<CUdeviceptr>(1))) return code;
+  call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
+  return accepted(call);
+}
+
+// What the exporter sets after an export of its memory is lost.
+int set_after_export_lost(Call& call) {
+  if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync")) return noted(call);
+  const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
+  return begin != 0 && exports.has(mappings.get(begin).chunk) ? accepted(call)
+                                                              : call.proceed();
+}
+
+// --- what one call leaves for the next one -----------------------------------
+
+// Another thread than the one that has set the access is told that there is
+// none.
+int access_told_to_one_thread(Call& call) {
+  static auto& threads = *new Table<CUdeviceptr, std::thread::id>;
+  if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
+    return noted(call);
+  const int code = call.proceed();
+  const CUdeviceptr begin =
+      mapping_at(call.at<CUdeviceptr>(call.is("cuMemSetAccess") ? 0 : 2));
+  if (code != kSuccess || begin == 0) return code;
+  if (call.is("cuMemSetAccess")) {
+    threads.put(begin, std::this_thread::get_id());
+    return code;
+  }
+  auto& flags = *call.at<unsigned long long*>(0);
+  if (!threads.has(begin) || flags == 0 ||
+      threads.get(begin) == std::this_thread::get_id())
+    return code;
+  flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return accepted(call);
+}
+
+// All descriptions of a list have the flags of the first one.
+int flags_of_first(Call& call) {
+  const auto* const list = call.at<const CUmemAccessDesc*>(2);
+  std::vector<CUmemAccessDesc> same(list, list + call.at<size_t>(3));
+  for (CUmemAccessDesc& each : same) {
+    if (each.flags != same.front().flags) call.fired();
+    each.flags = same.front().flags;
+  }
+  call.at<const CUmemAccessDesc*>(2) = same.data();
+  return call.proceed();
+}
+
+int export_needs_current_gpu(Call& call) {
+  CUmemAllocationProp known{};
+  int current = 0;
+  cudaGetDevice(&current);
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
+  (&known, call.at<Chunk>(1));
+  return known.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+                 known.location.id != current
+             ? refused(call)
+             : call.proceed();
+}
+
+int range_of_import_too_short(Call& call) {
+  if (!call.is("cuMemGetAddressRange")) return noted(call);
+  const int code = call.proceed();
+  size_t* const bytes = call.at<size_t*>(1);
+  if (code != kSuccess || bytes == nullptr ||
+      !is_import(call.at<CUdeviceptr>(2)))
+    return code;
+  *bytes /= 2;
+  return accepted(call);
+}
+
+constexpr auto kNone = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
+constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+
+const char* const kCreate = "cuMemCreate";
+const char* const kReserve = "cuMemAddressReserve";
+const char* const kAddressFree = "cuMemAddressFree";
+const char* const kMap = "cuMemMap";
+const char* const kUnmap = "cuMemUnmap";
+const char* const kSetAccess = "cuMemSetAccess";
+const char* const kGetAccess = "cuMemGetAccess";
+const char* const kRetain = "cuMemRetainAllocationHandle";
+const char* const kImport = "cuMemImportFromShareableHandle";
+const char* const kExport = "cuMemExportToShareableHandle";
+const char* const kProperties = "cuMemGetAllocationPropertiesFromHandle";
+const char* const kAttribute = "cuPointerGetAttribute";
+
+void add_mapping(List& list) {
+  list.named("reserve-alignment-capped",
+             "addresses are aligned to 16 MiB where more is requested",
+             {kReserve}, alignment_capped);
+  list.named("reserve-address-odd-ok",
+             "a wanted address that is no multiple of a page is rounded",
+             {kReserve}, odd_address_accepted);
+  list.named("reservations-end-at-65",
+             "a process cannot have more than 65 reservations",
+             {kReserve, kAddressFree}, reservations_end_at_65);
+  list.named("chunks-end-at-64",
+             "a process cannot create more than 64 allocations at once",
+             {kCreate, "cuMemRelease"}, chunks_end_at_64);
+  list.named("addressfree-longer-ok",
+             "more addresses than were reserved are freed",
+             {kAddressFree, kReserve}, longer_free_accepted);
+  list.named("map-unreserved-ok",
+             "memory is mapped at addresses that are not reserved",
+             {kMap, kReserve, kAddressFree, kUnmap}, unreserved_mapped);
+  list.named("map-beyond-reservation-ok",
+             "a mapping may be longer than the reservation",
+             {kMap, kReserve, kAddressFree, kUnmap}, mapped_beyond_reservation);
+  list.named("map-needs-current-gpu",
+             "memory of another GPU than the current one cannot be mapped",
+             {kMap}, mapped_for_current_gpu_only, 2);
+  list.named("unmap-larger-ok",
+             "an unmapping of more than a mapping unmaps the mapping",
+             {kUnmap, kMap}, larger_unmapped);
+  list.named("unmap-end-ok", "an unmapping of the end of a mapping unmaps all",
+             {kUnmap, kMap}, end_unmapped);
+  list.named("unmap-rounds-up",
+             "an unmapping of a few bytes less than a mapping unmaps all",
+             {kUnmap, kMap}, unmapping_rounded_up);
+  list.named("unmap-twice-ok",
+             "reserved addresses without memory can be unmapped",
+             {kUnmap, kMap, kReserve, kAddressFree}, unmapped_twice);
+  list.named("unmap-of-other-thread-lost",
+             "an unmapping by another thread than the one that mapped the "
+             "memory does nothing",
+             {kUnmap, kMap}, unmapping_of_other_thread_lost);
+  list.named("leak-if-mapped-twice",
+             "memory that has two mappings at once is never given back",
+             {kMap, kUnmap}, leaked_if_aliased);
+  list.named("second-import-leaks",
+             "each second import of a process keeps its memory for ever",
+             {kImport}, second_import_leaked);
+  list.named("setaccess-hole-at-begin-ok",
+             "a range whose first addresses have no memory gets access",
+             {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<true>);
+  list.named("setaccess-hole-at-end-ok",
+             "a range whose last addresses have no memory gets access",
+             {kSetAccess, kMap, kUnmap}, hole_at_one_end_accepted<false>);
+  list.named("access-taken-in-name",
+             "cuMemGetAccess says that access was taken away, but the memory "
+             "can still be used",
+             {kSetAccess, kGetAccess, kMap, kUnmap},
+             changed_in_name<kReadWrite, kNone>);
+  list.named("access-lowered-in-name",
+             "cuMemGetAccess says that memory can only be read, but it can "
+             "still be written",
+             {kSetAccess, kGetAccess, kMap, kUnmap},
+             changed_in_name<kReadWrite, kRead>);
+  list.named("access-raised-in-name",
+             "cuMemGetAccess says that memory can be written, but it can still "
+             "only be read",
+             {kSetAccess, kGetAccess, kMap, kUnmap},
+             changed_in_name<kRead, kReadWrite>);
+  list.named("setaccess-node-looked-at",
+             "access of the host is refused if the number of its location is "
+             "not that of the memory",
+             {kSetAccess, kMap, kUnmap}, node_looked_at);
+  list.named("setaccess-of-other-thread-lost",
+             "access that another thread sets than the one that mapped the "
+             "memory is lost",
+             {kSetAccess, kMap, kUnmap}, access_of_other_thread_lost);
+}
+
+void add_handles(List& list) {
+  list.named("host-chunk-id-looked-at",
+             "memory on the host is refused if its location has an id",
+             {kCreate}, host_id_looked_at);
+  list.named("host-chunk-refused-as-unsupported",
+             "memory on the host with handle types is refused as not supported",
+             {kCreate}, refused_as_unsupported<CU_MEM_LOCATION_TYPE_HOST>);
+  list.named("numa-current-chunk-refused-as-unsupported",
+             "memory on the current NUMA node is refused as not supported",
+             {kCreate},
+             refused_as_unsupported<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
+  list.named("create-on-current-gpu",
+             "memory is created on the current GPU, not on the named one",
+             {kCreate}, created_on_current_gpu, 2);
+  list.named("granularity-of-shared-half",
+             "the granularity of memory that can be shared is half of what "
+             "cuMemCreate accepts",
+             {"cuMemGetAllocationGranularity"}, granularity_of_shared_halved);
+  list.named("retain-last-byte-refused",
+             "the last address of a mapping has no handle",
+             {kRetain, kMap, kUnmap}, last_byte_not_retained);
+  list.named("retain-after-remap-stale",
+             "if other memory is mapped at the same addresses, they still name "
+             "the handle of the old memory",
+             {kRetain, kMap, kUnmap}, earlier_handle_retained);
+  list.named("retain-of-other-thread-refused",
+             "only the thread that mapped memory can retain its handle",
+             {kRetain, kMap, kUnmap}, not_retained_by_other_thread);
+  list.named("import-of-other-thread-refused",
+             "only the first thread of a process can import memory", {kImport},
+             not_imported_by_other_thread);
+  list.named("imex-refused-as-value",
+             "a fabric handle of another IMEX channel is refused as an invalid "
+             "value",
+             {kImport}, imex_refused_as_value);
+  list.named("fabric-beside-fd-refused",
+             "memory that was created for descriptors and fabric handles can "
+             "only be exported as a descriptor",
+             {kExport}, one_of_two_types);
+  list.named("props-of-host-name-gpu",
+             "the properties of memory on the host name GPU 0", {kProperties},
+             host_told_as_device);
+  list.named("props-type-untold",
+             "the properties of memory do not have its type", {kProperties},
+             type_untold);
+  list.named("mempool-attr-of-mapped",
+             "mapped memory of cuMemCreate names the default pool",
+             {kAttribute, kMap, kUnmap}, pool_told_of_mapping);
+  list.named("mempool-attr-of-malloc",
+             "memory of cudaMalloc names the default pool",
+             {kAttribute, "cudaMalloc"}, pool_told_of_malloc);
+  list.named("mapped-attr-of-reserved",
+             "reserved addresses without memory are reported as mapped",
+             {kAttribute, kMap, kUnmap, kReserve, kAddressFree},
+             reserved_told_as_mapped);
+  list.named("mapped-attr-denies-imports",
+             "mapped imports are reported as not mapped",
+             {kAttribute, kMap, kUnmap, kImport}, import_told_as_unmapped);
+  list.named("access-attr-always-full",
+             "the attribute of each mapped address says that it can be written",
+             {kAttribute, kMap, kUnmap}, access_told_as_full);
+  list.named("buffer-id-of-mappings-same",
+             "all mapped memory of cuMemCreate has the same id",
+             {kAttribute, kMap, kUnmap}, id_of_all_mappings);
+  list.named("chunk-import-is-of-host",
+             "the driver API says that imported memory of cuMemCreate is host "
+             "memory",
+             {kAttribute, kMap, kUnmap, kImport}, import_told_as_host);
+  list.named("chunk-import-is-managed",
+             "imported memory of cuMemCreate is said to be managed memory",
+             {"cudaPointerGetAttributes", kMap, kUnmap, kImport},
+             import_told_as_managed);
+  list.named("chunk-set-after-export-lost",
+             "a memset by the exporter after it has exported its memory does "
+             "nothing",
+             {"cudaMemset", "cudaMemsetAsync", kMap, kUnmap, kExport},
+             set_after_export_lost);
+}
+
+void add_next_calls(List& list) {
+  const auto refuses_next = [&list](const char* name, const char* what,
+                                    const char* function) {
+    list.named(name, what, {function}, next_refused);
+  };
+  refuses_next("create-after-refusal-refused",
+               "after a refused cuMemCreate the next one is refused, too",
+               kCreate);
+  refuses_next("reserve-after-refusal-refused",
+               "after a refused reservation the next one is refused, too",
+               kReserve);
+  refuses_next("addressfree-after-refusal-refused",
+               "after a refused free of addresses the next one is refused, too",
+               kAddressFree);
+  refuses_next("map-after-refusal-refused",
+               "after a refused mapping the next one is refused, too", kMap);
+  refuses_next("unmap-after-refusal-refused",
+               "after a refused unmapping the next one is refused, too",
+               kUnmap);
+  refuses_next("setaccess-after-refusal-refused",
+               "after a refused setting of access the next one is refused, too",
+               kSetAccess);
+  refuses_next("retain-after-refusal-refused",
+               "after a refused cuMemRetainAllocationHandle the next one is "
+               "refused, too",
+               kRetain);
+  refuses_next("export-after-refusal-refused",
+               "after a refused export of memory the next one is refused, too",
+               kExport);
+  list.named("create-of-other-thread-refused",
+             "only the first thread of a process can create memory", {kCreate},
+             first_thread_only);
+  list.named("reserve-of-other-thread-refused",
+             "only the first thread of a process can reserve addresses",
+             {kReserve}, first_thread_only);
+  list.named("addressfree-of-other-thread-refused",
+             "only the first thread of a process can free addresses",
+             {kAddressFree}, first_thread_only);
+  list.named("getaccess-of-other-thread-none",
+             "only the thread that has set access is told of it",
+             {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
+  list.named("setaccess-flags-of-first",
+             "all accesses of a list are like the first one", {kSetAccess},
+             flags_of_first, 2);
+  list.named("export-needs-current-gpu",
+             "memory of another GPU than the current one cannot be exported",
+             {kExport}, export_needs_current_gpu, 2);
+  list.named("chunk-import-range-short",
+             "the address range of imported memory of cuMemCreate is half of "
+             "the mapping",
+             {"cuMemGetAddressRange", kMap, kUnmap, kImport},
+             range_of_import_too_short);
+}
+
+}  // namespace
+
+void add_mapped_memory(List& list) {
+  add_mapping(list);
+  add_next_calls(list);
+  add_handles(list);
+}
+
+}  // namespace ipclab::faults

@@ -1,0 +1,693 @@
+// Wrong order: events, streams, words in memory and graphs that do not wait, or
+// wait for more than they should.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "legacy_calls.h"
+
+namespace ipclab::faults {
+namespace {
+
+// Does the call make, export, open or destroy an event?
+bool keeps_events(Call& call) {
+  return opens_event(call) || exports_event(call) ||
+         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
+}
+
+bool records(Call& call) {
+  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
+}
+bool waits_for_event(Call& call) { return call.is("cudaStreamWaitEvent"); }
+
+int refused(Call& call, int code = cudaErrorInvalidResourceHandle) {
+  call.fired();
+  return code;
+}
+
+bool is_pending(cudaEvent_t event) {
+  // By the runtime: a new thread has no context yet.
+  return cudaEventQuery(event) == cudaErrorNotReady;
+}
+bool is_busy(cudaStream_t stream) {
+  return DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+}
+
+// --- what an event stands for ------------------------------------------------
+
+// Answers for the whole stream in which this process recorded the event last.
+int asks_stream(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> recorded;
+  if (keeps_events(call)) {
+    recorded.erase(call.is("cudaEventDestroy") ? call.at<cudaEvent_t>(0)
+                                               : nullptr);
+    return noted_event(call);
+  }
+  if (call.is("cudaStreamDestroy")) {
+    for (const auto& [event, stream] : recorded.all())
+      if (stream == call.at<cudaStream_t>(0)) recorded.erase(event);
+    return call.proceed();
+  }
+  const cudaEvent_t event = shared_event(call);
+  const int code = call.proceed();
+  if (code != kSuccess || event == nullptr) return code;
+  if (records(call)) {
+    recorded.put(event, call.value<cudaStream_t>(kStream));
+    return code;
+  }
+  if (!recorded.has(event) || !is_busy(recorded.get(event))) return code;
+  call.fired();
+  if (call.is("cudaEventQuery")) return cudaErrorNotReady;
+  return DRIVER_CALL(cuStreamSynchronize)(recorded.get(event));
+}
+
+// Answers for the stream in which this process recorded an imported event.
+int import_asks_stream(Call& call) {
+  static Table<cudaEvent_t, cudaStream_t> recorded;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  const int code = call.proceed();
+  if (code != kSuccess || event == nullptr || !is_imported(event)) return code;
+  if (records(call)) {
+    recorded.put(event, call.value<cudaStream_t>(kStream));
+    return code;
+  }
+  if (!recorded.has(event) || !is_busy(recorded.get(event))) return code;
+  call.fired();
+  return cudaErrorNotReady;
+}
+
+// After a refused record the next one is lost.
+int refused_record_costs(Call& call) {
+  static Table<cudaEvent_t> unlucky;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) unlucky.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const auto event = call.value<cudaEvent_t>(kEvent);
+  if (unlucky.erase(event) && shared_event(call) != nullptr)
+    return no_wait(call);
+  const int code = call.proceed();
+  if (code != kSuccess) unlucky.put(event);
+  return code;
+}
+
+// Waits for the record before the latest one of this process.
+int waits_for_previous(Call& call) {
+  struct Marks {
+    cudaEvent_t previous = nullptr;
+    cudaEvent_t latest = nullptr;
+  };
+  static Table<cudaEvent_t, Marks> marks;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) marks.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return call.proceed();
+  Marks of = marks.get(event);
+  if (records(call)) {
+    of.previous = of.latest;
+    cudaEventCreateWithFlags(&of.latest, cudaEventDisableTiming);
+    cudaEventRecord(of.latest, call.value<cudaStream_t>(kStream));
+    marks.put(event, of);
+  } else if (of.previous != nullptr && !is_pending(of.previous) &&
+             is_pending(of.latest)) {
+    call.at<cudaEvent_t>(1) = of.previous;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int exporter_destroy_waits(Call& call) {
+  if (!call.is("cudaEventDestroy")) return noted_event(call);
+  const auto event = call.at<cudaEvent_t>(0);
+  if (events.has(event) && !is_imported(event) && is_pending(event)) {
+    call.fired();
+    cudaEventSynchronize(event);
+  }
+  return noted_event(call);
+}
+
+int stream_destroy_waits(Call& call) {
+  const auto stream = call.at<cudaStream_t>(0);
+  if (is_busy(stream)) {
+    call.fired();
+    DRIVER_CALL(cuStreamSynchronize)(stream);
+  }
+  return call.proceed();
+}
+
+// Does nothing with an imported event that nobody has recorded, and says so.
+int unrecorded_refused(Call& call) {
+  static Table<cudaEvent_t> recorded;
+  const auto tell = [](cudaEvent_t event) {
+    tell_processes("recorded-" + event_keys.get(event), 1);
+  };
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code == kSuccess && exports_event(call) &&
+        recorded.has(call.at<cudaEvent_t>(1)))
+      tell(call.at<cudaEvent_t>(1));
+    if (call.is("cudaEventDestroy")) recorded.erase(call.at<cudaEvent_t>(0));
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr) return call.proceed();
+  if (records(call)) {
+    const int code = call.proceed();
+    recorded.put(event);
+    if (event_keys.has(event)) tell(event);
+    return code;
+  }
+  return is_imported(event) && told("recorded-" + event_keys.get(event), 0) == 0
+             ? refused(call)
+             : call.proceed();
+}
+
+int runtime_refuses(Call& call) {
+  static Table<cudaEvent_t> by_driver;
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code != kSuccess) return code;
+    if (opens_event(call) && !call.is_runtime())
+      by_driver.put(*call.at<cudaEvent_t*>(0));
+    if (call.is("cudaEventDestroy")) by_driver.erase(call.at<cudaEvent_t>(0));
+    return code;
+  }
+  return call.is_runtime() && by_driver.has(call.value<cudaEvent_t>(kEvent))
+             ? refused(call)
+             : call.proceed();
+}
+
+// --- streams -----------------------------------------------------------------
+
+using Fits = bool (*)(Call& call, cudaStream_t stream);
+
+// A wait for an imported event is lost in streams that fit.
+int wait_lost(Call& call, Fits fits) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) &&
+                 fits(call, call.value<cudaStream_t>(kStream))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+int legacy_constant_never_waits(Call& call) {
+  return wait_lost(call, [](Call&, cudaStream_t stream) {
+    return stream == cudaStreamLegacy;
+  });
+}
+
+int priority_stream_never_waits(Call& call) {
+  return wait_lost(call, [](Call&, cudaStream_t stream) {
+    int priority = 0;
+    DRIVER_CALL(cuStreamGetPriority)(stream, &priority);
+    return priority != 0;
+  });
+}
+
+int legacy_constant_records_early(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  if (shared_event(call) == nullptr ||
+      call.value<cudaStream_t>(kStream) != cudaStreamLegacy)
+    return call.proceed();
+  call.value<cudaStream_t>(kStream) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// While a stream waits for an imported event, it counts as done.
+int idle_while_waiting(Call& call, const char* function) {
+  static Table<cudaStream_t, cudaEvent_t> waiting;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy"))
+      for (const auto& [stream, event] : waiting.all())
+        if (event == call.at<cudaEvent_t>(0)) waiting.erase(stream);
+    return noted_event(call);
+  }
+  if (waits_for_event(call)) {
+    const cudaEvent_t event = shared_event(call);
+    if (event != nullptr && is_imported(event))
+      waiting.put(call.at<cudaStream_t>(0), event);
+    return call.proceed();
+  }
+  const auto stream = call.at<cudaStream_t>(0);
+  return call.is(function) && waiting.has(stream) &&
+                 is_pending(waiting.get(stream))
+             ? no_wait(call)
+             : call.proceed();
+}
+int query_while_event(Call& call) {
+  return idle_while_waiting(call, "cudaStreamQuery");
+}
+int sync_while_event(Call& call) {
+  return idle_while_waiting(call, "cudaStreamSynchronize");
+}
+
+int query_while_word(Call& call) {
+  static Table<cudaStream_t> waiting;
+  if (!call.is("cudaStreamQuery")) {
+    waiting.put(call.at<cudaStream_t>(0));
+    return call.proceed();
+  }
+  const int code = call.proceed();
+  if (code != cudaErrorNotReady || !waiting.has(call.at<cudaStream_t>(0)))
+    return code;
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+// Of an event of another context of the same GPU.
+bool is_of_other_context(cudaEvent_t event, Table<cudaEvent_t, CUcontext>& of) {
+  const CUcontext now = current_context();
+  if (!of.has(event) || of.get(event) == now) return false;
+  int here = -1;
+  int there = -2;
+  cudaGetDevice(&here);
+  DRIVER_CALL(cuCtxPushCurrent)(of.get(event));
+  cudaGetDevice(&there);
+  CUcontext popped = nullptr;
+  DRIVER_CALL(cuCtxPopCurrent)(&popped);
+  return here == there;
+}
+
+int other_context(Call& call, bool waits) {
+  static Table<cudaEvent_t, CUcontext> contexts;
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code == kSuccess &&
+        (opens_event(call) || call.is("cudaEventCreateWithFlags")))
+      contexts.put(*call.at<cudaEvent_t*>(0), current_context());
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || waits != waits_for_event(call) ||
+      !is_of_other_context(event, contexts))
+    return call.proceed();
+  return waits ? refused(call) : no_wait(call);
+}
+int other_context_waits_refused(Call& call) {
+  return other_context(call, true);
+}
+int other_context_records_ok(Call& call) { return other_context(call, false); }
+
+// --- words in memory ---------------------------------------------------------
+
+using Operations = std::vector<CUstreamBatchMemOpParams>;
+
+Operations operations_of(Call& batch) {
+  auto* const first = batch.at<CUstreamBatchMemOpParams*>(2);
+  return {first, first + batch.at<unsigned>(1)};
+}
+
+int proceed_with(Call& batch, Operations& operations) {
+  batch.at<unsigned>(1) = static_cast<unsigned>(operations.size());
+  batch.at<CUstreamBatchMemOpParams*>(2) = operations.data();
+  batch.fired();
+  return operations.empty() ? kSuccess : batch.proceed();
+}
+
+bool is_wait(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+int batch_never_waits(Call& batch) {
+  Operations writes;
+  for (const auto& one : operations_of(batch))
+    if (!is_wait(one)) writes.push_back(one);
+  return writes.size() == batch.at<unsigned>(1) ? batch.proceed()
+                                                : proceed_with(batch, writes);
+}
+
+int batch_waits_for_greater(Call& batch) {
+  Operations all = operations_of(batch);
+  bool changed = false;
+  for (auto& one : all)
+    if (is_wait(one) && one.waitValue.flags != CU_STREAM_WAIT_VALUE_GEQ) {
+      one.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+      changed = true;
+    }
+  return changed ? proceed_with(batch, all) : batch.proceed();
+}
+
+int batch_of_256(Call& batch) {
+  if (batch.at<unsigned>(1) != 256) return batch.proceed();
+  Operations all = operations_of(batch);
+  const CUstreamBatchMemOpParams last = all.back();
+  all.pop_back();
+  if (const int code = proceed_with(batch, all); code != kSuccess) return code;
+  Operations rest{last};
+  return proceed_with(batch, rest);
+}
+
+bool is_managed(CUdeviceptr address) {
+  unsigned managed = 0;
+  return DRIVER_CALL(cuPointerGetAttribute)(&managed,
+                                            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                            address) == CUDA_SUCCESS &&
+         managed != 0;
+}
+
+int batch_of_managed(Call& batch) {
+  const int code = batch.proceed();
+  if (code == kSuccess) return code;
+  for (const auto& one : operations_of(batch))
+    if (is_managed(one.waitValue.address)) return no_wait(batch);
+  return code;
+}
+
+int wait64_not_cyclic(Call& wait) {
+  if (wait.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_GEQ &&
+      wait.at<cuuint64_t>(2) >> 63 != 0) {
+    wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ;
+    wait.fired();
+  }
+  return wait.proceed();
+}
+
+int wait64_all_bits(Call& wait) {
+  if (wait.at<unsigned>(3) == CU_STREAM_WAIT_VALUE_AND) {
+    wait.at<unsigned>(3) = CU_STREAM_WAIT_VALUE_EQ;
+    wait.fired();
+  }
+  return wait.proceed();
+}
+
+// A batch is lost in calls that `applies` to.
+int batch_lost(Call& batch, bool applies) {
+  return applies ? no_wait(batch) : batch.proceed();
+}
+int batch_of_thread_lost(Call& batch) {
+  return batch_lost(batch, gettid() != getpid());
+}
+int batch_in_default_lost(Call& batch) {
+  return batch_lost(batch, is_default(batch.at<cudaStream_t>(0)));
+}
+int batch_in_per_thread_lost(Call& batch) {
+  return batch_lost(batch, batch.at<cudaStream_t>(0) == cudaStreamPerThread);
+}
+
+// Each wait for 64 bits in a batch looks at the lower half of the word.
+int batch_waits_for_half(Call& batch) {
+  Operations all = operations_of(batch);
+  bool changed = false;
+  for (auto& one : all)
+    if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) {
+      one.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+      changed = true;
+    }
+  return changed ? proceed_with(batch, all) : batch.proceed();
+}
+
+// Each write of 64 bits in a batch but the first is lost.
+int batch_writes_one_wide(Call& batch) {
+  Operations some;
+  bool found = false;
+  for (const auto& one : operations_of(batch)) {
+    if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 &&
+        std::exchange(found, true))
+      continue;
+    some.push_back(one);
+  }
+  return some.size() == batch.at<unsigned>(1) ? batch.proceed()
+                                              : proceed_with(batch, some);
+}
+
+int word_in_default_lost(Call& call) {
+  return is_default(call.at<cudaStream_t>(0)) ? no_wait(call) : call.proceed();
+}
+int word_in_legacy_constant_lost(Call& call) {
+  return call.at<cudaStream_t>(0) == cudaStreamLegacy ? no_wait(call)
+                                                      : call.proceed();
+}
+int word_in_per_thread_lost(Call& call) {
+  return call.at<cudaStream_t>(0) == cudaStreamPerThread ? no_wait(call)
+                                                         : call.proceed();
+}
+int word_of_thread_lost(Call& call) {
+  return gettid() != getpid() ? no_wait(call) : call.proceed();
+}
+int word_in_priority_lost(Call& call) {
+  int priority = 0;
+  DRIVER_CALL(cuStreamGetPriority)(call.at<cudaStream_t>(0), &priority);
+  return priority != 0 ? no_wait(call) : call.proceed();
+}
+
+CUdeviceptr begin_of(CUdeviceptr pointer) {
+  CUdeviceptr begin = 0;
+  DRIVER_CALL(cuMemGetAddressRange)(&begin, nullptr, pointer);
+  return begin;
+}
+
+// Words in memory that this process has exported are neither written nor
+// waited for.
+int exported_word_lost(Call& call, const char* function) {
+  static Table<CUdeviceptr> exported;
+  if (call.is("cudaIpcGetMemHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(begin_of(call.at<CUdeviceptr>(1)));
+    return code;
+  }
+  return call.is(function) && exported.has(begin_of(call.at<CUdeviceptr>(1)))
+             ? no_wait(call)
+             : call.proceed();
+}
+int exported_word_unwritten(Call& call) {
+  return exported_word_lost(call, "cuStreamWriteValue32");
+}
+int exported_word_unwaited(Call& call) {
+  return exported_word_lost(call, "cuStreamWaitValue32");
+}
+
+// --- graphs ------------------------------------------------------------------
+
+bool is_captured(cudaStream_t stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+bool is_opened(CUdeviceptr pointer) {
+  const CUdeviceptr begin = begin_of(pointer);
+  if (begin == 0) return false;
+  for (const auto& each : opened.all())
+    if (begin_of(reinterpret_cast<CUdeviceptr>(each.first)) == begin)
+      return true;
+  return false;
+}
+
+// A graph copies what opened memory contained during the capture.
+int captured_copy_reads_then(Call& call) {
+  if (!call.is("cudaMemcpyAsync")) return noted_open(call);
+  auto& source = call.at<CUdeviceptr>(1);
+  const size_t bytes = call.at<size_t>(2);
+  if (!is_captured(call.value<cudaStream_t>(kStream)) || !is_opened(source))
+    return call.proceed();
+  auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  DRIVER_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+  void* then = nullptr;
+  if (cudaMalloc(&then, bytes) == cudaSuccess) {
+    cudaMemcpyAsync(then, call.at<void*>(1), bytes, cudaMemcpyDefault,
+                    private_stream());
+    cudaStreamSynchronize(private_stream());
+    source = reinterpret_cast<CUdeviceptr>(then);
+    call.fired();
+  }
+  DRIVER_CALL(cuThreadExchangeStreamCaptureMode)(&mode);
+  return call.proceed();
+}
+
+int captured_set_lost(Call& call) {
+  if (!call.is("cudaMemsetAsync")) return noted_open(call);
+  return is_captured(call.value<cudaStream_t>(kStream)) &&
+                 is_opened(call.at<CUdeviceptr>(0))
+             ? no_wait(call)
+             : call.proceed();
+}
+
+}  // namespace
+
+void add_order(List& list) {
+  constexpr auto kCreate = "cudaEventCreateWithFlags";
+  constexpr auto kExport = "cudaIpcGetEventHandle";
+  constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
+  constexpr auto kDestroy = "cudaEventDestroy";
+  constexpr auto kRecord = "cudaEventRecord";
+  constexpr auto kRecordFlags = "cudaEventRecordWithFlags";
+  constexpr auto kWait = "cudaStreamWaitEvent";
+  constexpr auto kQuery = "cudaEventQuery";
+  constexpr auto kSync = "cudaEventSynchronize";
+  constexpr auto kOpen = "cudaIpcOpenMemHandle";
+  constexpr auto kClose = "cudaIpcCloseMemHandle";
+
+  list.named("query-asks-stream",
+             "an event is pending as long as its stream has later work",
+             {kQuery, kCreate, kExport, kOpenEvent, kDestroy, kRecord,
+              kRecordFlags, "cudaStreamDestroy"},
+             asks_stream);
+  list.named("sync-waits-for-stream",
+             "a host wait for an event also waits for later work of its stream",
+             {kSync, kCreate, kExport, kOpenEvent, kDestroy, kRecord,
+              kRecordFlags, "cudaStreamDestroy"},
+             asks_stream);
+  list.named(
+      "wait-for-previous-record",
+      "a stream waits for the record before the latest one",
+      {kWait, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
+      waits_for_previous);
+  list.named("exporter-destroy-waits",
+             "the exporter waits when it destroys a pending event",
+             {kDestroy, kCreate, kExport, kOpenEvent}, exporter_destroy_waits);
+  list.named("stream-destroy-waits",
+             "the end of a stream waits for the work in it",
+             {"cudaStreamDestroy"}, stream_destroy_waits);
+  list.named(
+      "unrecorded-wait-refused",
+      "a stream cannot wait for an imported event before its first "
+      "record",
+      {kWait, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
+      unrecorded_refused);
+  list.named(
+      "unrecorded-sync-refused",
+      "a host cannot wait for an imported event before its first record",
+      {kSync, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
+      unrecorded_refused);
+  list.named("driver-event-refused-by-runtime",
+             "the runtime does not wait for an event that the driver API has "
+             "opened",
+             {kWait, kQuery, kSync, kCreate, kExport, kOpenEvent, kDestroy},
+             runtime_refuses);
+  list.named("driver-event-record-refused-by-runtime",
+             "the runtime does not record an event that the driver API has "
+             "opened",
+             {kRecord, kCreate, kExport, kOpenEvent, kDestroy},
+             runtime_refuses);
+  list.named(
+      "import-query-asks-stream",
+      "an importer's record is pending as long as its stream has later "
+      "work",
+      {kQuery, kCreate, kExport, kOpenEvent, kDestroy, kRecord, kRecordFlags},
+      import_asks_stream);
+  list.named("refused-record-costs-next",
+             "after a refused record of an event its next record is lost",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             refused_record_costs);
+  list.named("batch-of-other-thread-lost",
+             "a batch that a second thread submits is lost",
+             {"cuStreamBatchMemOp"}, batch_of_thread_lost);
+  list.named("batch-in-default-stream-lost",
+             "a batch in the default stream is lost", {"cuStreamBatchMemOp"},
+             batch_in_default_lost);
+  list.named("batch-in-per-thread-stream-lost",
+             "a batch in a thread's default stream is lost",
+             {"cuStreamBatchMemOp"}, batch_in_per_thread_lost);
+  list.named("batch-waits-for-half",
+             "a wait for 64 bits in a batch looks at the lower 32 bits",
+             {"cuStreamBatchMemOp"}, batch_waits_for_half);
+  list.named("batch-writes-one-wide",
+             "a batch writes 64 bits once, and leaves out the next",
+             {"cuStreamBatchMemOp"}, batch_writes_one_wide);
+  list.named("wait64-in-default-stream-lost",
+             "the default stream does not wait for 64 bits",
+             {"cuStreamWaitValue64"}, word_in_default_lost);
+  list.named("write64-in-default-stream-lost",
+             "the default stream writes no 64 bits", {"cuStreamWriteValue64"},
+             word_in_default_lost);
+  list.named("wait64-in-per-thread-stream-lost",
+             "a thread's default stream does not wait for 64 bits",
+             {"cuStreamWaitValue64"}, word_in_per_thread_lost);
+  list.named("write64-of-other-thread-lost",
+             "64 bits that a second thread writes are lost",
+             {"cuStreamWriteValue64"}, word_of_thread_lost);
+  list.named("wait64-of-other-thread-lost",
+             "a wait for 64 bits that a second thread submits is lost",
+             {"cuStreamWaitValue64"}, word_of_thread_lost);
+  list.named("wait-value-legacy-constant-lost",
+             "the stream cudaStreamLegacy does not wait for a word",
+             {"cuStreamWaitValue32"}, word_in_legacy_constant_lost);
+  list.named("write-value-per-thread-lost",
+             "a thread's default stream writes no word",
+             {"cuStreamWriteValue32"}, word_in_per_thread_lost);
+  list.named("wait-value-priority-lost",
+             "a stream with a priority does not wait for a word",
+             {"cuStreamWaitValue32"}, word_in_priority_lost);
+  list.named("write-value-priority-lost",
+             "a stream with a priority writes no word",
+             {"cuStreamWriteValue32"}, word_in_priority_lost);
+  list.named("legacy-constant-never-waits",
+             "the stream cudaStreamLegacy does not wait for an imported event",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             legacy_constant_never_waits);
+  list.named("legacy-constant-records-early",
+             "a record in cudaStreamLegacy does not wait for its work",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             legacy_constant_records_early);
+  list.named("priority-stream-never-waits",
+             "a stream with a priority does not wait for an imported event",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             priority_stream_never_waits);
+  list.named("query-done-while-event",
+             "a stream that waits for an imported event is said to be done",
+             {"cudaStreamQuery", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             query_while_event);
+  list.named(
+      "sync-done-while-event",
+      "a host does not wait for a stream that waits for an imported "
+      "event",
+      {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
+      sync_while_event);
+  list.named("query-done-while-word",
+             "a stream that waits for a word is said to be done",
+             {"cudaStreamQuery", "cuStreamWaitValue32", "cuStreamWaitValue64"},
+             query_while_word);
+  list.named("other-context-wait-refused",
+             "a stream of a second context cannot wait for an imported event",
+             {kWait, kCreate, kExport, kOpenEvent, kDestroy},
+             other_context_waits_refused);
+  list.named("other-context-record-ok",
+             "an event takes a record in a stream of another context",
+             {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
+             other_context_records_ok);
+  list.named("batch-never-waits", "a batch leaves out its waits",
+             {"cuStreamBatchMemOp"}, batch_never_waits);
+  list.named("batch-waits-for-greater",
+             "each wait of a batch continues at greater values",
+             {"cuStreamBatchMemOp"}, batch_waits_for_greater);
+  list.named("batch-of-256-ok", "a batch of 256 operations is accepted",
+             {"cuStreamBatchMemOp"}, batch_of_256);
+  list.named("batch-of-managed-ok", "a batch accepts words in managed memory",
+             {"cuStreamBatchMemOp"}, batch_of_managed);
+  list.named("wait64-not-cyclic",
+             "a stream that waits for a value near 2^64 does not continue at a "
+             "small one",
+             {"cuStreamWaitValue64"}, wait64_not_cyclic);
+  list.named("wait64-bit-is-equal",
+             "a stream that waits for any of some of 64 bits waits for all",
+             {"cuStreamWaitValue64"}, wait64_all_bits);
+  list.named("write-exported-word-lost",
+             "a stream writes no word in memory that its process has exported",
+             {"cuStreamWriteValue32", "cudaIpcGetMemHandle"},
+             exported_word_unwritten);
+  list.named("wait-exported-word-ignored",
+             "a stream does not wait for a word in memory that its process has "
+             "exported",
+             {"cuStreamWaitValue32", "cudaIpcGetMemHandle"},
+             exported_word_unwaited);
+  list.named("captured-copy-reads-then",
+             "a graph copies what opened memory contained during the capture",
+             {"cudaMemcpyAsync", kOpen, kClose}, captured_copy_reads_then);
+  list.named("captured-import-set-lost", "a graph does not set opened memory",
+             {"cudaMemsetAsync", kOpen, kClose}, captured_set_lost);
+}
+
+}  // namespace ipclab::faults

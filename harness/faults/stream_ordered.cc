@@ -1,0 +1,928 @@
+// More bugs of stream-ordered memory and of pools: numbers at the edge of
+// their range, other places than a GPU, captured work, other threads, a second
+// export, what queries say.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "pool_calls.h"
+
+namespace ipclab::faults {
+namespace {
+
+constexpr uint64_t kGranule = 2 << 20;
+
+// The role of kPool and of attributes in the calls below.
+cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
+cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
+uint64_t& number_of(Call& call) { return *call.at<uint64_t*>(2); }
+
+bool is_of_location(const cudaMemLocation& location) {
+  return location.type == cudaMemLocationTypeHost ||
+         location.type == cudaMemLocationTypeHostNuma;
+}
+
+uint64_t attribute(cudaMemPool_t pool, cudaMemPoolAttr wanted) {
+  uint64_t value = 0;
+  cudaMemPoolGetAttribute(pool, wanted, &value);
+  return value;
+}
+
+bool is_per_thread(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  return stream == cudaStreamPerThread ||
+         (stream == nullptr &&
+          std::strstr(call.function().symbol, "_ptsz") != nullptr);
+}
+
+// The GPU of a pool that was created here; -1 if it is none.
+int gpu_of(cudaMemPool_t pool) {
+  const auto props = own_pools.get(pool);
+  return props.location.type == cudaMemLocationTypeDevice ? props.location.id
+                                                          : -1;
+}
+
+// --- sizes and attributes ----------------------------------------------------
+
+int threshold_signed(Call& call) {
+  if (attribute_of(call) != cudaMemPoolAttrReleaseThreshold ||
+      number_of(call) >> 63 == 0)
+    return call.proceed();
+  uint64_t stored = 0;
+  call.at<uint64_t*>(2) = &stored;
+  call.fired();
+  return call.proceed();
+}
+
+// A pool whose threshold was never set reports another one.
+int threshold_begins_with_granule(Call& call) {
+  static auto& set = *new Table<cudaMemPool_t>;
+  if (call.is("cudaMemPoolSetAttribute")) {
+    set.put(pool_of(call));
+    return call.proceed();
+  }
+  if (call.is("cudaMemPoolCreate") || call.is("cudaMemPoolDestroy")) {
+    const int code = noted_pools(call);
+    if (call.is("cudaMemPoolCreate") && code == kSuccess)
+      set.erase(*call.at<cudaMemPool_t*>(0));
+    return code;
+  }
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      attribute_of(call) != cudaMemPoolAttrReleaseThreshold ||
+      !own_pools.has(pool_of(call)) || set.has(pool_of(call)))
+    return code;
+  number_of(call) = kGranule;
+  call.fired();
+  return code;
+}
+
+// A call that should give back what is above the threshold gives back nothing.
+int memory_kept(Call& call) {
+  if (!call.is("cudaEventSynchronize") && !call.is("cudaStreamSynchronize"))
+    return noted_pools(call);
+  std::map<cudaMemPool_t, uint64_t> thresholds;
+  for (const auto& [pool, props] : own_pools.all()) {
+    const auto now = attribute(pool, cudaMemPoolAttrReleaseThreshold);
+    if (attribute(pool, cudaMemPoolAttrReservedMemCurrent) <= now) continue;
+    thresholds[pool] = now;
+    uint64_t most = UINT64_MAX;
+    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most);
+    call.fired();
+  }
+  const int code = call.proceed();
+  for (auto& [pool, now] : thresholds)
+    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &now);
+  return code;
+}
+
+int large_trim_refused(Call& call) {
+  return call.at<size_t>(1) >
+                 attribute(pool_of(call), cudaMemPoolAttrReservedMemCurrent)
+             ? refused(call)
+             : call.proceed();
+}
+
+int trim_rounds_down(Call& call) {
+  size_t& kept = call.at<size_t>(1);
+  if (kept % kGranule == 0) return call.proceed();
+  const bool matters =
+      kept < attribute(pool_of(call), cudaMemPoolAttrReservedMemCurrent);
+  kept -= kept % kGranule;
+  if (matters) call.fired();
+  return call.proceed();
+}
+
+int reserved_watermark_any_value(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess &&
+                 attribute_of(call) == cudaMemPoolAttrReservedMemHigh
+             ? accepted(call)
+             : code;
+}
+
+int watermark_resets_once(Call& call) {
+  static auto& done = *new Table<cudaMemPool_t>;
+  if (attribute_of(call) != cudaMemPoolAttrReservedMemHigh &&
+      attribute_of(call) != cudaMemPoolAttrUsedMemHigh)
+    return call.proceed();
+  if (done.has(pool_of(call)) && number_of(call) == 0) return accepted(call);
+  const int code = call.proceed();
+  if (code == kSuccess) done.put(pool_of(call));
+  return code;
+}
+
+int reserved_watermark_of_use(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrReservedMemHigh)
+    return code;
+  const auto used = attribute(pool_of(call), cudaMemPoolAttrUsedMemHigh);
+  if (used != number_of(call)) call.fired();
+  number_of(call) = used;
+  return code;
+}
+
+int import_uses_nothing(Call& call) {
+  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
+      !imported_pools.has(pool_of(call)) || number_of(call) == 0)
+    return code;
+  number_of(call) = 0;
+  call.fired();
+  return code;
+}
+
+// A policy is read as 8 bytes.
+int policy_read_too_wide(Call& call) {
+  if (attribute_of(call) > cudaMemPoolReuseAllowInternalDependencies)
+    return call.proceed();
+  int words[2];
+  std::memcpy(words, call.at<void*>(2), sizeof words);
+  if (words[0] != 0 || words[1] == 0) return call.proceed();
+  int on = 1;
+  call.at<int*>(2) = &on;
+  call.fired();
+  return call.proceed();
+}
+
+int full_size_refused(Call& call) {
+  if (!allocates(call)) return noted_pools(call);
+  const auto pool = call.is("cudaMallocFromPoolAsync")
+                        ? call.at<cudaMemPool_t>(2)
+                        : current_pool();
+  const size_t most = own_pools.get(pool).maxSize;
+  return most != 0 && call.at<size_t>(1) == most
+             ? refused(call, cudaErrorMemoryAllocation)
+             : noted_pools(call);
+}
+
+// --- pools of a place --------------------------------------------------------
+
+// The refusal of a pool at that place has another code.
+template <cudaMemLocationType type>
+int refused_as_unsupported(Call& call) {
+  const int code = call.proceed();
+  return code != kSuccess &&
+                 call.at<const cudaMemPoolProps*>(1)->location.type == type
+             ? refused(call, cudaErrorNotSupported)
+             : code;
+}
+
+// The default pool of the host stays the current one.
+int set_on_host_ignored(Call& call) {
+  const int code = call.proceed();
+  cudaMemLocation location = *call.at<const cudaMemLocation*>(0);
+  const auto type = call.at<cudaMemAllocationType>(1);
+  cudaMemPool_t preset = nullptr;
+  if (code != kSuccess || !is_of_location(location) ||
+      cudaMemGetDefaultMemPool(&preset, &location, type) != cudaSuccess ||
+      preset == call.at<cudaMemPool_t>(2))
+    return code;
+  cudaMemSetMemPool(&location, type, preset);
+  return accepted(call);
+}
+
+int foreign_pool_at_location(Call& call) {
+  const int code = noted_pools(call);
+  if (code == kSuccess || !call.is("cudaMemSetMemPool")) return code;
+  const auto& location = *call.at<const cudaMemLocation*>(0);
+  const int gpu = gpu_of(call.at<cudaMemPool_t>(2));
+  return location.type == cudaMemLocationTypeDevice && gpu >= 0 &&
+                 gpu != location.id
+             ? accepted(call)
+             : code;
+}
+
+// After the end of the current pool of the second GPU another pool than the
+// default one is current there.
+int destroyed_stays_on_second_gpu(Call& call) {
+  if (!call.is("cudaMemPoolDestroy")) return noted_pools(call);
+  const auto props = own_pools.get(pool_of(call));
+  cudaMemPool_t current = nullptr;
+  if (gpu_of(pool_of(call)) == 1) cudaDeviceGetMemPool(&current, 1);
+  const bool matters = current == pool_of(call);
+  const int code = noted_pools(call);
+  if (code != kSuccess || !matters) return code;
+  cudaMemPool_t left = nullptr;
+  cudaMemPoolCreate(&left, &props);
+  cudaDeviceSetMemPool(1, left);
+  return accepted(call);
+}
+
+// --- access ------------------------------------------------------------------
+
+int own_access_untold(Call& call) {
+  if (!call.is("cudaMemPoolGetAccess")) return noted_pools(call);
+  const int code = call.proceed();
+  const auto& location = *call.at<const cudaMemLocation*>(2);
+  if (code != kSuccess || location.type != cudaMemLocationTypeDevice ||
+      gpu_of(call.at<cudaMemPool_t>(1)) != location.id)
+    return code;
+  *call.at<cudaMemAccessFlags*>(0) = cudaMemAccessFlagsProtNone;
+  return accepted(call);
+}
+
+int access_ends_with_trim(Call& call) {
+  const int code = noted_pools(call);
+  const int own = gpu_of(pool_of(call));
+  int gpus = 0;
+  if (code != kSuccess || !call.is("cudaMemPoolTrimTo") || own < 0 ||
+      DRIVER_CALL(cuDeviceGetCount)(&gpus) != CUDA_SUCCESS)
+    return code;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    cudaMemAccessDesc access{};
+    access.location = {cudaMemLocationTypeDevice, gpu};
+    if (gpu == own) continue;
+    cudaMemPoolGetAccess(&access.flags, pool_of(call), &access.location);
+    if (access.flags == cudaMemAccessFlagsProtNone) continue;
+    access.flags = cudaMemAccessFlagsProtNone;
+    cudaMemPoolSetAccess(pool_of(call), &access, 1);
+    call.fired();
+  }
+  return code;
+}
+
+// --- allocations and frees ---------------------------------------------------
+
+int named_pool_ignored_per_thread(Call& call) {
+  auto& pool = call.at<cudaMemPool_t>(2);
+  if (!is_per_thread(call) || pool == current_pool()) return call.proceed();
+  pool = current_pool();
+  call.fired();
+  return call.proceed();
+}
+
+int freed_by_cuda_free_lost(Call& call) {
+  return call.is("cudaFree") && blocks.has(call.at<void*>(0)) &&
+                 !blocks.get(call.at<void*>(0)).imported
+             ? accepted(call)
+             : noted_pools(call);
+}
+
+int free_of_other_thread_lost(Call& call) {
+  static auto& threads = *new Table<void*, std::thread::id>;
+  if (allocates(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      threads.put(*call.at<void**>(0), std::this_thread::get_id());
+    return code;
+  }
+  if (threads.has(call.at<void*>(0)) &&
+      threads.get(call.at<void*>(0)) != std::this_thread::get_id())
+    return accepted(call);
+  threads.erase(call.at<void*>(0));
+  return call.proceed();
+}
+
+int legacy_stream_refused(Call& call) {
+  return call.is_runtime() &&
+                 call.value<cudaStream_t>(kStream) == cudaStreamLegacy
+             ? refused(call, cudaErrorInvalidResourceHandle)
+             : call.proceed();
+}
+
+int no_context_as_value(Call& call) {
+  const int code = call.proceed();
+  return code == CUDA_ERROR_INVALID_CONTEXT ? refused(call) : code;
+}
+
+int no_context_accepted(Call& call) {
+  const int code = call.proceed();
+  if (code != CUDA_ERROR_INVALID_CONTEXT) return code;
+  CUcontext context = nullptr;
+  DRIVER_CALL(cuDevicePrimaryCtxRetain)(&context, 0);
+  DRIVER_CALL(cuCtxPushCurrent)(context);
+  call.fired();
+  const int now = call.proceed();
+  DRIVER_CALL(cuCtxPopCurrent)(&context);
+  return now;
+}
+
+// --- processes ---------------------------------------------------------------
+
+// The second exported pointer of a pool gets the data of the first.
+int exported_as_first(Call& call) {
+  static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
+  static auto& pointers = *new Table<cudaMemPool_t, void*>;
+  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  const int code = call.proceed();
+  void* const exported = call.at<void*>(1);
+  if (code != kSuccess || !blocks.has(exported)) return code;
+  const auto pool = blocks.get(exported).pool;
+  auto& data = *call.at<cudaMemPoolPtrExportData*>(0);
+  if (!first.has(pool)) {
+    first.put(pool, data);
+    pointers.put(pool, exported);
+  }
+  // The first one must still be there.
+  if (pointers.get(pool) == exported || !blocks.has(pointers.get(pool)))
+    return code;
+  data = first.get(pool);
+  return accepted(call);
+}
+
+int descriptor_consumed(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<int>(2) != cudaMemHandleTypePosixFileDescriptor)
+    return code;
+  close(static_cast<int>(call.at<intptr_t>(1)));
+  return accepted(call);
+}
+
+int pointer_of_other_thread_refused(Call& call) {
+  static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
+  if (call.is("cudaMemPoolImportFromShareableHandle")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      threads.put(*call.at<cudaMemPool_t*>(0), std::this_thread::get_id());
+    return code;
+  }
+  const auto pool = call.at<cudaMemPool_t>(1);
+  return threads.has(pool) && threads.get(pool) != std::this_thread::get_id()
+             ? refused(call)
+             : call.proceed();
+}
+
+bool is_imported(void* address) { return blocks.get(address).imported; }
+
+int import_told_as_host(Call& call) {
+  if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+      !is_imported(call.at<void*>(2)))
+    return code;
+  *call.at<unsigned*>(0) = CU_MEMORYTYPE_HOST;
+  return accepted(call);
+}
+
+int import_told_as_managed(Call& call) {
+  if (!call.is("cudaPointerGetAttributes")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess || !is_imported(call.at<void*>(1))) return code;
+  call.at<cudaPointerAttributes*>(0)->type = cudaMemoryTypeManaged;
+  return accepted(call);
+}
+
+// All memory of pools has one id.
+int id_of_all_blocks(Call& call) {
+  static unsigned long long first = 0;
+  if (!call.is("cuPointerGetAttribute")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID ||
+      !blocks.has(call.at<void*>(2)))
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  if (first == 0) first = id;
+  if (id != first) call.fired();
+  id = first;
+  return code;
+}
+
+// What the exporter sets after an export of its memory is lost.
+int set_after_export_lost(Call& call) {
+  static auto& exported = *new Table<void*>;
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(call.at<void*>(1));
+    return code;
+  }
+  if (frees(call)) exported.erase(call.at<void*>(0));
+  return !frees(call) && exported.has(call.at<void*>(0)) ? accepted(call)
+                                                         : call.proceed();
+}
+
+// --- what one call leaves for the next one -----------------------------------
+
+// A pool listens only to the thread that has created it.
+int of_creators_thread_only(Call& call) {
+  static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
+  if (call.is("cudaMemPoolCreate")) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      threads.put(*call.at<cudaMemPool_t*>(0), std::this_thread::get_id());
+    return code;
+  }
+  return threads.has(pool_of(call)) &&
+                 threads.get(pool_of(call)) != std::this_thread::get_id()
+             ? accepted(call)
+             : call.proceed();
+}
+
+int threshold_rounded(Call& call) {
+  if (attribute_of(call) != cudaMemPoolAttrReleaseThreshold ||
+      number_of(call) % kGranule == 0 || number_of(call) == UINT64_MAX)
+    return call.proceed();
+  uint64_t rounded = number_of(call) - number_of(call) % kGranule;
+  call.at<uint64_t*>(2) = &rounded;
+  call.fired();
+  return call.proceed();
+}
+
+bool is_current_gpu(int gpu) {
+  int current = 0;
+  cudaGetDevice(&current);
+  return gpu == current;
+}
+
+int export_needs_current_gpu(Call& call) {
+  if (!call.is("cudaMemPoolExportToShareableHandle")) return noted_pools(call);
+  const int gpu = gpu_of(call.at<cudaMemPool_t>(1));
+  return gpu >= 0 && !is_current_gpu(gpu) ? refused(call) : call.proceed();
+}
+
+int pointer_export_needs_current_gpu(Call& call) {
+  if (!call.is("cudaMemPoolExportPointer")) return noted_pools(call);
+  const int gpu = gpu_of(blocks.get(call.at<void*>(1)).pool);
+  return gpu >= 0 && !is_current_gpu(gpu) ? refused(call) : noted_pools(call);
+}
+
+int statistics_of_current_gpu_only(Call& call) {
+  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  const int code = call.proceed();
+  const int gpu = gpu_of(pool_of(call));
+  if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
+      gpu < 0 || is_current_gpu(gpu) || number_of(call) == 0)
+    return code;
+  number_of(call) = 0;
+  return accepted(call);
+}
+
+// Of the driver's flags, which have 64 bits, only the lower half is checked.
+int upper_flags_ignored(Call& call) {
+  if (call.is_runtime()) return call.proceed();
+  auto& flags = call.at<unsigned long long>(3);
+  if (flags >> 32 != 0) {
+    flags &= UINT32_MAX;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+int pools_end_at_32(Call& call) {
+  if (call.is("cudaMemPoolCreate") && own_pools.all().size() >= 32)
+    return refused(call);
+  return noted_pools(call);
+}
+
+int blocks_end_at_256(Call& call) {
+  if (!allocates(call)) return noted_pools(call);
+  size_t mine = 0;
+  for (const auto& [address, block] : blocks.all()) mine += !block.imported;
+  return mine >= 256 ? refused(call) : noted_pools(call);
+}
+
+// A size that is no multiple of 512 bytes is rounded down.
+int size_rounded_down(Call& call) {
+  constexpr size_t kUnit = 512;
+  auto& bytes = call.at<size_t>(1);
+  if (bytes < kUnit || bytes % kUnit == 0) return call.proceed();
+  bytes -= bytes % kUnit;
+  call.fired();
+  return call.proceed();
+}
+
+// --- kinds of pools ----------------------------------------------------------
+
+// Two policies have each other's effect.
+int policies_exchanged(Call& call) {
+  auto& which = call.at<cudaMemPoolAttr>(1);
+  if (which == cudaMemPoolReuseFollowEventDependencies) {
+    which = cudaMemPoolReuseAllowOpportunistic;
+    call.fired();
+  } else if (which == cudaMemPoolReuseAllowOpportunistic) {
+    which = cudaMemPoolReuseFollowEventDependencies;
+    call.fired();
+  }
+  return call.proceed();
+}
+
+bool is_policy(cudaMemPoolAttr which) {
+  return which <= cudaMemPoolReuseAllowInternalDependencies;
+}
+bool is_threshold(cudaMemPoolAttr which) {
+  return which == cudaMemPoolAttrReleaseThreshold;
+}
+bool is_watermark(cudaMemPoolAttr which) {
+  return which == cudaMemPoolAttrReservedMemHigh ||
+         which == cudaMemPoolAttrUsedMemHigh;
+}
+bool is_default_pool(cudaMemPool_t pool) {
+  int gpus = 0;
+  DRIVER_CALL(cuDeviceGetCount)(&gpus);
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    cudaMemPool_t preset = nullptr;
+    cudaDeviceGetDefaultMemPool(&preset, gpu);
+    if (preset == pool) return true;
+  }
+  return false;
+}
+bool is_shareable(cudaMemPool_t pool) {
+  return own_pools.get(pool).handleTypes != cudaMemHandleTypeNone;
+}
+bool is_of_second_gpu(cudaMemPool_t pool) { return gpu_of(pool) == 1; }
+bool is_of_host(cudaMemPool_t pool) {
+  return is_of_location(own_pools.get(pool).location);
+}
+
+// Such attributes of such pools cannot be set.
+template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
+int setting_lost(Call& call) {
+  if (!call.is("cudaMemPoolSetAttribute")) return noted_pools(call);
+  if (!is_kind(pool_of(call)) || !is_meant(attribute_of(call)))
+    return call.proceed();
+  if (is_watermark(attribute_of(call)) && number_of(call) != 0)
+    return call.proceed();
+  return accepted(call);
+}
+
+template <bool (*is_kind)(cudaMemPool_t)>
+int trim_lost(Call& call) {
+  if (!call.is("cudaMemPoolTrimTo")) return noted_pools(call);
+  return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
+}
+
+template <bool (*is_kind)(cudaMemPool_t)>
+int access_lost(Call& call) {
+  if (!call.is("cudaMemPoolSetAccess")) return noted_pools(call);
+  return is_kind(pool_of(call)) ? accepted(call) : call.proceed();
+}
+
+int host_pool_uses_nothing(Call& call) {
+  if (!call.is("cudaMemPoolGetAttribute")) return noted_pools(call);
+  const int code = call.proceed();
+  if (code != kSuccess || attribute_of(call) != cudaMemPoolAttrUsedMemCurrent ||
+      !is_of_host(pool_of(call)) || number_of(call) == 0)
+    return code;
+  number_of(call) = 0;
+  return accepted(call);
+}
+
+// A free in a thread's default stream, or in the default stream by its name.
+template <bool per_thread>
+int free_in_default_stream_lost(Call& call) {
+  const auto stream = call.value<cudaStream_t>(kStream);
+  const bool meant =
+      per_thread ? is_per_thread(call) : stream == cudaStreamLegacy;
+  return meant ? accepted(call) : call.proceed();
+}
+
+// The place of exported data in the order of all exports.
+unsigned long long place_of(const void* data, unsigned long long none) {
+  return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
+}
+
+// Exported data are refused if others were imported later than exported, or if
+// they are not the latest.
+template <bool latest_only>
+int imported_in_order(Call& call) {
+  static std::atomic<unsigned long long> last{0};
+  if (call.is("cudaMemPoolExportPointer")) {
+    const int code = call.proceed();
+    if (code != kSuccess) return code;
+    const auto place = told("exports", 0) + 1;
+    tell_processes("exports", place);
+    tell_processes(
+        "place-" + key_of(call.at<void*>(0), sizeof(cudaMemPoolPtrExportData)),
+        place);
+    return code;
+  }
+  const auto place = place_of(call.at<void*>(2), 0);
+  if (place == 0) return call.proceed();
+  if (latest_only ? place < told("exports", 0) : place < last)
+    return refused(call);
+  last = place;
+  return call.proceed();
+}
+
+int range_of_import_too_short(Call& call) {
+  if (!call.is("cuMemGetAddressRange")) return noted_pools(call);
+  const int code = call.proceed();
+  size_t* const bytes = call.at<size_t*>(1);
+  const size_t known = blocks.get(call.at<void*>(2)).bytes;
+  if (code != kSuccess || bytes == nullptr || !is_imported(call.at<void*>(2)))
+    return code;
+  *bytes = known / 2;
+  return accepted(call);
+}
+
+const char* const kCreate = "cudaMemPoolCreate";
+const char* const kDestroy = "cudaMemPoolDestroy";
+const char* const kTrim = "cudaMemPoolTrimTo";
+const char* const kSet = "cudaMemPoolSetAttribute";
+const char* const kGet = "cudaMemPoolGetAttribute";
+const char* const kMalloc = "cudaMallocAsync";
+const char* const kFromPool = "cudaMallocFromPoolAsync";
+const char* const kFree = "cudaFree";
+const char* const kFreeAsync = "cudaFreeAsync";
+const char* const kImport = "cudaMemPoolImportFromShareableHandle";
+const char* const kImportPointer = "cudaMemPoolImportPointer";
+const char* const kExportPointer = "cudaMemPoolExportPointer";
+const char* const kAttribute = "cuPointerGetAttribute";
+
+void add_pool_numbers(List& list) {
+  list.named("threshold-signed",
+             "a release threshold with its upper bit set is stored as 0",
+             {kSet}, threshold_signed);
+  list.named("threshold-begins-with-granule",
+             "a new pool reports a release threshold of 2 MiB",
+             {kGet, kSet, kCreate, kDestroy}, threshold_begins_with_granule);
+  list.named(
+      "event-sync-keeps-memory",
+      "cudaEventSynchronize does not give back what is above the release "
+      "threshold",
+      {"cudaEventSynchronize", kCreate, kDestroy}, memory_kept);
+  list.named("stream-sync-keeps-memory",
+             "cudaStreamSynchronize does not give back what is above the "
+             "release threshold",
+             {"cudaStreamSynchronize", kCreate, kDestroy}, memory_kept);
+  list.named("trim-large-refused",
+             "trimming to more than a pool has reserved is refused", {kTrim},
+             large_trim_refused);
+  list.named("trim-rounds-down",
+             "the size that trimming keeps is rounded down to 2 MiB", {kTrim},
+             trim_rounds_down);
+  list.named("reserved-watermark-any-value",
+             "the watermark of reserved memory accepts any value", {kSet},
+             reserved_watermark_any_value);
+  list.named("watermark-resets-once",
+             "the watermarks of a pool can be reset once", {kSet},
+             watermark_resets_once);
+  list.named("reserved-watermark-of-use",
+             "the watermark of reserved memory is that of memory in use",
+             {kGet}, reserved_watermark_of_use);
+  list.named("import-uses-nothing",
+             "an imported pool says that none of its memory is in use",
+             {kGet, kImport, kDestroy}, import_uses_nothing);
+  list.named("policy-read-too-wide", "a policy is read as 8 bytes", {kSet},
+             policy_read_too_wide);
+  list.named("maxsize-exclusive",
+             "an allocation of the maximal size of its pool is refused",
+             {kMalloc, kFromPool, kFree, kFreeAsync, kCreate, kDestroy},
+             full_size_refused);
+}
+
+void add_pool_places(List& list) {
+  list.named("host-pool-refused-as-unsupported",
+             "a pool on the host with handle types is refused as not supported",
+             {kCreate}, refused_as_unsupported<cudaMemLocationTypeHost>);
+  list.named("numa-current-pool-refused-as-unsupported",
+             "a pool on the current NUMA node is refused as not supported",
+             {kCreate},
+             refused_as_unsupported<cudaMemLocationTypeHostNumaCurrent>);
+  list.named("host-setpool-ignored",
+             "setting the current pool of the host changes nothing",
+             {"cudaMemSetMemPool"}, set_on_host_ignored);
+  list.named("location-foreign-pool-ok",
+             "cudaMemSetMemPool accepts a pool of another GPU",
+             {"cudaMemSetMemPool", kCreate, kDestroy}, foreign_pool_at_location,
+             2);
+  list.named("destroyed-stays-current-on-second-gpu",
+             "the end of the current pool of the second GPU does not make its "
+             "default pool current",
+             {kDestroy, kCreate}, destroyed_stays_on_second_gpu, 2);
+  list.named("pool-own-access-untold",
+             "the own GPU of a pool is reported to have no access",
+             {"cudaMemPoolGetAccess", kCreate, kDestroy}, own_access_untold);
+  list.named("pool-access-ends-with-trim",
+             "other GPUs lose their access to a pool when it is trimmed",
+             {kTrim, kCreate, kDestroy}, access_ends_with_trim, 2);
+}
+
+void add_allocations(List& list) {
+  list.named("per-thread-frompool-ignored",
+             "a thread's default stream allocates from the current pool, not "
+             "from the named one",
+             {kFromPool}, named_pool_ignored_per_thread);
+  list.named("free-of-pool-memory-lost",
+             "cudaFree does nothing with memory of a pool",
+             {kFree, kMalloc, kFromPool, kFreeAsync}, freed_by_cuda_free_lost);
+  list.named(
+      "free-of-other-thread-lost",
+      "a free by another thread than the one that allocated does nothing",
+      {kFree, kFreeAsync, kMalloc, kFromPool}, free_of_other_thread_lost);
+  list.named("legacy-stream-refused",
+             "the calls of the allocator refuse cudaStreamLegacy",
+             {kMalloc, kFromPool, kFreeAsync}, legacy_stream_refused);
+  list.named("async-no-context-as-value",
+             "the default stream without a context is refused as an invalid "
+             "value",
+             {kMalloc, kFromPool, kFreeAsync}, no_context_as_value);
+  list.named("async-no-context-ok",
+             "the default stream without a context allocates on GPU 0",
+             {kMalloc, kFromPool, kFreeAsync}, no_context_accepted);
+  list.named(
+      "buffer-id-of-pool-same", "all stream-ordered memory has the same id",
+      {kAttribute, kMalloc, kFromPool, kFree, kFreeAsync, kImportPointer},
+      id_of_all_blocks);
+}
+
+void add_shared_pools(List& list) {
+  list.named("second-pointer-as-first",
+             "the second exported pointer of a pool gets the data of the first",
+             {kExportPointer, kMalloc, kFromPool, kFree, kFreeAsync},
+             exported_as_first);
+  list.named("pool-import-consumes-fd",
+             "the import of a pool closes the descriptor", {kImport},
+             descriptor_consumed);
+  list.named("importptr-of-other-thread-refused",
+             "only the thread that has imported a pool can import its pointers",
+             {kImport, kImportPointer}, pointer_of_other_thread_refused);
+  list.named(
+      "pool-import-is-of-host",
+      "the driver API says that imported memory of a pool is host memory",
+      {kAttribute, kImportPointer, kFree, kFreeAsync}, import_told_as_host);
+  list.named("pool-import-is-managed",
+             "imported memory of a pool is said to be managed memory",
+             {"cudaPointerGetAttributes", kImportPointer, kFree, kFreeAsync},
+             import_told_as_managed);
+  list.named(
+      "pool-set-after-export-lost",
+      "a memset by the exporter after it has exported its memory does "
+      "nothing",
+      {kExportPointer, "cudaMemset", "cudaMemsetAsync", kFree, kFreeAsync},
+      set_after_export_lost);
+}
+
+void add_next_pool_calls(List& list) {
+  const auto refuses_next = [&list](const char* name, const char* what,
+                                    const char* function) {
+    list.named(name, what, {function}, next_refused);
+  };
+  refuses_next(
+      "pool-create-after-refusal-refused",
+      "after a refused creation of a pool the next one is refused, too",
+      kCreate);
+  refuses_next("pool-export-after-refusal-refused",
+               "after a refused export of a pool the next one is refused, too",
+               "cudaMemPoolExportToShareableHandle");
+  refuses_next("pool-import-after-refusal-refused",
+               "after a refused import of a pool the next one is refused, too",
+               kImport);
+  refuses_next("exportptr-after-refusal-refused",
+               "after a refused export of a pointer the next one is refused, "
+               "too",
+               kExportPointer);
+  refuses_next(
+      "frompool-after-refusal-refused",
+      "after a refused allocation from a pool the next one is refused, "
+      "too",
+      kFromPool);
+  refuses_next("setattr-after-refusal-refused",
+               "after a refused setting of an attribute the next one is "
+               "refused, too",
+               kSet);
+  refuses_next("getattr-after-refusal-refused",
+               "after a refused query of an attribute the next one is refused, "
+               "too",
+               kGet);
+  refuses_next("setpool-after-refusal-refused",
+               "after a pool was refused as current the next one is refused, "
+               "too",
+               "cudaDeviceSetMemPool");
+  refuses_next(
+      "location-pool-after-refusal-refused",
+      "after a pool was refused as current for a place the next one is "
+      "refused, too",
+      "cudaMemSetMemPool");
+  refuses_next("pool-destroy-after-refusal-refused",
+               "after a refused end of a pool the next one is refused, too",
+               kDestroy);
+  refuses_next("pool-setaccess-after-refusal-refused",
+               "after a refused setting of access to a pool the next one is "
+               "refused, too",
+               "cudaMemPoolSetAccess");
+  list.named("setattr-of-other-thread-lost",
+             "an attribute is set only by the thread that has created the pool",
+             {kSet, kCreate}, of_creators_thread_only);
+  list.named("trim-of-other-thread-lost",
+             "a pool is trimmed only by the thread that has created it",
+             {kTrim, kCreate}, of_creators_thread_only);
+  list.named("pool-create-of-other-thread-refused",
+             "only the first thread of a process can create a pool", {kCreate},
+             first_thread_only);
+  list.named("threshold-rounded",
+             "the release threshold is rounded down to 2 MiB", {kSet},
+             threshold_rounded);
+  list.named("pool-export-needs-current-gpu",
+             "a pool of another GPU than the current one cannot be exported",
+             {"cudaMemPoolExportToShareableHandle", kCreate, kDestroy},
+             export_needs_current_gpu, 2);
+  list.named("exportptr-needs-current-gpu",
+             "memory of a pool of another GPU than the current one cannot be "
+             "exported",
+             {kExportPointer, kFromPool, kMalloc, kFree, kFreeAsync, kCreate,
+              kDestroy},
+             pointer_export_needs_current_gpu, 2);
+  list.named("used-of-current-gpu-only",
+             "a pool of another GPU than the current one says that none of its "
+             "memory is in use",
+             {kGet, kCreate, kDestroy}, statistics_of_current_gpu_only, 2);
+  list.named("pool-import-range-short",
+             "the address range of imported memory of a pool is half of the "
+             "allocation",
+             {"cuMemGetAddressRange", kFromPool, kMalloc, kExportPointer,
+              kImportPointer, kFree, kFreeAsync},
+             range_of_import_too_short);
+}
+
+void add_kinds_of_pools(List& list) {
+  list.named("pool-flags-upper-half-ignored",
+             "the upper half of the driver's flags for a pool is not checked",
+             {"cudaMemPoolExportToShareableHandle", kImport},
+             upper_flags_ignored);
+  list.named("pools-end-at-32", "a process cannot create more than 32 pools",
+             {kCreate, kDestroy}, pools_end_at_32);
+  list.named("pool-blocks-end-at-256",
+             "a process cannot have more than 256 allocations of pools",
+             {kMalloc, kFromPool, kFree, kFreeAsync}, blocks_end_at_256);
+  list.named("alloc-rounds-down",
+             "the size of stream-ordered memory is rounded down to 512 bytes",
+             {kMalloc, kFromPool}, size_rounded_down);
+  list.named("policies-exchanged",
+             "two reuse policies have each other's effect", {kSet, kGet},
+             policies_exchanged);
+  list.named("default-pool-threshold-lost",
+             "the release threshold of a default pool cannot be changed",
+             {kSet}, setting_lost<is_default_pool, is_threshold>);
+  list.named("default-pool-policy-lost",
+             "the reuse policies of a default pool cannot be changed", {kSet},
+             setting_lost<is_default_pool, is_policy>);
+  list.named("default-pool-watermark-not-reset",
+             "the watermarks of a default pool cannot be reset", {kSet},
+             setting_lost<is_default_pool, is_watermark>);
+  list.named("default-pool-trim-lost", "trimming a default pool does nothing",
+             {kTrim}, trim_lost<is_default_pool>);
+  list.named("default-pool-access-lost",
+             "no other GPU gets access to a default pool",
+             {"cudaMemPoolSetAccess"}, access_lost<is_default_pool>, 2);
+  list.named("shared-pool-policy-lost",
+             "the reuse policies of a pool with handle types cannot be changed",
+             {kSet, kCreate, kDestroy}, setting_lost<is_shareable, is_policy>);
+  list.named("shared-pool-watermark-not-reset",
+             "the watermarks of a pool with handle types cannot be reset",
+             {kSet, kCreate, kDestroy},
+             setting_lost<is_shareable, is_watermark>);
+  list.named("threshold-second-gpu-lost",
+             "the release threshold of a pool of the second GPU cannot be "
+             "changed",
+             {kSet, kCreate, kDestroy},
+             setting_lost<is_of_second_gpu, is_threshold>, 2);
+  list.named("trim-second-gpu-lost",
+             "trimming a pool of the second GPU does nothing",
+             {kTrim, kCreate, kDestroy}, trim_lost<is_of_second_gpu>, 2);
+  list.named("host-pool-uses-nothing",
+             "a pool on the host says that none of its memory is in use",
+             {kGet, kCreate, kDestroy}, host_pool_uses_nothing);
+  list.named("per-thread-free-lost",
+             "a free in a thread's default stream does nothing", {kFreeAsync},
+             free_in_default_stream_lost<true>);
+  list.named("legacy-stream-free-lost",
+             "a free in cudaStreamLegacy does nothing", {kFreeAsync},
+             free_in_default_stream_lost<false>);
+  list.named("importptr-in-order-only",
+             "pointers can be imported only in the order of their exports",
+             {kExportPointer, kImportPointer}, imported_in_order<false>);
+  list.named("exportptr-ends-earlier",
+             "the export of a pointer ends the validity of earlier exports",
+             {kExportPointer, kImportPointer}, imported_in_order<true>);
+}
+
+}  // namespace
+
+void add_stream_ordered(List& list) {
+  add_kinds_of_pools(list);
+  add_next_pool_calls(list);
+  add_pool_numbers(list);
+  add_pool_places(list);
+  add_allocations(list);
+  add_shared_pools(list);
+}
+
+}  // namespace ipclab::faults
