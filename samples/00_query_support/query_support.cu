@@ -2,9 +2,9 @@
 //
 // An attribute says what the device and the driver support. It does not
 // say what this process may do: in a container, or without an IMEX
-// channel, a call can be refused although the attribute is 1. So ask
-// for the attribute, then try something small. An attempt that succeeds
-// although the attribute is 0 is an error of the driver.
+// channel, a call can be refused although the attribute is 1. So read
+// the attribute, and also make a small attempt. If the attempt
+// succeeds although the attribute is 0, the driver is wrong.
 //
 // nvcc -cudart shared samples/00_query_support/query_support.cu
 //
@@ -12,8 +12,8 @@
 
 #include "../common/require.h"
 
-// Prints one row of the table. Returns false if the attribute says no,
-// but the attempt succeeds.
+// Prints one row of the table. Returns false if the attribute is 0 but
+// the attempt succeeds.
 bool print_row(const char* what, int attribute, const char* call,
                bool works, const char* answer, const char* use) {
   std::printf("%-15s %9d   %-34s   %-24s   %s\n", what, attribute, call,
@@ -99,10 +99,15 @@ bool try_pool() {
         cudaMemPoolExportToShareableHandle(&descriptor, pool, kType, 0);
   if (descriptor != -1) SYS_CHECK(close(descriptor));
   if (pool != nullptr) CUDA_CHECK(cudaMemPoolDestroy(pool));
-  return print_row("pool, by fd",
-                   cudaDevAttrMemoryPoolSupportedHandleTypes,
-                   "cudaMemPoolExportToShareableHandle", code,
-                   "share a stream-ordered pool");
+  cudaGetLastError();  // clears a refusal
+  int types = 0;       // a mask
+  CUDA_CHECK(cudaDeviceGetAttribute(
+      &types, cudaDevAttrMemoryPoolSupportedHandleTypes, 0));
+  const bool works = code == cudaSuccess;
+  print_row("pool, by fd", types, "cudaMemPoolExportToShareableHandle",
+            works, cudaGetErrorName(code),
+            "share a stream-ordered pool");
+  return (types & kType) != 0 || !works;
 }
 //! [pool]
 

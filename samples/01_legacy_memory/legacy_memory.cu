@@ -18,7 +18,7 @@
 constexpr int kCount = 1 << 20;
 constexpr size_t kBytes = kCount * sizeof(int);
 
-// The two sides write different values, so each value proves who wrote.
+// The two sides write different values, so a value shows its writer.
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 

@@ -21,7 +21,7 @@ constexpr int kRow = 256;  // values in a row
 constexpr int kCount = 4096 * kRow;
 
 constexpr int kFirstValue = 1000000;  // in the first allocation
-constexpr int kLaterValue = 2000000;  // in the one after it
+constexpr int kLaterValue = 2000000;  // in the second allocation
 constexpr int kImporterValue = 3000000;
 
 //! [lend]

@@ -31,7 +31,7 @@ constexpr int kLaterValue = 3000000;     // plus the importer's number
 //! [exporter]
 struct Invitation {
   cudaIpcMemHandle_t handle;
-  int number;  // differs; the handle is the same for all
+  int number;  // each importer has its own number
 };
 
 int exporter(std::vector<Child>& importers) {
@@ -46,7 +46,7 @@ int exporter(std::vector<Child>& importers) {
     ++invitation.number;
   }
 
-  // All must have read: otherwise one could read what another wrote.
+  // All have read, so no importer can read what another one writes.
   for (Child& importer : importers) importer.channel.signal("go");
   for (Child& importer : importers) importer.channel.wait("written");
   int wrong = 0;

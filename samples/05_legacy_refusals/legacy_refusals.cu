@@ -1,8 +1,8 @@
-// Lesson 05: a refused call says why and changes nothing.
+// Lesson 05: a refused call returns a code and changes nothing.
 //
 //   exporter                            importer
 //   export host memory: refused
-//   ask for the code again, once
+//   read the kept code, once
 //   export freed memory: refused
 //   open its own handle: refused
 //   write

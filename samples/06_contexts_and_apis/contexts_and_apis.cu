@@ -1,4 +1,4 @@
-// Lesson 06: one context per device can open; either API works.
+// Lesson 06: one context per device can open; both APIs work.
 //
 //   exporter                            importer
 //   cudaMalloc, write

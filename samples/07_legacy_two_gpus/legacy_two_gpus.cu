@@ -20,7 +20,7 @@
 
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 7000000;
-constexpr int kAdded = 500000;  // by the importer, to each value
+constexpr int kAdded = 500000;  // the importer adds it to each value
 
 __global__ void add(int* data, int amount) {
   data[blockIdx.x * blockDim.x + threadIdx.x] += amount;

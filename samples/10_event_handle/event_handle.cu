@@ -35,7 +35,7 @@ int exporter(Channel& channel) {
 
   Gate* gate = create_gate();
   hold(nullptr, gate);
-  for (int left = 19; left >= 0; --left)  // the last one counts
+  for (int left = 19; left >= 0; --left)  // ends with kNewValue
     write_values(data, kCount, kNewValue - left);
   CUDA_CHECK(cudaEventRecord(event, nullptr));
   cudaIpcEventHandle_t handle;

@@ -56,7 +56,7 @@ int exporter(Channel& channel) {
   for (int round = 1; round <= kRounds; ++round) {
     queue_step(data, 1, 1);
     CUDA_CHECK(cudaEventRecord(ping, nullptr));
-    channel.signal("ping");  // it is recorded; it may not be done
+    channel.signal("ping");  // recorded, but perhaps not done
 
     channel.wait("pong");
     CUDA_CHECK(cudaStreamWaitEvent(nullptr, pong, 0));
@@ -90,7 +90,7 @@ int importer(Channel channel) {
   int wrong = 0;
   for (int round = 1; round <= kRounds; ++round) {
     channel.wait("ping");
-    // Without a wait the old values are still there: round 1 is held.
+    // No wait yet: round 1 is held, so the old values are still there.
     if (round == 1) wrong = count_wrong(data, kCount, kStart, 0);
 
     CUDA_CHECK(cudaStreamWaitEvent(nullptr, ping, 0));

@@ -36,7 +36,7 @@ int exporter(Channel& channel) {
       refused("creates an event without cudaEventDisableTiming",
               cudaEventCreateWithFlags(&event, cudaEventInterprocess));
 
-  // This flag cannot be added to an event later.
+  // cudaEventInterprocess cannot be added to an event later.
   cudaIpcEventHandle_t handle;
   CUDA_CHECK(cudaEventCreateWithFlags(&plain, cudaEventDisableTiming));
   good &= refused("exports an event that lacks the flag",

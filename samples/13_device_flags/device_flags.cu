@@ -9,8 +9,8 @@
 //     write turn 1, 3, 5 …                 write turn 2, 4, 6 …
 //   read the values  <--- closed -----   close
 //
-// First by kernels with atomics, then by cuStreamWaitValue32 and
-// cuStreamWriteValue32. No event, and no host in between.
+// First kernels with atomics do this, then cuStreamWaitValue32 and
+// cuStreamWriteValue32. No event and no host takes part.
 //
 // nvcc -cudart shared samples/13_device_flags/device_flags.cu
 //
@@ -23,11 +23,11 @@
 
 constexpr int kRounds = 20;
 constexpr int kCount = 1 << 16;      // values that both sides change
-constexpr int kAllocated = 1 << 19;  // 2 MiB: shares nothing else
+constexpr int kAllocated = 1 << 19;  // 2 MiB, one whole block
 constexpr int kExporterValue = 1000000;
 
-// The flag orders these plain loads and stores. A turn that is taken
-// too early adds nothing, so the sums show it.
+// The turn orders these plain loads and stores. If a kernel runs too
+// early, it adds nothing, and the sums are wrong.
 __global__ void add_one(unsigned* values, unsigned turn) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (values[i] == kExporterValue + i + turn) values[i] += 1;
@@ -88,7 +88,7 @@ double take_turns(Queue queue, unsigned* values, unsigned first) {
 
 //! [exporter]
 int exporter(Channel& channel) {
-  // The value after the last one is the turn. It begins with 0.
+  // The word after the last value is the turn. It begins with 0.
   void* data = allocate_values(kAllocated, kExporterValue);
   auto* values = static_cast<unsigned*>(data);
   CUDA_CHECK(cudaMemset(values + kCount, 0, sizeof(unsigned)));

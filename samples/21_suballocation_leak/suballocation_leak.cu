@@ -1,4 +1,4 @@
-// Lesson 21: the importer of a small allocation can access others.
+// Lesson 21: the importer of a small allocation can access other ones.
 //
 //   exporter                            importer
 //   cudaMalloc twice: one to
@@ -29,8 +29,8 @@ constexpr unsigned kForged = 0xf0f0f0f0;
 //! [shareable]
 constexpr size_t kBlock = 2 << 20;  // a handle maps whole blocks
 
-// The size to allocate so that the handle shares only the loan: the
-// next multiple of 2 MiB. 0 if there is none.
+// Returns the size to allocate so that the handle shares only the loan:
+// the next multiple of 2 MiB, or 0 if size_t cannot hold it.
 constexpr size_t shareable(size_t bytes) {
   const size_t blocks = bytes / kBlock + (bytes % kBlock != 0);
   return blocks > SIZE_MAX / kBlock ? 0 : blocks * kBlock;
@@ -47,9 +47,9 @@ __global__ void forge(unsigned* block) {
   atomicAdd(&forged, 1);
 }
 
-// Changes the secret wherever it is in the 2 MiB around the address.
-// Returns how many words it has changed: 0 if the driver maps only
-// the loan. Then the kernel faults, and the context is lost.
+// Changes the secret if it is in the 2 MiB around the address. Returns
+// how many words were changed. If the driver maps only the loan, the
+// kernel faults, the context is lost, and the result is 0.
 int forge_around(void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   forged = 0;

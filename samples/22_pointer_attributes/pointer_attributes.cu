@@ -1,8 +1,8 @@
-// Lesson 22: ask a pointer how its memory can be shared.
+// Lesson 22: a pointer's attributes say how to share its memory.
 //
 // Three mechanisms share memory, and each shares only one kind of
 // memory. A pointer does not show its kind, but its attributes do. This
-// lesson asks for them, tries all three mechanisms, and compares.
+// lesson reads them, tries all three mechanisms, and compares.
 //
 // nvcc -cudart shared
 //   samples/22_pointer_attributes/pointer_attributes.cu
@@ -51,8 +51,8 @@ constexpr char kRow[] = "%-15s  %-6s  %-3s  %-4s    %-9s  %-5s  %s";
 const char* word(bool yes) { return yes ? "yes" : "-"; }
 
 //! [attributes]
-// Prints one row of the table. True if the attempts agree with what the
-// attributes say.
+// Prints one row of the table. Returns true if the attempts agree with
+// the attributes.
 bool agree(const char* kind, void* data, bool pool_to_share = false) {
   unsigned legacy = 0;           // 1: suits cudaIpcGetMemHandle
   unsigned long long types = 0;  // for cuMemExportToShareableHandle

@@ -33,8 +33,8 @@ int value_at(const void* data) {
   return value;
 }
 
-// Writes one value and waits. The fault of the kernel can show in the
-// check of the launch already, so neither call is in CUDA_CHECK.
+// Writes one value and waits. The check after the launch can already
+// return the fault of the kernel, so neither call is in CUDA_CHECK.
 cudaError_t try_to_write(void* data, int value) {
   write_values_kernel<<<1, 1>>>(static_cast<unsigned*>(data), 1, value,
                                 1);

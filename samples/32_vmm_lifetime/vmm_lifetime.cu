@@ -1,15 +1,15 @@
-// Lesson 32: who keeps physical memory alive.
+// Lesson 32: what keeps physical memory alive.
 //
 //   exporter                              importer
 //   create 2 GiB, map, write, export
 //   unmap, release
-//   in use? by the descriptor
+//   is it in use? yes (descriptor)
 //                      -- memory ------>
 //   close                                 import, close, map, release
-//   in use? by the     <- mapped -------
-//   importer's mapping
+//   is it in use? yes  <- mapped -------
+//   (importer's mapping)
 //                      -- looked ------>  read, unmap
-//   in use? no         <- closed -------
+//   is it in use? no   <- closed -------
 //
 // nvcc -cudart shared samples/32_vmm_lifetime/vmm_lifetime.cu
 //
@@ -20,7 +20,7 @@
 #include "../common/vmm.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // far above other changes
+constexpr size_t kBytes = size_t{2} << 30;  // more than other changes
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 

@@ -11,7 +11,7 @@
 //   the CPU reads     <-- closed ------  unmap, release
 //   unmap, release
 //
-// No copy: two processes and a GPU use the same bytes.
+// There is no copy: two processes and a GPU use the same bytes.
 //
 // nvcc -cudart shared samples/34_host_numa/host_numa.cu
 //
@@ -29,7 +29,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [access]
-// map_memory() gives access to the GPU only.
+// map_memory() gives access only to the GPU.
 void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
   const CUmemAccessDesc access{node,
                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -41,7 +41,7 @@ void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
 //! [exporter]
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
-  int id = 0;  // of the node nearest to the GPU; -1 without NUMA
+  int id = 0;  // number of the node nearest to the GPU; -1: no NUMA
   CUDA_CHECK(cudaDeviceGetAttribute(&id, cudaDevAttrHostNumaId, 0));
   const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA,
                            id < 0 ? 0 : id};

@@ -8,10 +8,10 @@
 //   importer's values
 //   unmap, release
 //
-// As processes of one node:
+// Build for two processes of one node:
 // nvcc -cudart shared samples/35_fabric_handle/fabric_handle.cu
-// As ranks of `mpirun -n 2`, one per node of an NVLink domain: the same
-// with -DUSE_MPI -ccbin mpicxx
+// Build for two ranks of `mpirun -n 2`, one on each node of an NVLink
+// domain: add -DUSE_MPI -ccbin mpicxx
 //
 // SPDX-License-Identifier: Apache-2.0
 
@@ -55,7 +55,7 @@ int exporter(Channel& channel, Memory memory, size_t bytes) {
   say("writes %d values, sends %zu bytes", kCount, sizeof handle);
   channel.send("handle", handle);
 
-  // The 64 bytes keep nothing alive: the exporter keeps the memory.
+  // The 64 bytes do not keep the memory alive. The exporter does.
   channel.wait("closed");
   const int wrong = count_wrong(data, kCount, kImporterValue);
   say("reads the importer's values: %d wrong", wrong);

@@ -1,7 +1,7 @@
-// The roles of lesson 35: two processes of one node as in other
-// lessons. With -DUSE_MPI they are the two ranks that mpirun has
-// started, and the channel uses MPI. Every wait has a deadline, and a
-// rank that fails ends the other one, too.
+// The roles of lesson 35 are two processes of one node, as in other
+// lessons. With -DUSE_MPI the roles are the two ranks that mpirun has
+// started, and the channel uses MPI. Every wait has a deadline. If one
+// rank fails, the other one ends, too.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,9 @@
 
 #include "../common/require.h"
 
-// MPI has 20 s from here to the end of the block. After that this rank
-// says where it waits, and ends; mpirun then ends the other one.
+// An object gives MPI 20 s until the end of the object's block. After
+// 20 s this rank prints where it waits, and ends. Then mpirun ends the
+// other rank.
 class Deadline {
  public:
   explicit Deadline(const char* step) {
@@ -66,8 +67,8 @@ class Channel {
   }
 };
 
-// The ranks exchange this once: whether each node has what it needs.
-// Returns true if both have it.
+// Each rank tells the other once if its node has what the lesson needs.
+// Returns true if both nodes have it.
 inline bool have_met = false;
 inline bool meet(int ready) {
   const Deadline deadline("meet");
@@ -77,7 +78,7 @@ inline bool meet(int ready) {
   return ready;
 }
 
-// Runs at exit, so the other rank always learns that this one has
+// Runs at exit, so the other rank always notices that this rank has
 // ended.
 inline void leave(int code, void*) {
   std::fflush(stdout);
@@ -120,7 +121,7 @@ inline Channel channel_from_parent(char**) {
 struct Child {
   Channel channel;
 
-  // The exporter's exit code: an importer that fails has ended it.
+  // Returns the exporter's code. A failed importer ends the exporter.
   int finish(int mine) { return mine; }
 };
 

@@ -1,5 +1,5 @@
-// What lesson 36 calls: it looks at the machine, waits for an endpoint,
-// and writes the two sides of a copy.
+// Lesson 36 calls these functions. They check the machine, wait for an
+// endpoint, and describe the two sides of a copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ inline void require_endpoints() {
           "logical endpoints");
 }
 
-/// Memory of GPU 0 that other nodes can use; skips without a channel.
+/// Creates memory of GPU 0 for other nodes. Skips without a channel.
 inline Memory create_memory(size_t bytes,
                             const CUmemAllocationProp& wanted) {
   Memory memory;
@@ -27,8 +27,8 @@ inline Memory create_memory(size_t bytes,
 }
 
 //! [ready]
-/// Asks until the endpoint is ready, for 10 s. Before that it must not
-/// be used.
+/// Queries an endpoint for up to 10 s until it is ready. An endpoint
+/// that is not ready must not be used.
 inline void wait_until_ready(CUlogicalEndpointId id) {
   using clock = std::chrono::steady_clock;
   const auto end = clock::now() + std::chrono::seconds(10);

@@ -35,7 +35,7 @@ Place ask(CUdevice device) {
     skip("GPU %d is in no fabric: %s", device, driver_error(code));
   CU_CHECK(code);
 
-  place.count = kMost;  // the room; the call writes how many it lists
+  place.count = kMost;  // size of the array; the call writes the count
   CU_CHECK(DRIVER(cuDeviceGetCliqueInfo)(place.cliques, &place.count,
                                          device));
   return place;
@@ -55,8 +55,8 @@ bool same(const T& one, const T& other) {
   return std::memcmp(&one, &other, sizeof one) == 0;
 }
 
-// Are both in one clique of this type? Its number alone could also be
-// that of another cluster's clique.
+// Returns true if both are in one clique of this type. A clique of
+// another cluster could have the same number.
 bool share(const Place& one, const Place& other, CUcliqueType type) {
   if (!same(one.cluster, other.cluster)) return false;
   for (size_t i = 0; i < one.count; ++i)

@@ -9,7 +9,7 @@
 //   cudaStreamWaitEvent <-- copied ---   cudaEventRecord
 //   cudaFreeAsync
 //
-// All of it is queued before the gate opens, the free included.
+// Everything is queued before the gate opens, even the free.
 //
 // nvcc -cudart shared samples/40_stream_ordered/stream_ordered.cu
 //
@@ -50,7 +50,7 @@ int main() {
   CUDA_CHECK(cudaStreamSynchronize(writer));
 
   hold(writer, gate);
-  for (int left = 19; left >= 0; --left)  // the last one counts
+  for (int left = 19; left >= 0; --left)  // the last sets kNewValue
     write_values(data, kCount, kNewValue - left, writer);
   CUDA_CHECK(cudaEventRecord(written, writer));
 

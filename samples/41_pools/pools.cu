@@ -29,7 +29,7 @@ cudaMemPool_t pool_of(void* data) {
 }
 //! [pool of]
 
-// Prints where the memory came from. Is that the expected pool?
+// Prints the pool of the memory. Returns whether it is `expected`.
 bool came_from(cudaMemPool_t expected, void* data, const char* call) {
   cudaMemPool_t default_pool, current;
   CUDA_CHECK(cudaDeviceGetDefaultMemPool(&default_pool, 0));
@@ -47,7 +47,7 @@ int main() {
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
 
   //! [make]
-  cudaMemPool_t default_pool;  // the driver makes one for each device
+  cudaMemPool_t default_pool;  // the driver makes it
   CUDA_CHECK(cudaDeviceGetDefaultMemPool(&default_pool, 0));
 
   cudaMemPoolProps wanted{};
@@ -71,7 +71,7 @@ int main() {
   //! [choose]
 
   //! [destroy]
-  // The memory stays until it is freed; the pool allocates no more.
+  // The memory lives until it is freed. The pool allocates no more.
   write_values(data[2], kCount, kValue);
   CUDA_CHECK(cudaMemPoolDestroy(own));
   const int wrong = count_wrong(data[2], kCount, kValue);

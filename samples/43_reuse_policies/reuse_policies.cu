@@ -1,6 +1,6 @@
 // Lesson 43: when a pool gives freed memory to another owner.
 //
-//   freed in stream A, then asked for       is reused if
+//   freed in stream A, then allocated       is reused if
 //   in A again                              always
 //   in B, after an event of A's free        FollowEventDependencies
 //   in B, A has passed the free             AllowOpportunistic
@@ -42,8 +42,8 @@ cudaMemPool_t create_pool_for(Case which, bool on) {
 //! [policy]
 
 //! [case]
-// Frees a block in A and asks for one of the same size in B, or in A
-// again. Adds the number of wrong values of the new owner to *wrong.
+// Frees a block in A. Then allocates one of the same size, in B or in
+// A. Adds the number of wrong values of the new owner to *wrong.
 const char* next_owner_gets(Case which, bool on, cudaStream_t a,
                             cudaStream_t b, int* wrong) {
   Gate* gate = create_gate();
@@ -60,7 +60,7 @@ const char* next_owner_gets(Case which, bool on, cudaStream_t a,
 
   if (which == kAfterEvent) CUDA_CHECK(cudaStreamWaitEvent(b, freed));
   if (which == kSynchronised) CUDA_CHECK(cudaStreamSynchronize(a));
-  if (which == kPassed)  // asks only; a wait would synchronise
+  if (which == kPassed)  // a wait would synchronise
     while (cudaStreamQuery(a) == cudaErrorNotReady) continue;
   cudaGetLastError();  // some drivers keep "not ready" as an error
 
@@ -96,7 +96,7 @@ int main() {
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
 
   int wrong = 0;
-  // Loads the kernels now: later that could wait for a held stream.
+  // Loads the kernels now: a later load may wait for a held stream.
   next_owner_gets(kSynchronised, false, a, b, &wrong);
 
   const char* names[] = {"in the same stream", "after an event",

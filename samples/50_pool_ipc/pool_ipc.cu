@@ -46,12 +46,12 @@ int exporter(Channel& channel) {
     write_values(data, kCount, kExporterValue + i);
     CUDA_CHECK(cudaDeviceSynchronize());
 
-    cudaMemPoolPtrExportData pointer;  // plain data, no handle
+    cudaMemPoolPtrExportData pointer;  // plain data
     CUDA_CHECK(cudaMemPoolExportPointer(&pointer, data));
     say("sends %zu bytes for allocation %d", sizeof pointer, i);
     channel.send("pointer", pointer);
 
-    channel.wait("freed");  // every importer first, the exporter last
+    channel.wait("freed");  // importers free first
     wrong += count_wrong(data, kCount, kImporterValue + i);
     say("reads the importer's values: %d wrong", wrong);
     CUDA_CHECK(cudaFreeAsync(data, nullptr));
@@ -85,7 +85,7 @@ int importer(Channel channel) {
     channel.signal("freed");
   }
   CUDA_CHECK(cudaDeviceSynchronize());
-  CUDA_CHECK(cudaMemPoolDestroy(pool));  // not the exporter's pool
+  CUDA_CHECK(cudaMemPoolDestroy(pool));  // only the imported one
 
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

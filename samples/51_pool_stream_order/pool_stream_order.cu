@@ -36,7 +36,7 @@ int exporter(Channel& channel) {
   hold(nullptr, gate);
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, nullptr));
-  for (int left = 19; left >= 0; --left)  // the last one counts
+  for (int left = 19; left >= 0; --left)  // the last write stays
     write_values(data, kCount, kExporterValue - left);
   CUDA_CHECK(cudaEventRecord(written));
 
@@ -91,7 +91,7 @@ int importer(Channel channel) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Load all kernels now: loading can wait for a stream that is held.
+  // Load all kernels now: a later load may wait for a held stream.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   if (is_child(argc, argv)) return importer(channel_from_parent(argv));
 

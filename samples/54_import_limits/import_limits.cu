@@ -1,4 +1,4 @@
-// Lesson 54: an imported pool imports pointers and does nothing else.
+// Lesson 54: the only use of an imported pool is to import pointers.
 //
 //   exporter                        two importers
 //   create a pool, allocate, write

@@ -8,7 +8,7 @@
 //                                       destroy the event, close
 //   destroy the    <--- closed ------
 //   event, cudaFree
-//   look: the memory is back
+//   check: the memory is back
 //
 // nvcc -cudart shared samples/60_teardown/teardown.cu
 //

@@ -1,8 +1,8 @@
 // Lesson 61: two processes that do not see each other.
 //
 //   exporter                             importer
-//                                        enter its own namespaces
-//   cudaMalloc        --- handle ---->   open: ask the driver
+//                                        enter new namespaces
+//   cudaMalloc        --- handle ---->   open: may be refused
 //   cuMemCreate       --- memory ---->   import, read, write
 //   read the          <-- closed -----   release all
 //   importer's values
@@ -25,11 +25,11 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [enter]
-// Does what a container does. CUDA has not begun, so fork is allowed.
+// Acts as a container. CUDA has not begun, so a fork is allowed.
 void enter_namespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) == -1)
     skip("unshare of namespaces: %s", std::strerror(errno));
-  const pid_t first = fork();  // process 1 of the new namespace
+  const pid_t first = fork();  // process 1 in the namespace
   SYS_CHECK(first);
   if (first != 0) _exit(Child{Channel(-1), first}.wait(20s));
 
@@ -102,8 +102,8 @@ int main(int argc, char** argv) {
     return importer(channel_from_parent(argv));
   }
 
-  // Skip if this machine allows no namespaces. A child tries it, and
-  // has to be forked before CUDA begins.
+  // Skip if this machine allows no namespaces. A child tries this. The
+  // fork has to come before CUDA begins.
   const pid_t attempt = fork();
   SYS_CHECK(attempt);
   if (attempt == 0) {

@@ -7,7 +7,7 @@
 //   wait until it has ended
 //   read: the values are unchanged
 //   cudaFree
-//   look: the memory is back
+//   check: the memory is back
 //
 // nvcc -cudart shared samples/62_importer_dies/importer_dies.cu
 //
@@ -37,8 +37,8 @@ int exporter(Child& child) {
   child.channel.wait("opened");
   SYS_CHECK(kill(child.pid, SIGKILL));
 
-  // A killed importer says nothing. Only its end shows that it has
-  // closed: the operating system has closed everything for it.
+  // A killed importer sends no message and closes nothing. When it
+  // ends, the operating system removes its mappings.
   int status = 0;
   SYS_CHECK(waitpid(child.pid, &status, 0));
   const bool killed = WIFSIGNALED(status);

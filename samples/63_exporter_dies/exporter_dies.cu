@@ -62,7 +62,7 @@ int importer(Child& child) {
   SYS_CHECK(waitpid(child.pid, &status, 0));
   say("has opened both, and the exporter was killed");
 
-  // Its end has freed the legacy memory: reading that is undefined.
+  // The exporter's end has freed this memory: a read is undefined.
   say("closes the legacy memory: [%s]",
       cudaGetErrorName(cudaIpcCloseMemHandle(legacy)));
   const cudaError_t again = cudaIpcOpenMemHandle(
@@ -82,7 +82,7 @@ int importer(Child& child) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Here the exporter is the process that is started second: it dies.
+  // Here the exporter is the second process that starts: it dies.
   const bool child = is_child(argc, argv);
   role_name() = child ? "exporter" : "importer";
   if (child) return exporter(channel_from_parent(argv));

@@ -1,6 +1,6 @@
-// An MPS control daemon of this program's own. It lives in a folder of
-// its own, so it meets no other daemon of the machine, and no setting
-// of a GPU is changed.
+// An MPS control daemon for this program only. It has its own folder,
+// so it does not affect other daemons of the machine. It changes no
+// setting of a GPU.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,14 +14,14 @@
 constexpr char kPipes[] = "CUDA_MPS_PIPE_DIRECTORY";
 constexpr char kLogs[] = "CUDA_MPS_LOG_DIRECTORY";
 
-/// The folder of the daemon; empty: none was started.
+/// The folder of the daemon. Empty if no daemon was started.
 inline std::string& mps_folder() {
   static std::string folder;
   return folder;
 }
 
-/// Gives `commands` to nvidia-cuda-mps-control. Returns its exit code;
-/// 127: there is no such program.
+/// Gives `commands` to nvidia-cuda-mps-control. Returns its exit code,
+/// or 127 if there is no such program.
 inline int mps_control(const char* option, const char* commands) {
   int ends[2];
   SYS_CHECK(pipe2(ends, O_CLOEXEC));
@@ -45,7 +45,7 @@ inline int mps_control(const char* option, const char* commands) {
   return Child{Channel(-1), pid}.wait(30s);
 }
 
-/// A child of this process; 0: it has none.
+/// A child of this process, or 0 if it has no child.
 inline pid_t any_child() {
   const std::string self = std::to_string(getpid());
   std::ifstream list("/proc/self/task/" + self + "/children");
@@ -76,7 +76,7 @@ inline std::string new_folder() {
 
 //! [start]
 /// Starts the daemon. Programs that this process starts afterwards
-/// become its clients. Returns why it cannot; empty: it runs.
+/// become its clients. Returns why this failed, or nothing.
 inline std::string start_mps(const std::string& folder) {
   mps_folder() = folder;
   std::atexit(end_mps);

@@ -5,9 +5,9 @@
 //           <-------- cudaMalloc, write
 //           ----------- memory -------->  a client of MPS: open, read,
 //           <---------- closed ---------    write, wait, close
-//           ----------- memory -------->  no client of MPS: the same
+//           ----------- memory -------->  not a client: the same
 //           <---------- closed ---------
-//           --------> read what the last one has written
+//           --------> read what the last importer wrote
 //                     cudaFree
 //   end MPS
 //
@@ -25,8 +25,8 @@ constexpr int kOutsiderValue = 3000000;
 
 struct Loan {
   cudaIpcMemHandle_t memory;
-  int expected;  // the first value that the importer finds
-  int written;   // … and that it writes
+  int expected;  // the first value that the importer reads
+  int written;   // the first value that it writes
 };
 
 //! [exporter]
@@ -92,7 +92,7 @@ Child start_as(char part, char** argv) {
 }
 
 //! [parent]
-// Lends the memory to a new process; false if that has failed.
+// Lends the memory to a new process. Returns whether this succeeded.
 bool lend(char** argv, const Loan& loan) {
   Child importer = start_as('i', argv);
   importer.channel.send("memory", loan);

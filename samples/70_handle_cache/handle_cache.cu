@@ -7,7 +7,7 @@
 //   wants to free block 0  -- forget --->  closes it
 //   frees, allocates at    <- closed ----
 //   the same address       -- tensor --->  opens: it is another block
-//   ends                   <- closed ----  closes all of its blocks
+//   ends                   <- closed ----  closes all its blocks
 //   starts again, as a new process         the same once more
 //
 // nvcc -cudart shared samples/70_handle_cache/handle_cache.cu
@@ -21,14 +21,14 @@
 #include "handle_cache.h"
 
 constexpr int kBlocks = 3;
-constexpr int kOrder[] = {0, 1, 2, 0};  // as their tensors are sent
+constexpr int kOrder[] = {0, 1, 2, 0};  // the blocks, as sent
 constexpr int kTensors = 4;             // in a block
 constexpr int kTensor = 1 << 18;        // values
 constexpr int kBlock = kTensors * kTensor;
 constexpr size_t kKept = 2;  // blocks that the importer has open
 
 constexpr int kFirstValue = 10000000;   // of the first exporter
-constexpr int kSecondValue = 50000000;  // of the one after it
+constexpr int kSecondValue = 50000000;  // of the second exporter
 
 //! [exporter]
 struct Tensor {

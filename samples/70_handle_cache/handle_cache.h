@@ -13,14 +13,14 @@
 /// A part of an allocation, described so that other processes can use
 /// it.
 struct Part {
-  unsigned long long exporter;  ///< drawn when the exporter starts
-  unsigned long long block;     ///< id of the allocation, there
+  unsigned long long exporter;  ///< chosen when the exporter starts
+  unsigned long long block;     ///< the id of the allocation
   cudaIpcMemHandle_t handle;    ///< of the whole allocation
-  size_t offset;                ///< of the part in it, in bytes
+  size_t offset;                ///< of the part, in bytes
 };
 
-/// The identity of this process. The system uses process ids again;
-/// this number is used once.
+/// The identity of this process. A process id may be used again; this
+/// number is used only once.
 inline unsigned long long own_identity() {
   static const unsigned long long drawn = [] {
     std::random_device random;
@@ -44,8 +44,8 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations. It keeps up to `most` of them open without a
-/// user.
+/// Opened allocations. Keeps at most `most` allocations without a user
+/// open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
@@ -86,7 +86,7 @@ class HandleCache {
     });
   }
 
-  /// The same for all allocations of an exporter that wants to end.
+  /// Does the same for all allocations of an exporter that will end.
   bool forget_exporter(unsigned long long exporter) {
     return close_if(
         [&](const Name& name) { return name.first == exporter; });
@@ -97,7 +97,7 @@ class HandleCache {
   size_t open_now() const { return blocks_.size(); }  ///< allocations
 
  private:
-  // Not an address: addresses are used again, and mean nothing here.
+  // An address is no key: the exporter may use it again.
   using Name = std::pair<unsigned long long, unsigned long long>;
   struct Block {
     void* base = nullptr;
@@ -105,8 +105,8 @@ class HandleCache {
     unsigned long long last_use = 0;
   };
 
-  // Of the allocations without a user, closes the one that was not used
-  // for the longest time.
+  // Closes the allocation that was not used for the longest time, out
+  // of those that have no user.
   bool close_oldest() {
     auto oldest = blocks_.end();
     for (auto at = blocks_.begin(); at != blocks_.end(); ++at)

@@ -1,11 +1,11 @@
 """Lesson 71: the exporter with PyTorch. Lends tensors to a C++ program and
-borrows the program's own.
+borrows tensors of that program.
 
     python3 samples/71_pytorch_tensor/producer.py PATH [TENSORS]
     ci/ipclab sample 71 --role importer PATH
 
-Exit codes: 0 all values were right and nothing is left in limbo, 1 otherwise,
-2 usage, 77 there is no PyTorch with a GPU.
+Exit codes: 0 if all values were right and nothing is left in limbo, 2 if the
+arguments are wrong, 77 if there is no PyTorch with a GPU, 1 otherwise.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -81,7 +81,7 @@ def random_view(chance):
 # ! [lend]
 def lend(channel, view, counts):
     """Write, send, wait until it is released; the number of wrong elements."""
-    view.copy_(numbered(view, EXPORTER_VALUE))  # no synchronize: an event is sent
+    view.copy_(numbered(view, EXPORTER_VALUE))  # the event makes the importer wait
     _, sent = reduce_tensor(view)
     _, size, stride, offset, _, _, device, handle, *rest = sent
     storage_bytes, storage_offset, _, counter, index, event, must_wait = rest

@@ -1,5 +1,5 @@
-// Lesson 71: use a tensor that PyTorch has put onto a GPU, give one
-// back.
+// Lesson 71: use a tensor that PyTorch has put onto a GPU, and lend
+// one.
 //
 //   exporter (producer.py or stand-in)  importer
 //   storage in a large block
@@ -8,7 +8,7 @@
 //                                       block + offset + strides
 //                                       read, write, close
 //   read the values    <-- released --  counter = 0
-//   and the same once more in the other direction
+//   then the same steps in the other direction
 //
 // nvcc -cudart shared samples/71_pytorch_tensor/pytorch_tensor.cu
 //
@@ -22,8 +22,8 @@ constexpr size_t kBlock = 2 << 20;  // a block of a caching allocator
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-// What producer.py makes with PyTorch, the stand-in makes by hand:
-// a whole matrix, its transpose, and every second column of a part.
+// The stand-in makes the same tensors as producer.py: a whole matrix,
+// its transpose, and every second column of a part.
 const Tensor kLayouts[] = {
     {0, {3, 'c'}, 8192, 0, {}, 0, {}, 1, 0, {32, 64}, {64, 1}},
     {0, {3, 'c'}, 8192, 65536, {}, 1, {}, 1, 0, {64, 32}, {1, 64}},
@@ -31,8 +31,8 @@ const Tensor kLayouts[] = {
 constexpr int kTensors = 3;
 
 //! [lend]
-// Lends a tensor of this layout; the other process writes `expected`,
-// `expected` + 1 … into it.
+// Lends a tensor of this layout. The other process writes `expected`,
+// `expected` + 1 … into this tensor.
 int lend(Channel& channel, Tensor tensor, int value, int expected) {
   void* block = nullptr;
   CUDA_CHECK(cudaMalloc(&block, kBlock));

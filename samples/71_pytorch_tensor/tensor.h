@@ -1,6 +1,6 @@
 // A tensor as PyTorch sends it to another process: the packet that
 // producer.py and the lesson exchange, the file of counts, and a kernel
-// that goes over the elements.
+// that visits the elements.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 //! [tensor]
 /// What reduce_tensor() returns, for a tensor of two dimensions.
 struct Tensor {
-  int64_t device;          ///< in the order of the sender
+  int64_t device;          ///< the number that the sender uses
   char handle[66];         ///< version, 'c', cudaIpcMemHandle_t
   int64_t storage_bytes;   ///< size of the storage
   int64_t storage_offset;  ///< its place in the block, in bytes
@@ -28,9 +28,9 @@ struct Tensor {
 };
 static_assert(sizeof(Tensor) == 280, "as in producer.py");
 
-/// A count is 1 as long as the other process uses the tensor.
+/// A count is 1 while the other process uses the tensor.
 struct Counters {
-  std::atomic<int> users;  ///< the last one removes the file's name
+  std::atomic<int> users;  ///< the last user removes the file's name
   char unused[60];         ///< no meaning
   std::atomic<int64_t> count[10000];  ///< one for each tensor sent
 };
@@ -53,8 +53,8 @@ static __global__ void visit_kernel(int* data, Tensor tensor, int seen,
   *element = written + i;
 }
 
-/// Queues a kernel that counts the elements that are not `seen`,
-/// `seen` + 1 … in rows, and writes `written`, `written` + 1 … there.
+/// Queues a kernel. Row by row, it expects `seen`, `seen` + 1 …, counts
+/// wrong elements, and writes `written`, `written` + 1 ….
 inline void visit(void* block, const Tensor& tensor, int seen,
                   int written, cudaStream_t stream = nullptr) {
   char* storage = static_cast<char*>(block) + tensor.storage_offset;
@@ -65,8 +65,8 @@ inline void visit(void* block, const Tensor& tensor, int seen,
   CUDA_CHECK(cudaGetLastError());
 }
 
-/// Returns how many were wrong since the last call. Waits for the
-/// kernels.
+/// Waits for the kernels. Returns how many elements were wrong since
+/// the last call.
 inline int wrong_so_far() {
   int wrong = -1;
   const int none = 0;
@@ -77,7 +77,7 @@ inline int wrong_so_far() {
 }
 
 //! [counters]
-/// Maps the file of counts; with O_CREAT it makes the file first.
+/// Maps the file of counts. With O_CREAT it creates the file first.
 inline Counters* open_counters(const char* name, int flags) {
   const int fd = shm_open(name, O_RDWR | flags, 0600);
   SYS_CHECK(fd);
@@ -90,7 +90,7 @@ inline Counters* open_counters(const char* name, int flags) {
   return static_cast<Counters*>(at);
 }
 
-/// Unmaps the file; the last process removes its name.
+/// Unmaps the file. The last process removes the name of the file.
 inline void close_counters(const char* name, Counters* counters) {
   if (--counters->users == 0) SYS_CHECK(shm_unlink(name));
   SYS_CHECK(munmap(counters, sizeof *counters));

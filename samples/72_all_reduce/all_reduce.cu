@@ -11,7 +11,7 @@
 //                  <----- closed ------>
 //   cudaFree
 //
-// No host takes part in a sum. So a graph can have it, too.
+// No host takes part in a sum, so a graph can contain the sum.
 //
 // nvcc -cudart shared -std=c++17
 //   samples/72_all_reduce/all_reduce.cu
@@ -24,7 +24,7 @@
 constexpr int kSmall = 1 << 14;  // values: 64 KiB
 constexpr int kLarge = 1 << 20;  // values: 4 MiB
 constexpr int kReplays = 5;
-constexpr int kLimit = 5;  // seconds until a rank counts as lost
+constexpr int kLimit = 5;  // seconds to wait for a rank
 
 //! [values]
 // A third has no exact binary form, so a different order of the
@@ -51,7 +51,7 @@ float sum_on_host(int ranks, int i, int times) {
 }
 //! [values]
 
-// Checks this rank's sums; rank 0 says how many are wrong on all ranks.
+// Checks this rank's sums. Rank 0 prints the number wrong on all ranks.
 int count_wrong_sums(Ranks& ranks, const void* array, int count,
                      int times) {
   std::vector<float> seen(count);
@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
     if (can == 0) skip("GPU 0 cannot access the memory of GPU %d", gpu);
   }
 
-  // Ranks that share a GPU take turns: right, but slow.
+  // Ranks that share a GPU take turns. This is correct, but slow.
   Ranks ranks(argv, std::min(std::max(gpus, 2), kMaxRanks));
   return ranks.finish(take_part(ranks));
 }

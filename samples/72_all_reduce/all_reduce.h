@@ -2,13 +2,13 @@
 // GPU. Each rank has an array, and each array becomes the sum of all.
 //
 // Small arrays are pushed: every rank writes its values into a mailbox
-// on each other GPU and adds what it finds in its own. The values are
-// their own flags: a word that still has the bits kEmpty has not
+// on each other GPU and adds the values in its own mailbox. The values
+// are their own flags: a word that still has the bits kEmpty has not
 // arrived. Large arrays are summed in two phases: each rank sums one
 // slice of all arrays and writes the sum to all ranks.
 //
 // Every rank adds in the order of the ranks, starting with 0, in fp32.
-// So all ranks get the same bits, and so does a sum on the host.
+// So all ranks and a sum on the host get the same bits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,16 +19,16 @@
 #include "../common/data.h"
 
 constexpr int kMaxRanks = 8;
-constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; larger: two phases
+constexpr size_t kMaxPushed = 1 << 20;  ///< bytes; above: two phases
 constexpr int kMaxBlocks = 1024;        ///< of a kernel of two phases
 
-/// -0 as a float; 0 and -0 as two halves. It is never sent: a sender
+/// -0 as a float; 0 and -0 as two halves. No rank sends this value: it
 /// sends 0 instead.
 constexpr unsigned kEmpty = 0x80000000;
 
 constexpr size_t kPackets = kMaxPushed / sizeof(uint4);
 
-/// What a block knows about the pushes before.
+/// What a block knows about earlier pushes.
 struct alignas(8) Turn {
   unsigned box;      ///< of this push: 0, 1, 2, 0 …
   unsigned packets;  ///< of the previous push
@@ -47,15 +47,15 @@ struct Mailbox {
 struct Team {
   int rank;                   ///< this one
   int size;                   ///< how many ranks
-  int blocks;                 ///< that run at once on every GPU
+  int blocks;                 ///< that can run at once on every GPU
   Mailbox* mail[kMaxRanks];   ///< of each rank; mail[rank] is its own
   volatile unsigned* failed;  ///< host memory: as Mailbox::unanswered
   unsigned long long limit;   ///< of a wait, in ns of the GPU's clock
 };
 
-/// An array on each GPU, as this process sees them.
+/// The array of each rank, as pointers of this process.
 struct Arrays {
-  void* of[kMaxRanks];  ///< of[rank] is the process's own
+  void* of[kMaxRanks];  ///< of[rank] is this rank's own
 };
 
 /// The k-th rank after this one. (A remainder would cost 50 ns.)
@@ -68,9 +68,9 @@ using SystemWord =
     cuda::atomic_ref<unsigned, cuda::thread_scope_system>;
 
 //! [patience]
-/// Is a wait for rank `awaited` over after `waited` ns, because it took
-/// too long, or because another thread or rank has given up? Then the
-/// host and all ranks are told. A function of its own, so that a wait
+/// Returns whether a wait for rank `awaited` is over after `waited` ns:
+/// it took too long, or another thread or rank has given up. Then tells
+/// the host and all ranks. It is a separate function, so that a wait
 /// has few instructions.
 __device__ __noinline__ inline bool gives_up(
     const Team& team, int awaited, unsigned long long waited) {
@@ -96,7 +96,7 @@ struct Patience {
 
   __device__ bool is_over() {
     if (++polls % 256 != 0)
-      return false;  // a look at the clock is slow
+      return false;  // a read of the clock is slow
     unsigned long long now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     if (began == 0) began = now;
@@ -129,7 +129,7 @@ __device__ inline Turn look(const Turn* from) {
   return turn;
 }
 
-// Looks at each word: the documentation does not say that the four
+// Checks each word: the documentation does not say that the four
 // words of a packet arrive together.
 __device__ inline uint4 receive(const uint4* from, Patience patience) {
   for (;;) {
@@ -183,9 +183,9 @@ struct Sum {
 //! [packets]
 
 //! [push]
-/// One-shot: data and flag are one store, and nobody waits for anything
-/// else. A call clears the mail of the previous call, which is not
-/// needed any more. A peer writes there two calls later, and by then it
+/// One-shot: one store carries data and flag, and nobody waits for
+/// anything else. A call clears the mail of the previous call: nobody
+/// needs it any more. A peer writes there two calls later. By then it
 /// has this rank's mail of the next call.
 template <class T>
 __global__ void push_and_sum(const __grid_constant__ Team team,
@@ -224,7 +224,7 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 
   // The turns are in GPU memory, so that a graph can be replayed. Each
   // block counts for itself, so it needs no wait and no atomic. It also
-  // counts for blocks that only larger grids have.
+  // counts for the blocks that only larger grids have.
   __syncthreads();  // the whole block has read its turn
   for (int b = blockIdx.x + threadIdx.x * gridDim.x; b < team.blocks;
        b += step)
@@ -234,9 +234,8 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 //! [push]
 
 //! [phases]
-/// The blocks with the same number wait for each other. What a rank's
-/// block or its stream wrote before is visible to all of them
-/// afterwards.
+/// The blocks with the same number wait for each other. Afterwards all
+/// of them see what a rank's block or its stream wrote before.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();
@@ -261,7 +260,7 @@ __global__ void __launch_bounds__(256, 2)
     sum_in_two_phases(const __grid_constant__ Team team,
                       const __grid_constant__ Arrays arrays,
                       size_t packets) {
-  constexpr int kInFlight = 4;  // loads, to keep the link busy
+  constexpr int kInFlight = 4;  // loads; they keep the link busy
   const size_t end = packets * (team.rank + 1) / team.size;
   const size_t step = gridDim.x * blockDim.x;
   size_t at = packets * team.rank / team.size +
@@ -312,8 +311,8 @@ Arrays share(Ranks& ranks, void* mine) {
   return arrays;
 }
 
-/// Closes what share() has opened, and returns when all ranks have done
-/// so. After that this rank may free its own memory.
+/// Closes the memory that share() has opened. Returns when all ranks
+/// have closed theirs. After that this rank may free its own memory.
 template <class Ranks>
 void unshare(Ranks& ranks, const Arrays& arrays) {
   for (int i = 0; i < ranks.size; ++i)
@@ -358,7 +357,7 @@ Team join_team(Ranks& ranks, int limit_s = 10) {
   return team;
 }
 
-/// Gives back what join_team() has made. All ranks call it.
+/// Releases everything that join_team() has made. All ranks call this.
 template <class Ranks>
 void leave_team(Ranks& ranks, const Team& team) {
   Arrays mail{};
@@ -370,10 +369,10 @@ void leave_team(Ranks& ranks, const Team& team) {
 //! [setup]
 
 //! [call]
-/// Queues the sum of `count` values of T of each rank, in place; every
-/// rank calls it with the same count, in the same order. The size is a
-/// whole number of packets of 16 bytes. Ends the process if it is not,
-/// or if the launch fails.
+/// Queues the sum of `count` values of T of each rank, in place. Every
+/// rank makes the same calls, in the same order. The size has to be a
+/// whole number of packets of 16 bytes. Ends the process if the size is
+/// wrong or the launch fails.
 template <class T>
 void all_reduce(const Team& team, const Arrays& arrays, size_t count,
                 cudaStream_t stream) {
@@ -403,9 +402,9 @@ void all_reduce(const Team& team, const Arrays& arrays, size_t count,
   }
 }
 
-/// The rank that has not answered in time, or -1. Ask after the work is
-/// done. If a rank has not answered, the sums are wrong and the team
-/// cannot go on.
+/// The rank that has not answered in time, or -1. Call this after the
+/// work is done. If a rank has not answered, the sums are wrong and the
+/// team cannot go on.
 inline int unanswered(const Team& team) {
   return static_cast<int>(*team.failed) - 1;
 }

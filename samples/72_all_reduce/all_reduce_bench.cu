@@ -5,8 +5,8 @@
 //   all_reduce_bench --check N   N calls of random sizes: do all ranks
 //                                have the bits of a sum on the host?
 //
-// The table compares with NCCL if CMake has found it. NCCL does not use
-// multicast, unless NCCL_NVLS_ENABLE=1 is set.
+// The table compares with NCCL if CMake has found NCCL. NCCL does not
+// use multicast unless NCCL_NVLS_ENABLE=1 is set.
 //
 // SPDX-License-Identifier: Apache-2.0
 
@@ -86,7 +86,7 @@ int count_wrong_sums(const Device& device,
 }
 
 int check(Ranks& ranks, int calls) {
-  constexpr int kBatch = 8;  // calls that follow each other at once
+  constexpr int kBatch = 8;  // calls without a pause between
   constexpr size_t kPart = size_t{8} << 20;
   const Device device = set_up(ranks, kBatch * kPart);
   std::mt19937 random(72);  // the same sizes on all ranks
@@ -145,7 +145,7 @@ Graph capture(const Device& device, size_t bytes, Call call) {
   Graph made{nullptr, bytes > (16 << 20) ? 4 : 40,
              bytes > (16 << 20) ? 3 : 10};
   cudaGraph_t graph;
-  call();  // first outside of the graph: it may set something up
+  call();  // once outside of the graph: for its setup
   CUDA_CHECK(cudaStreamSynchronize(device.stream));
   CUDA_CHECK(cudaStreamBeginCapture(device.stream,
                                     cudaStreamCaptureModeThreadLocal));
@@ -199,7 +199,7 @@ std::string size_name(size_t bytes) {
                            : std::to_string(bytes >> 20) + " MiB";
 }
 
-// The goals for two H200s, as time / NCCL's time.
+// The goals for two H200s: time divided by NCCL's time.
 double wanted(size_t bytes) {
   if (bytes <= size_t{256} << 10) return 0.40;
   if (bytes <= size_t{1} << 20) return 0.45;

@@ -1,5 +1,5 @@
 // The ranks of lesson 72: processes that all do the same. Rank 0 is the
-// program as it was started. It starts the others and passes on all
+// program as it was started. It starts the others and forwards all
 // messages between them.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ class Ranks {
   int rank;  ///< this process
   int size;  ///< how many there are
 
-  /// Rank 0: starts the others; `argv` is main's.
+  /// For rank 0: starts the other ranks. `argv` comes from main().
   Ranks(char** argv, int ranks) : rank(0), size(ranks) {
     for (int i = 1; i < size; ++i) {
       others_.push_back(start_again(argv));
@@ -23,7 +23,7 @@ class Ranks {
     name();
   }
 
-  /// Any other rank; `parent` is its channel to rank 0.
+  /// For any other rank. `parent` is its channel to rank 0.
   explicit Ranks(Channel parent) {
     const auto place = parent.receive<Place>("place");
     rank = place.rank;
@@ -51,7 +51,7 @@ class Ranks {
     return all;
   }
 
-  /// The exit code of the program: `mine`, or that of a rank that
+  /// The exit code of the program: `mine`, or the code of a rank that
   /// failed. A rank has 30 s to end.
   int finish(int mine) {
     for (Child& other : others_) {

@@ -23,7 +23,7 @@
 constexpr int kExporterValue = 1000000;
 
 //! [exporter]
-// Lends three kinds of memory on `gpu`; sends how to open them.
+// Lends three kinds of memory on `gpu`. Sends the handles of all three.
 void lend(Channel& channel, int gpu, size_t bytes) {
   const int count = bytes / sizeof(int);
   CUmemAllocationProp wanted = shareable();

@@ -11,7 +11,7 @@
 
 #include "../common/data.h"
 
-/// How often each thing is measured: IPCLAB_COSTS_ROUNDS, or 3.
+/// The number of measurements of each time: IPCLAB_COSTS_ROUNDS, or 3.
 inline int rounds() {
   const char* wanted = std::getenv("IPCLAB_COSTS_ROUNDS");
   return wanted == nullptr ? 3 : std::max(1, std::atoi(wanted));
@@ -27,8 +27,8 @@ double time_of(Work work) {
   return taken.count();
 }
 
-/// Microseconds of the GPU's clock that `work` takes, once it is queued
-/// in the default stream.
+/// Microseconds of the GPU's clock that `work` takes in the default
+/// stream.
 template <class Work>
 double gpu_time_of(Work work) {
   cudaEvent_t begin, end;
@@ -58,8 +58,8 @@ inline int largest_mib() {
 }
 
 /// Prints named figures, and appends them to the file that
-/// IPCLAB_COSTS_JSON names, one JSON object per line. `gpu` is where
-/// the memory lies; GPU 0 reads.
+/// IPCLAB_COSTS_JSON names, one JSON object per line. The memory is on
+/// `gpu`, and GPU 0 reads it.
 inline void note(
     const char* way, int gpu, int mib,
     const std::vector<std::pair<const char*, double>>& figures) {
@@ -96,13 +96,13 @@ inline void note(
 //! [ways]
 /// A way to get memory that another process has filled.
 struct Way {
-  const char* name;                  ///< as it stands in the table
+  const char* name;                  ///< the name in the table
   std::function<void*()> open;       ///< returns the memory
   std::function<void(void*)> close;  ///< gives it back
 };
 
-/// Measures all ways; the first one is memory of this process, which
-/// gets the values first, first + 1 … here. Returns how many of the
+/// Measures all ways. The first way is memory of this process: this
+/// function writes first, first + 1 … there. Returns how many of the
 /// values that were read are wrong.
 inline int measure(const std::vector<Way>& ways, int gpu, int mib,
                    int first) {

@@ -1,5 +1,5 @@
-// What lesson 73 compares with: the same bytes copied through the host,
-// and three ways to say that something is done.
+// What lesson 73 compares sharing with: copies of the same bytes
+// through the host, and three ways to say that something is done.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -59,7 +59,7 @@ inline void send_copies(Channel& channel, int first) {
   SYS_CHECK(close(ends[0]));
 }
 
-/// The importer's side; returns the number of wrong values.
+/// The importer's side. Returns the number of wrong values.
 inline int receive_copies(Channel& channel, int first) {
   const int memory = channel.receive_descriptor("host memory");
   const int socket = channel.receive_descriptor("socket");
@@ -92,7 +92,7 @@ inline int receive_copies(Channel& channel, int first) {
 
 //! [words]
 /// Queues `kTimes` rounds: write this side's word, wait for the other
-/// one. No host takes part until all is done. Returns microseconds.
+/// word. No host takes part in the rounds. Returns microseconds.
 inline double words(void* memory, bool begins) {
   const auto word = reinterpret_cast<CUdeviceptr>(memory);
   const CUdeviceptr own = word + (begins ? 0 : 256);

@@ -10,7 +10,7 @@
 //   if one is killed, write its
 //   "taken"                <-- closed ---  give back
 //
-// The same by a legacy handle, by a descriptor, and by a pool.
+// All this with a legacy handle, with a descriptor, with a pool.
 //
 // nvcc -cudart shared samples/74_pipeline/pipeline.cu
 //
@@ -37,8 +37,8 @@ bool has_ended(pid_t process) {
   return info.si_pid == process;
 }
 
-// Waits for the stream. A consumer that has ended takes no more
-// items, and the producer would wait for it forever.
+// Waits for the stream. Writes the word of a consumer that has ended:
+// otherwise the producer would wait forever.
 void finish(cudaStream_t stream, Ring ring, std::vector<Child>& all) {
   cudaStream_t other;
   CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));

@@ -1,7 +1,7 @@
 // What the ring of lesson 74 costs: the bandwidth of a producer and a
-// consumer that pass items through four slots, against the same kernels
-// that wait for nobody. The consumer has a GPU of its own if there are
-// two; on one GPU the two processes take turns.
+// consumer that pass items through four slots, compared with the same
+// kernels without any waits. If there are two GPUs, the consumer has
+// its own. On one GPU the two processes take turns.
 //
 // SPDX-License-Identifier: Apache-2.0
 
@@ -77,7 +77,7 @@ double pass(Shared& shared, bool producer, bool waits, int items,
   return ms;
 }
 
-// What the importer is asked to do; no items: nothing more.
+// The importer's next work. It ends if there are no items.
 struct Task {
   Work work;
   int items;
@@ -182,7 +182,7 @@ int importer(Channel channel) {
     int seen = 0;
     CUDA_CHECK(
         cudaMemcpy(&seen, wrong, sizeof seen, cudaMemcpyDefault));
-    // Alone, it reads the same slots again: not the values of item k.
+    // A consumer alone reads the same slots again, not item k.
     if (task.work == Work::kBoth) all_wrong += seen;
   }
   channel.send("wrong", all_wrong);

@@ -1,6 +1,5 @@
 // A ring of slots in memory that processes share, and the words that
-// say which of them are full. Streams wait for the words and write
-// them.
+// say which slots are full. Streams wait for the words and write them.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,12 +11,12 @@ constexpr int kCount = 1 << 16;  ///< values of an item
 //! [ring]
 constexpr size_t kSlotBytes = kSlots * kCount * sizeof(int);
 constexpr size_t kWordBytes = 4096;
-constexpr size_t kBytes = 2 << 20;  // a page: nothing else is in it
+constexpr size_t kBytes = 2 << 20;  // a page without other data
 static_assert(kSlotBytes + kWordBytes <= kBytes);
 
 struct Ring {
   void* slots;
-  void* words;  // how many items were made, how many each has taken
+  void* words;  // how many items were made and taken
 
   CUdeviceptr made() const {
     return reinterpret_cast<CUdeviceptr>(words);

@@ -4,10 +4,10 @@
 //   cudaMalloc, write the input of all
 //   listen at a path    <- connect ---  connect
 //   cuMemCreate: memory for this client
-//             -- handle, descriptor ->  open the one, map the other
+//             -- handle, descriptor ->  open and map them
 //                                       read the input, write an answer
 //   check the answer    <- answered --  unmap, close, hang up - or die
-//   see the end, release its memory
+//   see its end, release its memory
 //
 // nvcc -cudart shared
 //   samples/75_unrelated_processes/unrelated_processes.cu
@@ -26,7 +26,7 @@ constexpr size_t kBytes = kCount * sizeof(int);  // 2 MiB: one granule
 constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 2000000;
 
-std::atomic<bool> stopped{false};  // by Ctrl-C
+std::atomic<bool> stopped{false};  // set by Ctrl-C
 
 //! [client]
 struct Client {
@@ -46,13 +46,13 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
   CUDA_CHECK(cudaDeviceSynchronize());
 
   const int fd = export_memory(client.memory);
-  // Not checked: a client that has died is no error of the server.
+  // Not checked: the death of a client is no error of the server.
   send_packet(connection, &input, sizeof input, fd);
   SYS_CHECK(close(fd));
   return client;
 }
 
-// Checks an answer; releases the memory of a client that has hung up.
+// Checks an answer, or releases the memory of a client that has left.
 bool serve(const Client& client, int* wrong) {
   char word = 0;
   ssize_t got = 0;
@@ -60,7 +60,7 @@ bool serve(const Client& client, int* wrong) {
     *wrong += count_wrong(client.data, kCount, kImporterValue);
     say("checks the answer: %d wrong so far", *wrong);
   }
-  if (got == -1 && errno == EAGAIN) return true;  // it is still there
+  if (got == -1 && errno == EAGAIN) return true;  // it still runs
   unmap_memory(client.data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(client.memory));
   SYS_CHECK(close(client.connection));
@@ -117,14 +117,14 @@ int importer(int server, const std::string& end) {
   if (wrong == 0) send_packet(server, "a", 1, -1);
   if (end == "dies") raise(SIGKILL);
 
-  // Started by hand, it stays until Enter or the end of the server.
+  // A client started by hand waits for Enter or the server's end.
   pollfd ends[] = {{STDIN_FILENO, POLLIN, 0}, {server, POLLIN, 0}};
   while (end.empty() && poll(ends, 2, 1000) <= 0) continue;
 
   unmap_memory(answer, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
-  SYS_CHECK(close(server));  // last: now the server may free
+  SYS_CHECK(close(server));  // last: now it may free
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]

@@ -4,7 +4,7 @@
 //   choose a GPU, cudaMalloc, write
 //   all-gather: UUID of the GPU, handle
 //   for every other rank:
-//     which of my GPUs has this UUID? none is fine, too
+//     which of my GPUs has this UUID? perhaps none has it
 //     cudaIpcOpenMemHandle, read, cudaIpcCloseMemHandle
 //   barrier: nobody has my memory open any more
 //   cudaFree
@@ -22,7 +22,7 @@ constexpr int kCount = 1 << 20;
 constexpr int kFirst = 1000000;  // of rank 0; each has its own values
 
 //! [card]
-// What every rank tells all others.
+// What every rank sends to all other ranks.
 struct Card {
   CUuuid gpu;  // means the same in every process; an ordinal does not
   cudaIpcMemHandle_t memory;
@@ -36,7 +36,7 @@ CUuuid uuid_of(int device) {
   return uuid;
 }
 
-// The ordinal that the GPU has in this process; -1: it is not visible.
+// The ordinal of the GPU in this process, or -1 if it is not visible.
 int ordinal_of(const CUuuid& gpu) {
   int devices = 0;
   CUDA_CHECK(cudaGetDeviceCount(&devices));
@@ -84,7 +84,7 @@ bool run(MpiRanks& ranks) {
   }
   ranks.say_in_turn(seen);
 
-  ranks.barrier();  // nobody has it open any more
+  ranks.barrier();  // all ranks have closed it
   CUDA_CHECK(cudaFree(data));
   return good;
 }
@@ -92,7 +92,7 @@ bool run(MpiRanks& ranks) {
 
 int main(int argc, char** argv) {
   MpiRanks ranks(argc, argv);
-  if (ranks.rank() == 0) {  // one line is enough for all
+  if (ranks.rank() == 0) {  // one line for all ranks
     require_gpus(1);
     require_legacy_ipc();
   }

@@ -11,7 +11,7 @@
 #include <mpi.h>
 #endif
 
-/// This process among the ranks of its node.
+/// This process as one of the ranks of its node.
 class MpiRanks {
  public:
   /// Takes main's arguments.
@@ -27,7 +27,7 @@ class MpiRanks {
   template <class T>
   std::vector<T> all_gather(const T& mine);
 
-  /// Returns once every rank has called it.
+  /// Returns after every rank has called it.
   void barrier() { all_gather('.'); }
 
   /// Every rank prints its line, rank 0 first.
@@ -58,7 +58,7 @@ class MpiRanks {
 #ifdef USE_MPI
 
 inline MpiRanks::MpiRanks(int argc, char** argv) {
-  alarm(60);  // a rank that waits longer than that ends all of them
+  alarm(60);  // a rank that waits longer ends all ranks
   MPI_Init(&argc, &argv);
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0,
                       MPI_INFO_NULL, &node_);
@@ -116,7 +116,7 @@ std::vector<T> MpiRanks::all_gather(const T& mine) {
 #endif
 
 //! [reverse]
-/// As a job script may do: odd ranks see the first two GPUs reversed.
+/// Odd ranks see the first two GPUs reversed, as in some job scripts.
 inline void see_gpus_in_another_order(MpiRanks& ranks) {
   int devices = 0;  // rank 0 counts: a variable is read only once
   if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));

@@ -7,7 +7,7 @@
 //     replay
 //     record ping        -- ping ---->   wait for ping, replay,
 //     wait for pong      <- pong -----     record pong
-//   20 rounds more, with both events in the graphs
+//   20 more rounds, with both events in the graphs
 //   read the result      <- closed ---   release all
 //
 // nvcc -cudart shared samples/77_graphs/graphs.cu
@@ -27,9 +27,9 @@ __global__ void step(unsigned* data, unsigned factor, unsigned more) {
 }
 
 //! [capture]
-// Makes a graph of what a side does in each round. With events, the
-// graph first waits for one and at the end records the other one. The
-// events come from outside of the graph; the flags have to say so.
+// Makes a graph of a side's work in one round. With events, the graph
+// waits for one event at its begin and records the other at its end.
+// The events come from outside of the graph: the flags say so.
 cudaGraphExec_t capture(cudaStream_t stream, void* data,
                         unsigned factor, unsigned more,
                         cudaEvent_t first = nullptr,

@@ -58,7 +58,7 @@ def run(command: Sequence[str]) -> None:
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The lesson, built as its header says."""
     header = SOURCE.read_text().split("\n#include", 1)[0]
-    found = re.search(r"^// (nvcc .*)\n(?:.*\n)*// with (-.*)$", header, re.MULTILINE)
+    found = re.search(r"^// (nvcc .*)\n(?:.*\n)*// .* add (-.*)$", header, re.MULTILINE)
     assert found, "the header does not say how to build it for mpirun"
     built = tmp_path_factory.mktemp("mpi") / "lesson"
     run([*shlex.split(f"{found[1]} {found[2]}"), "-o", str(built)])

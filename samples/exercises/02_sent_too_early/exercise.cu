@@ -1,11 +1,11 @@
 // Exercise 02: the handle that was sent too early.
 //
-// The importer sometimes reads old values: the exporter launches the
-// kernel that writes them and sends the handle while it still runs. A
-// handle orders nothing. Mend the exporter: the values must be written
-// before the handle is sent. It fails now with wrong values. If the
-// kernel was quick, the values are right by chance, and it fails
-// because nothing orders the two sides.
+// The importer sometimes reads old values. The exporter launches the
+// kernel that writes the new values, and sends the handle while this
+// kernel still runs. A handle orders nothing. Mend the exporter: it
+// must write the values before it sends the handle. It fails now with
+// wrong values. If the values are right by chance, it fails because
+// nothing orders the two sides.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,8 @@
 // Exercise 03: free or close?
 //
-// The importer is done with the memory and gives it back. The call is
-// refused. Which call gives back what a handle has opened? Mend the
-// importer; the exporter is right.
+// The importer no longer needs the memory and gives it back. The call
+// is refused. Which call releases memory that was opened by a handle?
+// Mend the importer; the exporter is right.
 // It fails now with cudaErrorInvalidValue.
 //
 // SPDX-License-Identifier: Apache-2.0

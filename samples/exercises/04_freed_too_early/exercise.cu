@@ -3,7 +3,7 @@
 // The exporter frees its memory as soon as the importer has opened it.
 // Often that seems to work: the values are still right. But it is
 // undefined to free memory that another process has open. Later the
-// driver may give the memory to somebody else. Change the order.
+// driver may give the memory to another owner. Change the order.
 // It fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0

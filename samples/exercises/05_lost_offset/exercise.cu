@@ -1,9 +1,9 @@
 // Exercise 05: the lost offset.
 //
-// The exporter wants to lend one row of a matrix, another row in each
-// run. But the importer reads row 0: a handle always opens at the start
-// of its allocation, even if it was made from another pointer. Tell the
-// importer where the row is.
+// The exporter wants to lend one row of a matrix. Each run takes
+// another row. But the importer reads row 0: a handle always opens at
+// the start of its allocation, even if it was made from another
+// pointer. Tell the importer where the row is.
 // It fails now because all values that the importer reads are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -11,7 +11,7 @@
 
 constexpr int kRow = 1024;  // values in a row
 constexpr int kRows = 1024;
-constexpr int kFirst = 1000000;  // of row 0; the others follow
+constexpr int kFirst = 1000000;  // the first value of row 0
 constexpr int kLent = 5000000;   // the first value of the row on loan
 
 int exporter(Channel& channel) {

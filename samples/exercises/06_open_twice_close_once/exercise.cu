@@ -1,10 +1,9 @@
 // Exercise 06: opened by two, closed by one.
 //
 // Two parts of the importer, a reader and a writer, open the same
-// handle; the reader is called before and after the writer. The author
-// thought that the close of the writer is enough. But every open is
-// counted: the memory stays mapped. Let each part close what it has
-// opened.
+// handle. The reader is called before and after the writer. The author
+// thought that the writer's close is enough. But CUDA counts every
+// open: the memory stays mapped. Let each part close its own open.
 // It fails now because the trace finds: closed-too-seldom (or
 // freed-while-open, if the exporter is quick).
 //

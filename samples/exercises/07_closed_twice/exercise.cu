@@ -2,8 +2,8 @@
 //
 // A library keeps each buffer in a struct, which closes the buffer when
 // it is destroyed. The program passes the struct to a function by
-// value, so the copy and the original both close. The second close is
-// refused. Mend it: each open must have exactly one close.
+// value, so the copy and the original both close. CUDA refuses the
+// second close. Mend this: each open needs exactly one close.
 // It fails now with an error of cudaIpcCloseMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

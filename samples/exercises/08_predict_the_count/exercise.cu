@@ -1,8 +1,8 @@
 // Exercise 08: predict the reference count.
 //
 // The importer opens one handle twice and closes it three times. Before
-// you run it, write kYes or kNo for each question below. If an
-// answer is wrong, read lesson 03 and think again.
+// you run it, write kYes or kNo for each question below. If an answer
+// is wrong, read lesson 03 and try again.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 09: one slot each.
 //
 // Three importers open one allocation, and each writes its own slot.
-// One slot is never written, and values are written after the last
-// slot: the program counts the importers from 1. Slot 3 does not exist;
-// a write there may destroy other data of the block. Mend it: slot 0
-// belongs to the first importer.
+// The program counts the importers from 1. So slot 0 is never written,
+// and the third importer writes slot 3, which does not exist. Such a
+// write may destroy other data of the block. Mend it: slot 0 belongs to
+// the first importer.
 // It fails now because the values of one slot are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 10: a handle is for somebody else.
 //
-// Before the exporter sends a handle, it wants to be sure that the
-// handle is good, so it opens the handle itself. That is refused: a
-// handle opens only in another process. Test the memory in another way.
+// Before the exporter sends a handle, it wants to test the handle. So
+// it opens the handle itself, and CUDA refuses: only another process
+// can open a handle. Test the memory in another way.
 // It fails now with an error of cudaIpcOpenMemHandle in the exporter.
 //
 // SPDX-License-Identifier: Apache-2.0

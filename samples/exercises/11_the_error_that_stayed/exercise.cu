@@ -1,9 +1,9 @@
 // Exercise 11: the error that stayed.
 //
-// The exporter tries to export pinned host memory. That is refused, as
-// documented, so it uses device memory instead. Later a correct launch
-// seems to fail: the runtime keeps the code of a refused call until
-// the program asks for it. Mend the exporter, but keep the attempt.
+// The exporter tries to export pinned host memory. CUDA refuses, as
+// documented, so it uses device memory. Later a correct launch seems to
+// fail: the runtime keeps the code of a refused call until the program
+// asks for it. Mend the exporter, but keep the attempt.
 // It fails now with the error of another call.
 //
 // SPDX-License-Identifier: Apache-2.0

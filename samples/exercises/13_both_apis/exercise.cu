@@ -1,7 +1,7 @@
 // Exercise 13: from the runtime to the driver API.
 //
 // The exporter uses the runtime; the importer has to use the driver
-// API. The 64 bytes are the same in both. Fill the two gaps with
+// API. The 64 bytes are the same in both APIs. Fill the two gaps with
 // cuIpcOpenMemHandle and cuIpcCloseMemHandle. DRIVER(name)(arguments)
 // calls a driver function; CU_CHECK checks its answer. It fails now
 // because the importer has no pointer.

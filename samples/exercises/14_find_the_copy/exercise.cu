@@ -2,9 +2,9 @@
 //
 // Write a test for a driver. One driver has a bug: an open returns a
 // copy of the contents at that moment, not the memory itself. Your
-// program must exit with 0 on a correct driver and with 1 on this one.
-// Now it accepts both: it reads only values from before the open. It
-// fails now because it does not notice the bug.
+// program must exit with 0 on a correct driver, and with 1 on this
+// driver. Now it accepts both: it reads only values that were written
+// before the open. It fails now because it does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

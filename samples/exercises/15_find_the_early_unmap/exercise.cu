@@ -2,8 +2,8 @@
 //
 // This driver ignores the reference count: the first close unmaps,
 // although the handle was opened twice. Write a test that notices it.
-// There are two opens and two closes below, but in an order that shows
-// nothing. It fails now because it does not notice the bug.
+// The two opens and two closes below have an order that shows nothing.
+// It fails now because it does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,7 +3,7 @@
 // The exporter's stream is held, so its kernel has not run yet. The
 // importer opens the event of that kernel, and copies at once: it gets
 // old values. Let its stream wait for the event. The host must not
-// wait, because the exporter goes on only when the copy is queued.
+// wait, because the exporter continues only when the copy is queued.
 // It fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 18: waited before it was recorded.
 //
 // The importer waits for an event that the exporter records later. A
-// wait for an event that was never recorded waits for nothing. Add the
-// step that the two sides need: the importer may queue its wait after
-// the record. It fails now with old values in the copy.
+// wait for an event that was never recorded does not wait. Add the
+// missing step: the importer may queue its wait only after the record.
+// It fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,8 +2,8 @@
 //
 // The two sides add to the same values in turn. The importer waits for
 // the exporter's event ("ping"). The exporter's second step must also
-// wait for the importer's ("pong"), but it does not: it overwrites what
-// the importer still needs. Add the missing wait. No host may wait.
+// wait for the importer's ("pong"), but does not. It overwrites values
+// that the importer still needs. Add this wait. No host may wait.
 // It fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,7 +26,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaEventRecord(ping, nullptr));
   channel.signal("ping");
 
-  channel.wait("pong");  // it is recorded; it is not done
+  channel.wait("pong");  // recorded, but not complete
   write_values(data, kCount, kSecond);
   const bool early = !is_held(nullptr);
   say("queues its second step, which %s",

@@ -1,7 +1,7 @@
 // Exercise 21: predict what an event refuses.
 //
-// The program tries five things with an interprocess event. Which of
-// them are refused? Write kYes or kNo for each question, and then run.
+// The program tries five things with an interprocess event. Which does
+// CUDA refuse? Write kYes or kNo for each question, and then run.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

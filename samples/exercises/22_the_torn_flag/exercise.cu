@@ -2,7 +2,7 @@
 //
 // A word in shared memory says "the values are there". The exporter
 // writes the values in one stream and the word in another, so the word
-// can be first. The importer's stream waits for the word and copies.
+// can be earlier. The importer's stream waits for the word and copies.
 // Order the two writes. The importer is right, and no host may wait.
 // It fails now with old values in the copy.
 //

@@ -1,8 +1,8 @@
 // Exercise 23: managed memory has no handle.
 //
 // The exporter keeps its values in managed memory, because its CPU
-// writes them. It tries to export that memory and is refused, as
-// documented: managed memory moves. Share the values in another way.
+// writes them. It tries to export that memory, and CUDA refuses, as
+// documented: managed memory can move. Share the values in another way.
 // It fails now with an error of cudaIpcGetMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0

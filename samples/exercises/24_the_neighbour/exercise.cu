@@ -2,7 +2,7 @@
 //
 // The exporter lends 4 KiB. cudaMalloc takes such small allocations
 // from a larger block, and a handle maps the whole block. So the
-// importer also gets a secret that lies beside the loan. Lend memory
+// importer can also read a secret beside the lent memory. Lend memory
 // that does not share its block. It fails now because the trace finds:
 // shared-with-neighbours.
 //

@@ -1,6 +1,6 @@
 // Exercise 25: which memory has a legacy handle?
 //
-// There are five ways to get memory below. For which of them does
+// The program gets memory in five ways. For which of them does
 // cudaIpcGetMemHandle return a handle? Write kYes or kNo for each, and
 // then run.
 // It fails now because no question is answered.

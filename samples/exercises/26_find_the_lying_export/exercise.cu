@@ -2,9 +2,9 @@
 //
 // This driver exports managed memory and returns success. Write a test
 // that notices it: exit with 0 if the driver refuses the export, and
-// with 1 if it does not. refused(what, call) prints the
-// answer of a call and returns whether it was refused.
-// It fails now because the program never asks.
+// with 1 if it does not. refused(what, call) prints the code of a call
+// and returns whether CUDA refused the call.
+// It fails now because the program never tries the export.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,7 +1,7 @@
 // Exercise 29: a number is no descriptor.
 //
 // The exporter sends the number of its descriptor. In the importer that
-// number means nothing, or even another file. A descriptor has to be
+// number belongs to no file, or to another file. A descriptor has to be
 // sent through a socket as a descriptor: Channel can do that. Mend both
 // sides. It fails now because the import of a number is refused.
 //

@@ -1,9 +1,9 @@
 // Exercise 32: physical memory comes in whole granules.
 //
-// The exporter asks for exactly the bytes that it needs, and
-// cuMemCreate refuses. Ask the driver for the granularity of such
-// memory and round up. The importer needs the rounded size, too. It
-// fails now with an error of cuMemCreate.
+// The exporter passes exactly the bytes that it needs, and cuMemCreate
+// refuses this size. Ask the driver for the granularity of such memory
+// and round up. The importer needs the rounded size, too. It fails now
+// with an error of cuMemCreate.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

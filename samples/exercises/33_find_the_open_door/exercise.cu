@@ -2,10 +2,10 @@
 //
 // On this driver a kernel can write to a read-only mapping. Write the
 // test: the importer maps the memory with
-// CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there:
-// try_to_write() of exercise.h launches it and returns the first error.
-// A correct driver stops the kernel with cudaErrorIllegalAddress. After
-// that the context is lost: only send the exporter a message, and end.
+// CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there.
+// try_to_write() launches this kernel and returns the first error. A
+// correct driver stops the kernel with cudaErrorIllegalAddress. Then
+// the context is lost: only send a message, and end.
 // It fails now because it never tries to write.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
 // Exercise 34: predict what keeps physical memory alive.
 //
-// The exporter has 2 GiB and gives up its references step by step:
+// The exporter has 2 GiB and releases its references step by step:
 // first the mapping and the handle, then the descriptor. Is the memory
 // still in use after each step? Write kYes or kNo for each question,
 // and then run. It fails now because no question is answered.

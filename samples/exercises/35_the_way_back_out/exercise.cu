@@ -1,8 +1,8 @@
 // Exercise 35: the way back out.
 //
-// The importer gives everything back, but in the wrong order, and the
-// driver refuses: addresses that still have memory mapped cannot be
-// freed. Make all three calls in the right order.
+// The importer releases everything, but in the wrong order. The driver
+// refuses: addresses with mapped memory cannot be freed. Make all three
+// calls in the right order.
 // It fails now with an error of cuMemAddressFree.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 36: freed in another stream.
 //
-// One stream still has to copy the data; another one frees it. The pool
-// gives the memory to the next owner at once, and the copy reads that
-// owner's values. A free is ordered only in its own stream. Order the
-// free after the copy. It stays where it is, before the next owner's
-// allocation, and the host must not wait.
+// One stream still has to copy the data, and another stream frees it.
+// The pool gives the memory to the next owner at once, so the copy
+// reads the values of this owner. A free is ordered only in its own
+// stream. Order the free after the copy. Keep the free before the next
+// owner's allocation. The host must not wait.
 // It fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0

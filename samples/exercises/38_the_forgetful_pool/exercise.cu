@@ -1,9 +1,9 @@
 // Exercise 38: the forgetful pool.
 //
 // A program allocates and frees 64 MiB in each step. At each
-// synchronise the pool gives all memory back to the system, and asks
-// for it again in the next step. That is slow. Let the pool keep up to
-// 64 MiB, and no more: other programs need memory, too. It fails now
+// synchronise the pool gives all memory back to the system. In the next
+// step it has to get it again. That is slow. Let the pool keep up to 64
+// MiB, and no more: other programs need memory, too. It fails now
 // because the pool holds nothing between two steps.
 //
 // SPDX-License-Identifier: Apache-2.0

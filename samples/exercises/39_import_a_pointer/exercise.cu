@@ -1,8 +1,8 @@
 // Exercise 39: a pool once, then pointers.
 //
 // The importer has imported the pool, and gets 64 bytes for each
-// allocation. Fill the two gaps: make a pointer of them, and end its
-// use in this process after the last read. It fails now because the
+// allocation. Fill the two gaps: import a pointer from these bytes, and
+// free it in this process after the last read. It fails now because the
 // importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -39,7 +39,7 @@ int importer(Channel channel) {
   for (int i = 0; i < 2; ++i) {
     auto pointer = channel.receive<cudaMemPoolPtrExportData>("pointer");
     void* data = nullptr;
-    // TODO: make a pointer of it.
+    // TODO: import the 64 bytes; the result is a device pointer.
     (void)pointer;
     if (data == nullptr) {
       say("has 64 bytes, but no pointer");

@@ -1,8 +1,8 @@
 // Exercise 41: who frees first?
 //
-// With pools both sides free: the importer ends its use, the exporter
-// gives the memory back. Here the exporter is first, and the importer
-// still reads. Change the order of the steps.
+// With pools both sides call a free: the importer to end its use, the
+// exporter to give the memory back. Here the exporter frees first, and
+// the importer still reads. Change the order of the steps.
 // It fails now because the trace finds: pool-pointer-freed-early.
 //
 // SPDX-License-Identifier: Apache-2.0

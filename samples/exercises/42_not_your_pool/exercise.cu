@@ -1,8 +1,8 @@
 // Exercise 42: not your pool.
 //
 // The importer needs its own memory for an answer and allocates it from
-// the pool that it has imported. That is refused: an imported pool only
-// imports pointers. Allocate the memory in another way.
+// the pool that it has imported. CUDA refuses: an imported pool can
+// only import pointers. Allocate the memory in another way.
 // It fails now with an error of cudaMallocFromPoolAsync.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 43: imported twice.
 //
 // Two parts of the importer import the same pointer, and each frees it.
-// Legacy handles are counted, but pointers of pools are not: after the
-// first free the other part has no memory. Import it once, and let both
-// parts read from that. It fails now because the trace finds:
+// CUDA counts opens of legacy handles, not imports of pool pointers:
+// after the first free the other part has no memory. Import it once,
+// for both parts. It fails now because the trace finds:
 // pool-pointer-imported-twice, or because the second part fails.
 //
 // SPDX-License-Identifier: Apache-2.0

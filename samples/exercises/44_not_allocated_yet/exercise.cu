@@ -1,9 +1,9 @@
 // Exercise 44: memory that is not allocated yet.
 //
-// The exporter sends a pointer whose allocation is only queued, with an
-// event for it. The importer does not wait for the event, so it copies
-// memory that does not exist yet. Let its stream wait, but not its
-// host. It fails now with wrong values in the copy.
+// The exporter sends a pointer whose allocation is only queued, and an
+// event that follows it. The importer does not wait for the event, so
+// it copies memory that does not exist yet. Let its stream wait, but
+// not its host. It fails now with wrong values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

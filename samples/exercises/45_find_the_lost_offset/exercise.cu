@@ -1,9 +1,9 @@
 // Exercise 45: find the fault: the lost offset of a pool.
 //
-// On this driver a small imported pointer leads to the beginning of the
-// 2 MiB that the allocation lies in. The test below does not
-// notice, because it shares the first allocation of the pool. Change
-// the test. It fails now because it does not notice the bug.
+// On this driver an imported pointer to a small allocation points to
+// the beginning of the 2 MiB around the allocation. The test below does
+// not notice, because it shares the first allocation of the pool.
+// Change the test. It fails now because it does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,10 +1,10 @@
 // Exercise 46: the producer left first.
 //
 // The exporter sends its handle and ends. The end of its process frees
-// the memory, but the importer still reads it. Let the exporter stay
-// until the importer has closed.
+// the memory, but the importer still reads it. Let the exporter run
+// until the importer has closed the memory.
 // It fails now because the trace finds: exporter-ended-while-open, or
-// because the importer finds nobody at the end.
+// because the importer finds no exporter at the end.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -40,7 +40,7 @@ int importer(Channel channel) {
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) {
-    prctl(PR_SET_PDEATHSIG, 0);  // it outlives its exporter
+    prctl(PR_SET_PDEATHSIG, 0);  // stays after its exporter
     return importer(channel_from_parent(argv));
   }
   require_gpus(1);

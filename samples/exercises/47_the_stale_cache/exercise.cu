@@ -35,7 +35,7 @@ int exporter(Channel& channel) {
   return EXIT_SUCCESS;
 }
 
-std::map<void*, void*> cache;  // the exporter's address to ours
+std::map<void*, void*> cache;  // their address -> our address
 
 void* find_or_open(const Loan& loan) {
   void*& mine = cache[loan.address];

@@ -2,10 +2,10 @@
 //
 // The server keeps three tensors in one allocation. A client asks for a
 // tensor by its number, gets a loan (handle, offset, count), reads, and
-// gives it back. It may have several tensors at once. Write lend() of
-// the server, and borrow() and give_back() of the client: open the
-// allocation once, for any number of tensors, and close it when the
-// last one is given back. It fails now because there is no tensor.
+// gives the loan back. It may have several tensors at once. Write
+// lend() of the server, and borrow() and give_back() of the client:
+// open the allocation once, for any number of tensors, and close it
+// when the last tensor is given back. It fails now: there is no tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -41,7 +41,7 @@ int exporter(Channel& channel) {
 
   for (;;) {
     const int tensor = channel.receive<int>("tensor?");
-    if (tensor == -1) break;  // the client is done
+    if (tensor == -1) break;  // the client has finished
     channel.send("loan", lend(base, tensor));
   }
   CUDA_CHECK(cudaFree(base));

@@ -1,10 +1,10 @@
 // Exercise 49: a ring of frames (a project).
 //
 // A camera (exporter) writes frames into a ring of four slots; a viewer
-// (importer) copies each one. Events say "filled" and "emptied", a pair
-// for each slot; messages say that an event was recorded. No host waits
-// for a GPU. The viewer's half is right. The camera writes into slots
-// that the viewer has not emptied. Make the camera right.
+// (importer) copies each frame. Events say "filled" and "emptied", a
+// pair for each slot; messages say that an event was recorded. No host
+// waits for a GPU. The viewer's half is right. The camera writes into
+// slots that the viewer has not emptied. Make the camera right.
 // It fails now because frames are overwritten before they are copied.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@ constexpr size_t kBytes = kCount * sizeof(int);
 int first_value(int frame) { return 1000000 * (frame + 1); }
 
 struct Ring {
-  int* frames;  // kSlots of them
+  int* frames;  // kSlots frames
   cudaEvent_t filled[kSlots];
   cudaEvent_t emptied[kSlots];
 

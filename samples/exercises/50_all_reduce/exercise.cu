@@ -2,10 +2,10 @@
 //
 // Each rank has a buffer of three chunks; at the end each buffer has
 // the sums over all three ranks. Step 1, reduce: rank r adds chunk r of
-// the two others to its own chunk r. Step 2, gather: rank r copies
+// the two other ranks to its own chunk r. Step 2, gather: rank r copies
 // chunk s from rank s. Step 1 is done. Write gather(), and add the
-// barrier that it needs first: a chunk must be complete before it is
-// copied. It fails now because two chunks of each rank have no sums.
+// barrier that it needs: a chunk must be complete before a rank copies
+// it. It fails now because two chunks of each rank have no sums.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -20,10 +20,10 @@ int first_value(int rank) { return 1000000 * (rank + 1); }
 
 struct Ranks {
   int me = 0;
-  std::vector<Channel*> others;  // of rank 0: all; else: rank 0
-  int* buffers[kRanks] = {};     // its own and the opened ones
+  std::vector<Channel*> others;  // rank 0: all; others: rank 0
+  int* buffers[kRanks] = {};     // its own and opened ones
 
-  // Returns when all ranks are here and their GPU work is done.
+  // Returns when all ranks have called it and their work is done.
   void barrier() {
     CUDA_CHECK(cudaDeviceSynchronize());
     if (me != 0) others[0]->signal("here");
@@ -59,7 +59,7 @@ int run(Ranks& ranks) {
   gather(ranks);
   ranks.barrier();
 
-  // The sums rise by 3: each of the three values rises by one.
+  // Each sum is 3 more than the one before: 1 more from each rank.
   const unsigned first =
       first_value(0) + first_value(1) + first_value(2);
   const int wrong =
@@ -75,7 +75,7 @@ int run(Ranks& ranks) {
   return exit_code(wrong);
 }
 
-// Each rank sends its handle to rank 0, which sends all to all ranks.
+// Each rank sends its handle to rank 0, and rank 0 sends all handles.
 struct Handles {
   cudaIpcMemHandle_t of[kRanks];
 };

@@ -1,10 +1,10 @@
 // Exercise 51: yes, says the attribute.
 //
 // This machine can share events, but not memory, and there is one
-// attribute for both. The program relies on it. Let the attempt decide:
-// where the export is refused, send the values through the channel;
-// that is slow, and always works. It fails now with the code of the
-// export, although the attribute is 1.
+// attribute for both. The program uses only the attribute. Try the
+// export instead. If it is refused, send the values through the
+// channel: this is slow, but it always works. It fails now with the
+// code of the export, although the attribute is 1.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -13,7 +13,7 @@ constexpr int kCount = 1 << 12;
 constexpr int kValue = 1000000;
 
 struct Offer {
-  bool shared;  // if not, the values follow as bytes
+  bool shared;  // if false, the values follow
   cudaIpcMemHandle_t handle;
 };
 

@@ -1,8 +1,8 @@
 // Exercise 52: attribute, or attempt?
 //
-// The attribute of this machine says that it has fabric handles. Nobody
-// has opened an IMEX channel, which they need. What happens? Write kYes
-// or kNo for each question, and then run it.
+// The attribute says that this machine has fabric handles. They need an
+// IMEX channel, but nobody has opened one. What happens? Write kYes or
+// kNo for each question, and then run it.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

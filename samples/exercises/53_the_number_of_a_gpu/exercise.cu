@@ -1,9 +1,9 @@
 // Exercise 53: the number of a GPU.
 //
 // The importer sees the two GPUs in another order, as a second rank
-// often does. It uses the exporter's number as its own, and works on
-// the wrong GPU: each access goes over the link. The loan has the UUID
-// of the GPU, too. Mend gpu_of(). It fails now because the work is not
+// often does. It uses the GPU with the exporter's number, which is the
+// wrong GPU: each access goes over the link. The message also has the
+// UUID of the GPU. Mend gpu_of(). It fails now because the work is not
 // where the memory is.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ constexpr int kValue = 1000000;
 
 struct Loan {
   cudaIpcMemHandle_t handle;
-  int number;  // of its GPU in the exporter
+  int number;  // number of the GPU in the exporter
   cudaUUID_t uuid;
 };
 

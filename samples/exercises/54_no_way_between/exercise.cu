@@ -1,9 +1,9 @@
 // Exercise 54: no way between two GPUs.
 //
 // The importer works on GPU 1, and the memory is on GPU 0. On this
-// machine the two GPUs cannot access each other, and the open is
-// refused. Open the memory on the GPU where it is, and copy it to
-// GPU 1. It fails now with the code of the open.
+// machine the two GPUs cannot access each other, so the open is
+// refused. Open the memory on GPU 0, where it is, and copy the values
+// to GPU 1. It fails now with the code of the open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -23,7 +23,7 @@ void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
 
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
-  int id = 0;                     // of the node nearest to the GPU
+  int id = 0;                     // NUMA node nearest to the GPU
   CUDA_CHECK(cudaDeviceGetAttribute(&id, cudaDevAttrHostNumaId, 0));
   const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA,
                            id < 0 ? 0 : id};

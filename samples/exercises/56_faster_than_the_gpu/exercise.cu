@@ -2,8 +2,8 @@
 //
 // The importer's GPU writes into memory of the host, and its CPU reads
 // the same bytes. A copy would wait for the kernel; a read by the CPU
-// does not, because it is no CUDA call. Order the two. It fails now
-// because the CPU reads old values.
+// does not wait, because it is no CUDA call. Order the read after the
+// kernel. It fails now because the CPU reads old values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <thread>
@@ -25,7 +25,7 @@ void give_cpu_access(void* data, size_t bytes, CUmemLocation node) {
 
 int exporter(Channel& channel) {
   CUDA_CHECK(cudaFree(nullptr));  // the driver API needs a context
-  int id = 0;                     // of the node nearest to the GPU
+  int id = 0;                     // NUMA node nearest to the GPU
   CUDA_CHECK(cudaDeviceGetAttribute(&id, cudaDevAttrHostNumaId, 0));
   const CUmemLocation node{CU_MEM_LOCATION_TYPE_HOST_NUMA,
                            id < 0 ? 0 : id};

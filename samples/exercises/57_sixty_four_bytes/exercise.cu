@@ -1,8 +1,8 @@
 // Exercise 57: sixty-four bytes keep nothing alive.
 //
 // A descriptor keeps memory alive until it is closed. A fabric handle
-// is data: it does not. The exporter gives up its memory as soon as it
-// has sent the handle. Let it wait.
+// is only data and keeps nothing alive. The exporter releases its
+// memory right after it has sent the handle. Let it wait.
 // It fails now because nothing is left to import.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 58: fabric, or a descriptor?
 //
 // The program wants memory with a fabric handle. The attribute is 1,
-// but this process has no IMEX channel, and the memory is refused.
-// Let create() try one type after the other, and take the first that
-// works. Both ways to send it are there.
+// but this process has no IMEX channel, so cuMemCreate refuses. Let
+// create() try one type after the other, and use the first that works.
+// The code to send both types is there.
 // It fails now with the code of cuMemCreate.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 constexpr int kCount = 1 << 18;
 constexpr int kValue = 1000000;
 
-// Creates memory that can be exported; *type says as what.
+// Creates memory for export; sets *type to its handle type.
 Memory create(size_t* bytes, CUmemAllocationHandleType* type) {
   Memory memory;
   *type = kFabric;  // TODO: or kFd

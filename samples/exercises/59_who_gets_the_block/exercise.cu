@@ -1,8 +1,8 @@
 // Exercise 59: predict who gets the block.
 //
-// Stream A frees a block of a pool, and a stream asks for one of the
-// same size. Does it get the same block? A is held: its free is queued
-// and not done. The policies have their default values. Write kYes or
+// Stream A frees a block of a pool. Then a stream allocates a block of
+// the same size. Is it the same block? A is held: its free is queued,
+// but not done. The policies have their default values. Write kYes or
 // kNo for each question, and then run it. It fails now because no
 // question is answered.
 //

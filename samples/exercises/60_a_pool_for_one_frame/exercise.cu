@@ -1,9 +1,9 @@
 // Exercise 60: a pool for one frame.
 //
-// The pool may have one frame, no more. The loader frees it, and the
-// encoder asks for the next one in another stream. Nothing orders the
-// two streams, so the pool cannot lend the frame again, and refuses.
-// Order them on the GPU; the host must not wait for the loader.
+// The pool has room for one frame. The loader frees it, and the encoder
+// allocates the next frame in another stream. Nothing orders the two
+// streams, so the pool cannot use the memory again, and refuses. Order
+// the streams on the GPU; the host must not wait for the loader.
 // It fails now because the second allocation is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -39,7 +39,7 @@ int main() {
   void* next = nullptr;
   const cudaError_t code =
       cudaMallocFromPoolAsync(&next, kFrame, pool, encoder);
-  cudaGetLastError();  // a refusal is told below
+  cudaGetLastError();  // the refusal is printed below
   const bool have = code == cudaSuccess;
   if (have) write_values(next, kCount, kEncoded, encoder);
   const bool waits = cudaStreamQuery(loader) == cudaErrorNotReady;

@@ -1,8 +1,8 @@
 // Exercise 61: room for two frames.
 //
-// The exporter's pool has room for two frames, and six are sent. It
-// keeps every frame until the end, so the third one finds no room.
-// Free each frame as soon as the importer says that it has freed it.
+// The exporter's pool has room for two frames, and the exporter sends
+// six. It keeps every frame until the end, so the third has no room.
+// Free each frame after the importer reports its own free.
 // It fails now because an allocation beyond the limit is refused.
 //
 // SPDX-License-Identifier: Apache-2.0

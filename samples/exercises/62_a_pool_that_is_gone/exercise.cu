@@ -1,8 +1,8 @@
 // Exercise 62: predict what is left of a pool.
 //
-// The exporter destroys its pool while the importer still has memory of
-// it. What goes, and what stays? Write kYes or kNo for each question,
-// and then run it.
+// The exporter destroys its pool while the importer still uses memory
+// of the pool. What is released, and what stays? Write kYes or kNo for
+// each question, and then run it.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

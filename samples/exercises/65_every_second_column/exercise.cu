@@ -2,8 +2,8 @@
 //
 // A framework lends a tensor that is a view: a part of a larger matrix,
 // every second column of it. Its description has an offset and two
-// strides, all in elements. The importer reads the elements as if they
-// were side by side. Read them where they are. It fails now with wrong
+// strides, all in elements. The importer reads elements that lie side
+// by side. Read the elements of the view. It fails now with wrong
 // values.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 66: given back too early.
 //
 // The importer queues a copy of a tensor and says that it has released
-// the tensor. The exporter's allocator lends the memory to the next
+// the tensor. The exporter's allocator gives the memory to the next
 // owner, who writes into it before the copy has run. Release the tensor
-// when it is no longer used; nobody knows how long the copy takes.
+// after its last use. Nobody knows how long the copy takes.
 // It fails now because the copy is still queued after the release.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 67: a hundred opens.
 //
-// Each message brings the same handle, and the importer opens and
-// closes it each time. Opening is the expensive step: on a GPU it costs
-// more than a read of megabytes. Open the memory once.
+// Each message has the same handle, and the importer opens and closes
+// it each time. The open is expensive: on a GPU it takes longer than a
+// read of megabytes. Open the memory once.
 // It fails now because it is opened a hundred times.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@ constexpr unsigned kValue = 1000000;
 
 struct Message {
   cudaIpcMemHandle_t handle;
-  size_t index;  // of the value that is meant
+  size_t index;  // the position of the value
 };
 
 int exporter(Channel& channel) {

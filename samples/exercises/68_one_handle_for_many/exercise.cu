@@ -1,8 +1,8 @@
 // Exercise 68: one handle for many.
 //
-// Sixteen small tensors take sixteen allocations, handles and opens.
-// Each small allocation also shows its neighbours to the importer. Put
-// them all into one allocation: one handle, and an offset for each
+// Sixteen small tensors need sixteen allocations, handles and opens.
+// With each small allocation the importer can also read its neighbours.
+// Put them all into one allocation: one handle, and an offset for each
 // tensor. It fails now because memory is opened sixteen times, or
 // because of the neighbours.
 //

@@ -1,8 +1,8 @@
 // Exercise 69: one barrier short.
 //
-// Two ranks lend each other memory. Each one reads the other's, closes
-// it, and frees its own. The quick rank frees while the slow one still
-// reads. Let no rank free before the other one has closed.
+// Two ranks lend each other memory. Each rank reads the memory of the
+// other rank, closes it, and frees its own. The quick rank frees while
+// the slow rank reads. Let no rank free before the other has closed.
 // It fails now because the trace finds: freed-while-open, or because
 // the slow rank reads wrong values.
 //
@@ -13,7 +13,7 @@ constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 constexpr int kReads = 200;  // rank 1 is slow
 
-// Two ranks do the same. exchange() gives what the other one sent.
+// Two ranks do the same. exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>

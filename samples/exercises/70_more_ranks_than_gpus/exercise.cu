@@ -1,7 +1,7 @@
 // Exercise 70: more ranks than GPUs.
 //
 // Each rank takes the GPU with its own number. On this machine there is
-// one GPU, so rank 1 takes one that does not exist. Let ranks share
+// one GPU, so rank 1 takes a GPU that does not exist. Let ranks share
 // GPUs in turn, for any number of ranks and of GPUs. It fails now with
 // the code of cudaSetDevice.
 //
@@ -11,7 +11,7 @@
 constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 
-// Two ranks do the same. exchange() gives what the other one sent.
+// Two ranks do the same. exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -38,7 +38,7 @@ int run(int rank, Channel& channel) {
   say("as rank %d on GPU %d reads the other's values: %d wrong", rank,
       gpu_of(rank), wrong);
 
-  // The same for eight GPUs and ranks that are not there.
+  // The same test for more GPUs and ranks than this machine has.
   int count = 0;
   CUDA_CHECK(cudaGetDeviceCount(&count));
   bool good = wrong == 0;

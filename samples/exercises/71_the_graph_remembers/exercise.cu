@@ -2,8 +2,8 @@
 //
 // The importer captures a copy from shared memory into a graph, once.
 // Then the exporter sends a larger buffer, and the importer opens it
-// and closes the old one. The graph still has the old address. Let it
-// copy from the new one.
+// and closes the old buffer. The graph still has the old address. Let
+// it copy from the new buffer.
 // It fails now with the code of the replay, or with wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0

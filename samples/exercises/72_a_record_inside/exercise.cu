@@ -1,11 +1,11 @@
 // Exercise 72: a record inside.
 //
-// The exporter captures a kernel, and a record of the event that the
-// importer waits for. A captured record is only a dependency inside the
-// graph. Outside of it the event is not recorded, so the importer does
-// not wait. Record the event where the importer can see it. It fails
-// now because the importer's stream is not held, or with the code of
-// the capture.
+// The exporter captures a kernel and the record of an event. The
+// importer waits for this event. A captured record is only a dependency
+// inside the graph. Outside of the graph nothing records the event, so
+// the importer does not wait. Record the event where the importer can
+// see it. It fails now because the importer's stream is not held, or
+// with the code of the capture.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

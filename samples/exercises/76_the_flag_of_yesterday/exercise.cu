@@ -1,9 +1,9 @@
 // Exercise 76: the flag of the last round.
 //
 // A word in shared memory says that a frame is there. The importer's
-// stream waits until it is 1. In round 2 it is 1 already, from round 1,
-// and the importer does not wait. Let the word tell which frame it
-// means.
+// stream waits until the word is 1. In round 2 the word still is 1 from
+// round 1, so the importer does not wait. Let the word say which frame
+// is there.
 // It fails now because the importer is not held in round 2.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 77: predict the neighbours.
 //
 // A handle maps whole blocks of 2 MiB. Which allocations lie in one
-// block, so that the importer of one also gets the other? Write kYes or
-// kNo for each question, and then run it. It fails now because no
+// block, so that an importer of one can also use the other? Write kYes
+// or kNo for each question, and then run it. It fails now because no
 // question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

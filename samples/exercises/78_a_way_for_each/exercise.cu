@@ -1,8 +1,8 @@
 // Exercise 78: a way for each pointer.
 //
-// A library gets pointers of its users, and must share them: by a
-// legacy handle, by a descriptor, or by a copy if nothing else works.
-// way_of() takes the legacy handle for all. Ask the pointer:
+// A library gets pointers from its users and must share the memory: by
+// a legacy handle, by a descriptor, or by a copy if nothing else works.
+// way_of() uses the legacy handle for all. Read these attributes:
 // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE and
 // CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES. It fails now because two
 // of three ways do not work.

@@ -1,8 +1,8 @@
 // Exercise 80: released is not gone.
 //
 // Importer and exporter have released their handles of 2 GiB, and the
-// memory is still in use. A mapping keeps it, too. Who has one left?
-// It fails now because the memory is not back.
+// memory is still in use. A mapping keeps it, too. Which one is left?
+// It fails now because the memory is still in use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,8 @@
 // Exercise 81: predict the order of a stream.
 //
-// A stream is held, and memory is allocated, used, freed and allocated
-// again in it. What waits, and for what? Write kYes or kNo for each
-// question, and then run it.
+// A stream is held. The program allocates, uses, frees and allocates
+// memory again in this stream. What waits, and for what? Write kYes or
+// kNo for each question, and then run it.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

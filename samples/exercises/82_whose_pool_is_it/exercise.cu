@@ -1,8 +1,8 @@
 // Exercise 82: predict whose pool it is.
 //
-// A program makes its own pool the current one of the GPU. Where does
-// memory come from after that? Write kYes or kNo for each question, and
-// then run it.
+// A program makes its own pool the current one of the GPU. Which pool
+// does memory come from after that? Write kYes or kNo for each
+// question, and then run it.
 // It fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 83: trimmed too early.
 //
 // The program keeps freed memory in its pool, and trims the pool when
-// another program needs the memory. Nothing comes back: the free is
-// queued in a stream, and not done. Mend the order.
+// another program needs the memory. The trim gives nothing back: the
+// free is queued in a stream, but not done. Mend the order.
 // It fails now because the pool still has 64 MiB reserved.
 //
 // SPDX-License-Identifier: Apache-2.0

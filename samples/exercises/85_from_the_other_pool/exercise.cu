@@ -1,9 +1,9 @@
 // Exercise 85: from the other pool.
 //
 // The exporter has two pools, one for weights and one for results, and
-// shares a pointer of each. The importer imports both pointers from the
-// first pool. The data of a pointer work only with its own pool. It
-// fails now with the code of the import, or with wrong values.
+// shares a pointer of each pool. The importer imports both pointers
+// with the first pool. The bytes of a pointer work only with its own
+// pool. It fails now with the code of the import, or with wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

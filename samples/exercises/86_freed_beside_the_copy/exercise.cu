@@ -1,9 +1,9 @@
 // Exercise 86: freed beside the copy.
 //
 // The importer copies in one stream and frees in another, and records
-// an event for the exporter after the free. The exporter waits for it,
-// and gives the memory to a new owner, while the copy still waits.
-// Let the free and the record come after the copy.
+// an event for the exporter after the free. The exporter waits for this
+// event and gives the memory to a new owner, while the copy still
+// waits. Let the free and the record come after the copy.
 // It fails now because the exporter is not held, or the copy is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,9 +1,9 @@
 // Exercise 87: the last one closes.
 //
 // Two parts of the importer use one buffer through a cache, which opens
-// it once. The first part is done and gives it back, and the cache
-// closes it; the second part still reads. Let the cache count its
-// users.
+// it once. The first part gives the buffer back, and the cache closes
+// it, but the second part still reads. Let the cache count the users of
+// the buffer.
 // It fails now: the second part crashes, or its copy is refused.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Exercise 88: the same bits.
 //
-// Two ranks add the same four numbers, each its own ones first. Floats
-// are rounded after each step, so the order changes the sum, and the
-// ranks go on with different weights. Let all ranks add in one order.
+// Two ranks add the same four numbers. Each rank begins with its own
+// numbers. Floats are rounded after each step, so the order changes the
+// sum: the ranks get different weights. Let them add in one order.
 // It fails now because the two sums are not equal.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -10,7 +10,7 @@
 
 constexpr int kCount = 1 << 19;
 
-// Two ranks do the same. exchange() gives what the other one sent.
+// Two ranks do the same. exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -52,7 +52,7 @@ int run(int rank, Channel& channel) {
   const bool same = std::memcmp(&sum, &other, sizeof sum) == 0;
   say("as rank %d has %g, the other one %g: %s", rank, sum, other,
       same ? "the same bits" : "NOT the same");
-  const bool near = sum >= 0 && sum <= 4;  // 4, and rounding
+  const bool near = sum >= 0 && sum <= 4;  // 4 and rounding errors
 
   return same && near ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,9 +1,9 @@
 // Exercise 89: refilled too early.
 //
-// A slot goes around: the producer fills it, the consumer copies it,
-// and the producer fills it again. The consumer records an event after
-// its copy; nobody waits for it. Let the producer's GPU wait, not its
-// host.
+// Two processes use one slot again and again: the producer fills it,
+// and the consumer copies it. The consumer records an event after its
+// copy, but nobody waits for the event. Let the producer's GPU wait,
+// not its host.
 // It fails now because the producer is not held, or the copy is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -1,10 +1,10 @@
 // Exercise 90: a client that dies.
 //
-// A server lends memory to three clients. One of them is killed and
-// sends nothing any more. The server waits for its message, and then
-// fails. The end of a process also shows that it has closed. Mend
-// is_done(): Child::wait() waits for the end of a client. It fails now
-// because the server ends, and two clients with it.
+// A server lends memory to three clients. One client is killed and
+// sends no message. The server waits for this message, and then fails.
+// A process that has ended has also closed its memory. Mend is_done():
+// Child::wait() waits for the end of a client. It fails now because the
+// server ends, and two clients end with it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -18,8 +18,8 @@ struct Loan {
   int number;  // of the client
 };
 
-// Waits until the client no longer uses the memory. True if all was
-// well.
+// Waits until the client no longer uses the memory. Returns whether all
+// went well.
 bool is_done(Child& client) {
   client.channel.wait("closed");
   return client.wait(10s) == EXIT_SUCCESS;

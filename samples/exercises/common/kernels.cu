@@ -38,7 +38,8 @@ void keep_busy(cudaStream_t stream, int milliseconds) {
   CUDA_CHECK(cudaGetLastError());
 }
 
-// Inline functions are put into an object only where they are used.
+// The compiler puts an inline function into an object file only if this
+// file uses it. These pointers use them.
 [[gnu::used]] static void (*const kWriteValues)(
     void*, int, unsigned, cudaStream_t, unsigned) = write_values;
 [[gnu::used]] static void (*const kHold)(cudaStream_t, Gate*) = hold;
