@@ -312,31 +312,59 @@ static void in_a_second_context(const std::function<void(cudaStream_t)>& body) {
   EXPECT_TRUE(context_is_usable());
 }
 
-TEST(EventRefusals, RecordInAStreamOfAnotherContext) {
-  covers("LEVT-17");
-  needs(gpus(1), legacy_memory, legacy_events);
-  const auto refuses_other_context = [](cudaEvent_t event) {
-    in_a_second_context([event](cudaStream_t other) {
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  RuntimeApi::event_record(event, other));
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  RuntimeApi::event_record_with_flags(event, other));
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DriverApi::event_record(event, other));
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DriverApi::event_record_with_flags(event, other));
-      EXPECT_TRUE(passes(other));
-    });
-  };
+namespace {
+
+void record_is_refused(cudaEvent_t event, cudaStream_t stream) {
+  EXPECT_CODE(cudaErrorInvalidResourceHandle,
+              RuntimeApi::event_record(event, stream));
+  EXPECT_CODE(cudaErrorInvalidResourceHandle,
+              RuntimeApi::event_record_with_flags(event, stream));
+  EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+              DriverApi::event_record(event, stream));
+  EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
+              DriverApi::event_record_with_flags(event, stream));
+}
+
+// Each side tries to record the event where it must not, and the event works
+// afterwards.
+void both_sides_refuse(void (*tries)(cudaEvent_t event)) {
   Scenario scenario;
-  scenario.role("exporter", records_late(refuses_other_context));
-  scenario.role("importer", [=](Role& me) {
+  scenario.role("exporter", records_late(tries));
+  scenario.role("importer", [tries](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     SharedEvent event(handles.event);
-    refuses_other_context(event);
+    tries(event);
     copies_after_wait(me, handles, event);
   });
   scenario.run(30s);
+}
+
+}  // namespace
+
+TEST(EventRefusals, RecordInAStreamOfAnotherContext) {
+  covers("LEVT-17");
+  needs(gpus(1), legacy_memory, legacy_events);
+  both_sides_refuse([](cudaEvent_t event) {
+    in_a_second_context([event](cudaStream_t other) {
+      record_is_refused(event, other);
+      EXPECT_TRUE(passes(other));
+    });
+  });
+}
+
+TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
+  covers("LEVT-17");
+  needs(gpus(2), legacy_memory, legacy_events);
+  both_sides_refuse([](cudaEvent_t event) {
+    CALL(cudaSetDevice(1));
+    {
+      const Stream other;
+      record_is_refused(event, other);
+      EXPECT_TRUE(context_is_usable());
+    }
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(context_is_usable());
+  });
 }
 
 // "May be from a different context". The exporter's is not the primary one.
@@ -376,39 +404,6 @@ TEST(EventRefusals, AStreamOfAnotherContextWaits) {
   });
   scenario.run(30s);
   EXPECT_TRUE(scenario.ended("importer").reached_end);
-}
-
-TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
-  covers("LEVT-17");
-  needs(gpus(2), legacy_memory, legacy_events);
-  const auto refuses_other_device = [](cudaEvent_t event) {
-    CALL(cudaSetDevice(1));
-    {
-      const Stream other;
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  RuntimeApi::event_record(event, other));
-      EXPECT_CODE(cudaErrorInvalidResourceHandle,
-                  RuntimeApi::event_record_with_flags(event, other));
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DriverApi::event_record(event, other));
-      EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
-                  DriverApi::event_record_with_flags(event, other));
-      EXPECT_TRUE(context_is_usable());
-    }
-    CALL(cudaSetDevice(0));
-    EXPECT_TRUE(context_is_usable());
-  };
-  Scenario scenario;
-  scenario.role("exporter", records_late(refuses_other_device));
-
-  scenario.role("importer", [=](Role& me) {
-    const auto handles = me.receive<Handles>("handles");
-    SharedEvent event(handles.event);
-    refuses_other_device(event);
-    copies_after_wait(me, handles, event);
-  });
-
-  scenario.run(30s);
 }
 
 TEST(EventRefusals, WaitInAStreamOfAnotherDevice) {

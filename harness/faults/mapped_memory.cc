@@ -229,16 +229,20 @@ int mapped_beyond_reservation(Call& call) {
   return proceed_changed(call);
 }
 
-int mapped_for_current_gpu_only(Call& call) {
+// Memory of the CPU is of every GPU.
+bool is_of_current_gpu(Chunk chunk) {
   CUmemAllocationProp known{};
   int current = 0;
   cudaGetDevice(&current);
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
-  (&known, call.at<Chunk>(3));
-  return known.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                 known.location.id != current
-             ? refused(call, CUDA_ERROR_INVALID_DEVICE)
-             : call.proceed();
+  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&known, chunk);
+  return known.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+         known.location.id == current;
+}
+
+int mapped_for_current_gpu_only(Call& call) {
+  return is_of_current_gpu(call.at<Chunk>(3))
+             ? call.proceed()
+             : refused(call, CUDA_ERROR_INVALID_DEVICE);
 }
 
 // An unmapping of more than the mapping.
@@ -606,15 +610,7 @@ int flags_of_first(Call& call) {
 }
 
 int export_needs_current_gpu(Call& call) {
-  CUmemAllocationProp known{};
-  int current = 0;
-  cudaGetDevice(&current);
-  DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
-  (&known, call.at<Chunk>(1));
-  return known.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-                 known.location.id != current
-             ? refused(call)
-             : call.proceed();
+  return is_of_current_gpu(call.at<Chunk>(1)) ? call.proceed() : refused(call);
 }
 
 int range_of_import_too_short(Call& call) {
