@@ -200,6 +200,7 @@ const List& all_faults() {
     add_answers(*made);
     add_order(*made);
     add_contexts(*made);
+    add_regressions(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

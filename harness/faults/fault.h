@@ -72,6 +72,7 @@ void add_stream_ordered(List& list);
 void add_answers(List& list);
 void add_order(List& list);
 void add_contexts(List& list);
+void add_regressions(List& list);
 void add_allowed(List& list);
 
 // --- what several faults need ----------------------------------------------
