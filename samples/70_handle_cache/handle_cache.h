@@ -44,14 +44,14 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations. Keeps at most `most` allocations without a user
-/// open.
+/// Opened allocations. Before it opens another one, it closes unused
+/// ones until fewer than `most` are open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
 
   //! [acquire]
-  /// The part in this process. Each acquire() needs a release().
+  /// Returns the part's address here. Each acquire() needs a release().
   void* acquire(const Part& part) {
     const Name name{part.exporter, part.block};
     if (blocks_.count(name) == 0) {
@@ -97,7 +97,7 @@ class HandleCache {
   size_t open_now() const { return blocks_.size(); }  ///< allocations
 
  private:
-  // An address is no key: the exporter may use it again.
+  // An address is not a key: the exporter may use it again.
   using Name = std::pair<unsigned long long, unsigned long long>;
   struct Block {
     void* base = nullptr;

@@ -73,5 +73,5 @@ class Ranks {
   }
 
   std::vector<Child> others_;    // of rank 0
-  std::vector<Channel> parent_;  // of the others: one
+  std::vector<Channel> parent_;  // of each other rank: one
 };

@@ -65,7 +65,7 @@ struct Child {
   /// Returns the importer's exit code. If a signal ended the importer,
   /// or it did not end in time, prints this and returns 1.
   int wait(std::chrono::milliseconds deadline) {
-    if (!ours) return EXIT_SUCCESS;  // its own terminal shows its end
+    if (!ours) return EXIT_SUCCESS;  // the user sees its exit code
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
@@ -105,8 +105,8 @@ inline Child meet_importer(const char* path) {
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again with these arguments. One argument is the
-/// other end of `channel`. When this process ends, the new one ends.
+/// Starts the program again with these arguments. With a `channel`, one
+/// argument is its other end. When this process ends, the new one ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);
