@@ -78,8 +78,7 @@ class HandleCache {
 
   //! [close]
   /// Closes the allocation because its exporter wants to free it.
-  /// Returns false if somebody uses it: then the exporter must not free
-  /// it.
+  /// Returns false if it is in use: then the exporter must not free it.
   bool forget(const Part& part) {
     return close_if([&](const Name& name) {
       return name == Name{part.exporter, part.block};

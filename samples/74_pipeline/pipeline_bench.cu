@@ -84,7 +84,7 @@ struct Task {
   int count;
 };
 
-// The exporter's half of one measurement: GB/s of the slowest side.
+// Measures once. Returns GB/s of the slower of the working sides.
 double measure(Shared& shared, Channel& importer, Task task) {
   CUDA_CHECK(cudaMemset(shared.words.data, 0, kWordBytes));
   CUDA_CHECK(cudaDeviceSynchronize());
@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
     return importer(channel_from_parent(argv));
   if (argc > 2 || (argc == 2 && std::atoi(argv[1]) < 1)) {
     std::fprintf(stderr,
-                 "usage: %s [MIB]   (of one measurement: %zu)\n",
+                 "usage: %s [MIB]   (one measurement, default: %zu)\n",
                  argv[0], kPassed >> 20);
     return 2;
   }
