@@ -99,8 +99,8 @@ bool lend(char** argv, const Loan& loan) {
   return importer.wait(30s) == EXIT_SUCCESS;
 }
 
-// The parent makes no CUDA call, so it is not a client. It can wait for
-// the end of all clients.
+// The parent makes no CUDA call, so it is not a client. So it can wait
+// for the end of all clients.
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return child(channel_from_parent(argv));
 

@@ -44,14 +44,15 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations. Before it opens another one, it closes unused
-/// ones until fewer than `most` are open.
+/// Opened allocations. Before the cache opens another one, it closes
+/// unused ones until fewer than `most` are open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
 
   //! [acquire]
-  /// Returns the part's address here. Each acquire() needs a release().
+  /// Returns the address of the part in this process. Each acquire()
+  /// needs a release().
   void* acquire(const Part& part) {
     const Name name{part.exporter, part.block};
     if (blocks_.count(name) == 0) {

@@ -30,7 +30,7 @@ inline bool by_hand(int argc, char** argv) {
           std::strcmp(argv[2], "importer") == 0);
 }
 
-/// Returns true in the importer. The exporter goes on in main.
+/// Returns true in the importer. The exporter continues in main.
 inline bool is_child(int argc, char** argv) {
   const bool hand = by_hand(argc, argv);
   const bool child =
@@ -47,7 +47,7 @@ inline bool is_child(int argc, char** argv) {
 
 /// Returns a copy of the importer's end of the channel. The original
 /// stays open until this process ends. Otherwise the exporter could see
-/// a closed channel and end first, and that kills this process.
+/// a closed channel and end first, and its end kills this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
     return Channel(connect_to(argv[3]));
