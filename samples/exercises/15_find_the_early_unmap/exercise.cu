@@ -2,8 +2,9 @@
 //
 // This driver ignores the reference count: the first close unmaps,
 // although the handle was opened twice. Write a test that notices it.
-// The two opens and two closes below have an order that shows nothing.
-// It fails now because it does not notice the bug.
+// The two opens and two closes below are in an order that cannot show
+// the bug.
+// The exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
