@@ -31,7 +31,7 @@ int importer(Channel channel) {
   void* second = open_memory(handle);
   const int again = count_wrong(second, kCount, kValue);
   CUDA_CHECK(cudaIpcCloseMemHandle(second));
-  say("reads by both pointers: %d wrong", wrong + again);
+  say("reads through both pointers: %d wrong", wrong + again);
   channel.signal("closed");
 
   return exit_code(wrong + again);

@@ -24,7 +24,7 @@ int lend(std::vector<Child>& importers) {
     importer.channel.wait("closed");
     if (--users == 0) {
       CUDA_CHECK(cudaFree(data));
-      say("frees the memory: nobody uses it");
+      say("frees the memory: no importer uses it");
     }
   }
   return users == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
