@@ -39,7 +39,7 @@ int main() {
 
   run_step(pool, 16 * kStep);
   const size_t peak = held_mib(pool);
-  say("after a step of 1024 MiB it holds %zu MiB%s", peak,
+  say("after a step of 1024 MiB the pool holds %zu MiB%s", peak,
       peak > 64 ? ", which is NOT at most 64" : "");
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 

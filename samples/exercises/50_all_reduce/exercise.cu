@@ -76,7 +76,7 @@ int run(Ranks& ranks) {
   return exit_code(wrong);
 }
 
-// Each rank sends its handle to rank 0, and rank 0 sends all back.
+// Each rank sends its handle to rank 0. Rank 0 sends all handles back.
 struct Handles {
   cudaIpcMemHandle_t of[kRanks];
 };
