@@ -1,4 +1,4 @@
-"""Each lesson is built by the line of its header, alone, and prints its pages' output.
+"""Each lesson is built alone, by the line of its header, and prints its page's output.
 
 The nvcc is that of the newest toolkit, if ci/newest has installed it and there is no
 driver here, because a driver may be too old for it. The build of all lessons, and

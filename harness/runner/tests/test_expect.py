@@ -73,7 +73,7 @@ def test_the_machine_that_was_written_down_is_as_expected(build: Build) -> None:
 
 
 def test_a_capability_that_is_denied_is_no_silent_skip(build: Build) -> None:
-    """As if the driver refused the probe's attempt: the tests would only skip."""
+    """As if the driver refused the probe's attempt: without a file tests only skip."""
     write(build)
     build.conformance(SKIPS)
     code, said, problems = run(build, DENIED)

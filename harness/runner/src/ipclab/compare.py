@@ -316,10 +316,10 @@ def _fidelity(
 ) -> Judge:
     """What a driver and the model say about one test, and whether that is explained.
 
-    An entry of deviations.json explains a difference, and so does a limit that
-    the driver has lifted, because the model follows the documentation. Nothing
-    explains a verdict that fails a run. A row that has another kind now is judged
-    by another measure; one with another sentence is compared if `any_catalogue`.
+    An entry of deviations.json explains a difference. A limit that the driver has
+    lifted also explains one, because the model follows the documentation. Nothing
+    explains a verdict that fails a run. If the kind of a row has changed, its verdicts
+    are not compared; if its sentence has changed, only with `any_catalogue`.
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
@@ -460,7 +460,7 @@ def _show(
         if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
     if slower > MOST_SLOWER:
-        out.print(f"{slower} were faster or slower: --html or --json tells which")
+        out.print(f"{slower} were faster or slower: --html or --json lists them")
     for name, pair in found.environment.items():
         for line_of in _told_apart(name.replace("_", " "), *pair):
             out.print(Text(f"environment: {line_of}"), soft_wrap=True)

@@ -159,7 +159,7 @@ def from_json(data: Any) -> Machine:
             f"`ipclab doctor --json` did not write this file: {error}"
         ) from None
     if wrong := probe.wrong(machine.probe):
-        raise UsageError(f"its probe has no good '{wrong}'")
+        raise UsageError(f"its probe has no valid '{wrong}'")
     return machine
 
 

@@ -199,7 +199,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
     text = _label(data)
     size = sent.facts["size"]
     if text and data[len(text) : len(text) + 1] == b"\0":
-        size -= len(text) + 1  # its name is no part of what it brings
+        size -= len(text) + 1  # the name does not count
     count = len(sent.facts["descriptors"])
     brings = [size_text(size)] if size or not (text or count) else []
     if count:

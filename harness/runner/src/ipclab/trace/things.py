@@ -135,7 +135,7 @@ class EventOpening:
     pointer: int
     opened: Call
     destroyed: Entry | None = None
-    own: SharedEvent | None = None  # its name if `event` is None
+    own: SharedEvent | None = None  # stands for the event if `event` is None
 
 
 @dataclass(eq=False)
