@@ -349,7 +349,7 @@ def _laid(
         return [None for _ in steps]
     costs = [0.0] * len(order)
     trail: list[list[tuple[int, bool]]] = []
-    made: list[frozenset[str]] = [frozenset()] * len(order)  # since it came there
+    made: list[frozenset[str]] = [frozenset()] * len(order)  # in this stay
     for step in steps:
         key = f"{step.text} {step.who} {step.to}"
         new_made: list[frozenset[str]] = []

@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 MANUALS_AT = "https://docs.nvidia.com/cuda"
-# Header, and the manual of its functions below that.
+# Header -> the manual of its functions, below MANUALS_AT.
 MANUALS = {
     "cuda_runtime_api.h": "cuda-runtime-api",
     "cuda.h": "cuda-driver-api",

@@ -179,7 +179,7 @@ def _test(test: records.Row) -> str:
 
 
 def _seen(test: records.Row) -> str:
-    """The evidence of deviations.json as it was then, or else the record's reason."""
+    """The evidence that deviations.json had then; otherwise the record's reason."""
     if test.verdict == "deviates":
         return plain(test.record["deviation"]["evidence"])
     reason = " ".join(test.reason.split())
