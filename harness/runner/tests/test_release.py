@@ -86,7 +86,7 @@ def test_a_release(repository: Path) -> None:
     ("version", "code", "text"),
     [
         ("7.9", 2, "usage: ci/release VERSION"),
-        ("7.9.0", 3, "is to be '## 7.9.0, not released', not '7.8.9'"),
+        ("7.9.0", 3, "must be '## 7.9.0, not released', not '7.8.9'"),
     ],
 )
 def test_a_version_that_cannot_be(
