@@ -294,8 +294,8 @@ def uncalled(
 ) -> list[Entry]:
     """Sentences whose function no test of their rows has called.
 
-    A driver may be right by one API and wrong by the other. So a row covers a sentence
-    only if its tests call the very function that has the sentence.
+    A driver may be right in one API and wrong in the other. So a row covers a sentence
+    only if its tests call exactly the function that has the sentence.
     """
     return [
         entry
@@ -395,9 +395,9 @@ def _summary(
     told = ", ".join(f"{number} {what}" for what, number in said.items())
     resting = cited(ledger)
     out.print(
-        f"{len(resting)} rows rest on sentences of the headers; of "
-        f"{len(touched)} something is different"
-        + (f" ({told})" if told else ": every sentence stands")
+        f"{len(resting)} rows are based on sentences of the headers; sentences of "
+        f"{len(touched)} rows differ"
+        + (f" ({told})" if told else ": every sentence is unchanged")
     )
 
 

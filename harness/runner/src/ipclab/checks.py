@@ -382,7 +382,7 @@ def _peer_access(m: Machine) -> Verdict | None:
         hints.append("the GPUs are different models")
     if m.driver.iommu:
         hints.append("an IOMMU is on")
-    found = f"not {', '.join(apart)}" if apart else str(enable.get("reason"))
+    found = f"no access: {', '.join(apart)}" if apart else str(enable.get("reason"))
     return limits(
         "; ".join([found, *hints]),
         (*MEMORY, "legacy_events"),
@@ -559,7 +559,7 @@ def _seccomp(m: Machine) -> Verdict:
         return fine("pidfd_getfd is allowed")
     if m.fingerprint["ptrace_scope"] not in (None, "0"):
         return unknown(
-            f"pidfd_getfd: {answer}, which the ptrace scope explains",
+            f"pidfd_getfd: {answer}, because of the ptrace scope",
             "send descriptors with SCM_RIGHTS; nothing else is needed",
         )
     if m.process.seccomp:
@@ -674,7 +674,7 @@ def _allocator(m: Machine) -> Verdict:
         ["legacy_memory"],
         "such memory does not come from cudaMalloc: cudaIpcGetMemHandle returns "
         "cudaErrorInvalidValue",
-        "unset it in the exporter, or share by descriptor (lessons 30 and 50); "
+        "unset the variable in the exporter, or share by descriptor (lessons 30, 50); "
         "lesson 22 shows which transport shares which memory",
     )
 

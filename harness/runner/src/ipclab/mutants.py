@@ -52,7 +52,7 @@ CENTRAL, EVERY = "central", "all"
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
-UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
+UNKNOWN = "ipclab faults: no fault '"  # what the library says before it exits
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
         "lifted",
         "not applicable",
     ):
-        return f"the record says '{line['outcome']}', but the program {ended.how}"
+        return f"the record says '{line['outcome']}', but the program had {ended.how}"
     if ended.survivors:
         return f"left behind: {', '.join(ended.survivors)}"
     return ""
