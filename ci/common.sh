@@ -20,8 +20,8 @@ die() {
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
 # Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13: the one on PATH, the
-# one in the usual folder, or the one from the wheels. (If ci/setup has installed CMake, the machine's
-# CMake is too old.)
+# one in the usual folder, or the one from the wheels. (If ci/setup has installed CMake,
+# the machine's CMake is too old.)
 use_tools() {
   local folder nvcc
   PATH=$PATH:$top/.venv/bin

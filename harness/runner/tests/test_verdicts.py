@@ -83,7 +83,7 @@ def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
         ("sys.exit(1)", "wrote no record (exit 1)"),
         ("os.kill(os.getpid(), 11)", "wrote no record (killed by SIGSEGV)"),
         ("record(); os.kill(os.getpid(), 11)", "killed by SIGSEGV after its record"),
-        ("record(); sys.exit(1)", "says 'conforms', but the program had exit 1"),
+        ("record(); sys.exit(1)", "says 'conforms', but the program ended with exit 1"),
         ("record(); record()", "wrote 2 records"),
         ("record(test='Suite.Other')", "of another test: Suite.Other"),
         ("record(requirement='LMEM-02')", "names row LMEM-02"),

@@ -251,7 +251,10 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
         "lifted",
         "not applicable",
     ):
-        return f"the record says '{line['outcome']}', but the program had {ended.how}"
+        return (
+            f"the record says '{line['outcome']}', "
+            f"but the program ended with {ended.how}"
+        )
     if ended.survivors:
         return f"left behind: {', '.join(ended.survivors)}"
     return ""

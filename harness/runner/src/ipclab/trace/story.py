@@ -875,7 +875,7 @@ class _Replay:
     def _ordered(
         self, space: Space, call: Call, memory: Memory, before: Iterable[Work], how: str
     ) -> None:
-        """Has other processes' work ended that the call must not overtake?"""
+        """Adds a finding if nothing orders the call after other processes' work."""
         for work in before:
             if (
                 work.process is space.process
