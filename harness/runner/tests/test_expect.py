@@ -149,7 +149,7 @@ def test_qualify_takes_the_file_too(build: Build) -> None:
         (None, "expect.json: No such file or directory"),
         ("{", "is not JSON"),
         ("{" * 100000, "is not JSON"),
-        ("[]", "expect: [] is no object"),
+        ("[]", "expect: [] is not of type object"),
         ('{"backend": "cuda"}', "expect.gpus: is missing"),
     ],
 )

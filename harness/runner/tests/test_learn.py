@@ -584,8 +584,8 @@ HOSTILE = {
     "deep": (b"[" * 200_000, "is not JSON"),
     "foreign": (b'{"name": "a package", "version": 1}', "progress.json.format"),
     "huge": (b" " * (progress.LARGEST + 1), "is too large"),
-    "list": (b"[]", "is no object"),
-    "number": (b'{"format": 1, "exercises": {"01": 7}}', "is no object"),
+    "list": (b"[]", "is not of type object"),
+    "number": (b'{"format": 1, "exercises": {"01": 7}}', "is not of type object"),
 }
 
 

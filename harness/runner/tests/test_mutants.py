@@ -590,7 +590,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", "faults.json: [] is no object"),
+        ("[]", "faults.json: [] is not of type object"),
         ("{", "is not JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '

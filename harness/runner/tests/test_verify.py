@@ -640,7 +640,7 @@ DEEP = "[" * 100_000
         (lambda run: run.pop("machine"), "run.json.machine: is missing"),
         (
             lambda run: run["fingerprint"]["gpus"].append("a GPU"),
-            'run.json.fingerprint.gpus[2]: "a GPU" is no object',
+            'run.json.fingerprint.gpus[2]: "a GPU" is not of type object',
         ),
         (
             lambda run: run["fingerprint"]["gpus"][0].update(memory_bytes="many"),
