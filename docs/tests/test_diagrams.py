@@ -188,7 +188,7 @@ def test_a_message_has_the_size_of_what_it_brings(
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_death_is_drawn(lesson: str) -> None:
-    """With the steps around it, and with the number of steps that are left out."""
+    """A death has the steps around it, and the number of steps that are left out."""
     recorded = traces.read(lesson)
     source = traces.sources(lesson)
     deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]

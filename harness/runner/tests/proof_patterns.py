@@ -80,8 +80,8 @@ Changes = dict[str, list[tuple[str, str]]]  # of a file: old text, new text
 
 
 def build(lesson: str, changes: Changes, folder: Path) -> Path:
-    """Builds the lesson as its header says, after the changes. Each must fit in one
-    place. Returns the program."""
+    """Changes the lesson and builds it as its header says. The old text of each change
+    must occur once. Returns the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     copy = folder / "samples" / lesson
     shutil.copytree(source(lesson).parent, copy)

@@ -75,7 +75,7 @@ def test_a_broken_link_is_seen(browser: Browser, tmp_path: Path, link: str) -> N
 def test_a_console_error_is_seen(browser: Browser, tmp_path: Path, body: str) -> None:
     page = browser.open(written(tmp_path, body))
     assert any("planted" in error for error in page.errors)
-    assert browser.open(written(tmp_path, "")).errors == []  # it was the first page's
+    assert browser.open(written(tmp_path, "")).errors == []  # of this page only
 
 
 def test_a_page_wider_than_the_phone_is_seen(browser: Browser, tmp_path: Path) -> None:

@@ -551,7 +551,7 @@ def test_a_full_disk_loses_nothing(
     def full(path: Path, text: str, *more: Any, **options: Any) -> int:
         if path.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, text, *more, **options)  # of `judgements`
+        return write(path, text, *more, **options)  # a call of `judgements`
 
     monkeypatch.setattr(Path, "write_text", full)
     code, said = learn(tmp_path, "hint")
@@ -569,7 +569,7 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     def full(words: Any, **options: Any) -> Any:
         if Path(options["cwd"]).is_relative_to(tmp_path):
             return subprocess.CompletedProcess(words, 1, "", said)
-        return run(words, **options)  # of `judgements`
+        return run(words, **options)  # a call of `judgements`
 
     monkeypatch.setattr(subprocess, "run", full)
     code, said = learn(tmp_path, "check")

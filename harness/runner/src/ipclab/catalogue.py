@@ -48,8 +48,8 @@ class Entry:
     topic: str
     says: str
     digest: str
-    since: str | None  # the first toolkit that has it; None: the first of all
-    until: str | None  # the last one
+    since: str | None  # the first toolkit that has the sentence; None: no limit
+    until: str | None  # the last toolkit that has it; None: no limit
     rows: tuple[str, ...]
     why_not: str | None
 

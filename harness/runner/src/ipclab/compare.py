@@ -80,7 +80,7 @@ UNIMPORTANT = ("id", "namespaces")
 # driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
-MOST_SLOWER = 5  # that the terminal lists one by one
+MOST_SLOWER = 5  # if there are more, the terminal prints only their number
 MOST_ANSWERS = 3  # printed for one side of one test; the records have the rest
 
 

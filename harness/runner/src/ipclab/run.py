@@ -49,7 +49,7 @@ class Settings:
     requirements: Path | None = None  # instead of the source tree's
     deviations: Path | None = None
     backend: str = "auto"  # one of backend.CHOICES
-    profile: str | None = None  # which machine the model plays
+    profile: str | None = None  # which machine the model imitates
     expect: Path | None = None  # what this machine must be able to do
     apart: bool = False  # no test shares its processes with others
 

@@ -32,7 +32,7 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
 )
 # Results that only a row under a named fault can have.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # noticed by a lesson that does not have to notice it
+UNNOTICED = "not noticed"  # by a lesson that does not have to notice the fault
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",

@@ -67,7 +67,7 @@ def every_step(story: Story, found: Iterable[Finding]) -> list[Step]:
     sent = {id(message.sent) for message in story.messages}
     memories = _memories(story)
     made: list[Step] = []
-    begins: dict[int, int] = {}  # for a message: id() of a step, when it was sent
+    begins: dict[int, int] = {}  # id() of a message's step: when it was sent
     for entry in story.trace.entries:
         rule = broken.get(id(entry), "")
         if isinstance(entry, Call):
