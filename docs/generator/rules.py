@@ -120,7 +120,7 @@ def link(row: Row) -> str:
 
 
 def link_to(name: str) -> str:
-    """The same for its name alone."""
+    """A reference to the row of this name."""
     return f'@ref rule_{name.replace("-", "_")} "{name}"'
 
 
@@ -299,7 +299,7 @@ def verdict(run: Run, row: str) -> str:
 
 
 def coloured(run: Run, row: str) -> str:
-    """The same in the colour of the verdict; a dash if there is no test."""
+    """The verdicts in their colour; a dash if there is no test."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001

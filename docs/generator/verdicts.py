@@ -172,7 +172,7 @@ def _kill_matrix(kills: matrix.Document) -> str:
 
 
 def _test(test: records.Row) -> str:
-    """Its name and its lesson, as a link."""
+    """The name of a test, and a link to its lesson."""
     name = test.record["test"].split(".")[1]
     lesson = test.record["lesson"]
     return f'`{name}` @ref {page_of(lesson)} "lesson\N{NO-BREAK SPACE}{lesson[:2]}"'

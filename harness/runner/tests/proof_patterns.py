@@ -9,7 +9,7 @@ they run long enough.
     IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
     IPCLAB_RANK_KILLS   ranks of lesson 72 that are killed (25)
     IPCLAB_REPLAYS      sums of a run in which a rank is killed (20000)
-    IPCLAB_SEED         of the moments at which they are killed (17)
+    IPCLAB_SEED         seed of the moments at which they are killed (17)
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -29,7 +29,7 @@ def build_line(lesson: str) -> str:
 
 
 def profile(lesson: str) -> str:
-    """The machine that the model has to simulate for it."""
+    """The machine that the model has to simulate for the lesson."""
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
     if named := re.search(r"\bPROFILE ([a-z0-9.-]+)", call):
         return named[1]

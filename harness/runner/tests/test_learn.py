@@ -114,7 +114,7 @@ class Summary:
 
 
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
-    """Does it query the device's free memory, which other programs change?
+    """Does the exercise query the device's free memory, which other programs change?
 
     On the reference model each program has its own machine.
     """
@@ -268,7 +268,7 @@ def test_a_student_goes_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     first, second = ALL[:2]
     code, said = learn(tmp_path, "next")
     assert code == 1 and first.title in said and "does not pass yet" in said
-    assert "importer failed first" in " ".join(said.split())  # before any call
+    assert "importer failed first" in " ".join(said.split())  # it made no call
     assert learn(tmp_path, "check")[0] == 1
     solve(tmp_path, first)
     code, said = learn(tmp_path, "check")

@@ -123,7 +123,7 @@ def test_a_program_that_ends_early_breaks_the_test_it_was_in(build: Build) -> No
     assert verdicts == dict(zip(NAMES, ("conforms", "broken", "conforms"), strict=True))
     reason = next(x["reason"] for x in outcome.records if x["test"] == "Suite.B")
     assert "killed by SIGKILL" in reason
-    # C was never begun and gets its own start; B is not repeated until it conforms.
+    # C was never begun and gets its own start; B was begun and is not started again.
     assert starts(build) == ["Suite.A Suite.B Suite.C", "Suite.C"]
 
 

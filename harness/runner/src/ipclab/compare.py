@@ -278,7 +278,7 @@ def _verdict_change(before: str, after: str) -> str:
 
 
 def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
-    """The two runs in this order; UsageError unless they can be compared."""
+    """The driver's run, then the model's; UsageError unless they can be compared."""
     by_backend = {str(run[0].get("backend")): run for run in (one, other)}
     if by_backend.keys() != {"cuda", "model"}:
         raise UsageError(

@@ -116,7 +116,7 @@ class Fault:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that selects it."""
+        """The variable that selects the fault."""
         return {"IPCLAB_CHOICE" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
 
 

@@ -47,7 +47,7 @@ class SharedMemory:
 
     free_bytes: int | None
     writable: bool
-    stale: list[str]  # names of the driver whose process is gone
+    stale: list[str]  # names that the driver made for processes that have ended
 
 
 @dataclass(frozen=True)

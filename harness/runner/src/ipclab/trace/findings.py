@@ -131,7 +131,7 @@ class Suppression:
     text: str
 
     def covers(self, finding: Finding) -> bool:
-        """Whether it silences that finding."""
+        """Whether this line silences the finding."""
         program = (
             Path(finding.process.command[0]).name if finding.process.command else ""
         )

@@ -104,9 +104,9 @@ def _is_exit(entry: Call | Event) -> bool:
 
 
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
-    """If the receiver did nothing in between, draw a message before the next step of
-    its sender. The arrow is then horizontal, although its ends are at different
-    times."""
+    """If the receiver did nothing after a message was sent, draw the message before the
+    next step of its sender. The arrow is then horizontal, although its ends are at
+    different times."""
     by_process: dict[str, list[int]] = {}
     for step in made:
         by_process.setdefault(step.who, []).append(step.at)

@@ -31,7 +31,7 @@ INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
-MOST_USES = 500  # uses of memory by a process: its first and its last
+MOST_USES = 500  # of a memory, this many first and last uses of a process are kept
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
@@ -207,7 +207,7 @@ class _Replay:
 
     def _end(self, process: Process, at: int) -> None:
         space = self.spaces[process]
-        # After a fault the context refuses every release.
+        # After a fault of the GPU the context refuses every release.
         if not process.died and not space.faulted:
             self._left_open(space)
         for memory in self.story.memories:
