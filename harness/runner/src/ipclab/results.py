@@ -262,7 +262,8 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 def _keep_names(folder: Path) -> None:
     """Make sure that a power cut does not bring back the old file.
 
-    Some file systems cannot promise this. There the old file may come back; it is valid, too.
+    Some file systems cannot promise this. There the old file may come back; it is
+    valid, too.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
