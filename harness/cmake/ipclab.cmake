@@ -24,7 +24,7 @@ endfunction()
 #                [PROFILE name] [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
-#   TITLE      what the reader will see in the list of lessons
+#   TITLE      the text in the list of lessons
 #   GPUS       how many it needs (1)
 #   NEEDS      what else, in words for its reader
 #   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if that is newer
@@ -34,8 +34,8 @@ endfunction()
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which it counts as hung (30)
 #   ALONE      no other test may use its GPUs: it measures device memory
-#   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
-#              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
+#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if there
+#              is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
@@ -151,8 +151,8 @@ function(ipc_add_tests target prefix timeout)
 endfunction()
 
 # Fills CTest's list when CTest reads it: the program lists its tests, their requirements
-# and how many GPUs they need. (gtest_discover_tests() handles neither of them, and drops
-# all labels except the first.)
+# and how many GPUs they need. (gtest_discover_tests() handles neither requirements nor
+# GPUs, and drops all labels except the first.)
 function(ipc_discover target prefix labels timeout)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   file(GENERATE OUTPUT ${file} CONTENT
