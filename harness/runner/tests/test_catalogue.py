@@ -376,7 +376,7 @@ def test_a_header_that_cannot_be_read_is_refused(copied: Path, kind: str) -> Non
     [
         ({"says": "A.", "digest": "0"}, "does not match"),
         ({"says": "A.", "digest": "01234567"}, "either 'rows' or 'why_not'"),
-        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "no row"),
+        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is not a row"),
         ({"says": "A.", "digest": "01234567", "why_not": "rain"}, "'reasons'"),
     ],
 )
