@@ -137,7 +137,8 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
             mapping.close();
             other->run([&] { again.close(); });
           }
-          // What one API leaves is not released by a close of the other.
+          // Each API closes only its own opens, so a leak of one API stays
+          // visible.
           const auto same = me.receive<Handle>("handle by the driver API");
           MappingBy mapping(DriverApi{}, same, kBytes),
               again(DriverApi{}, same, kBytes);

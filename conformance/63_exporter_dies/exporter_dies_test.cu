@@ -93,7 +93,7 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
 
 namespace {
 
-// Lends a chunk, and is killed when it was mapped.
+// Lends a chunk, and is killed after the importer has mapped it.
 void lends_a_chunk_and_dies(Role& me) {
   const size_t bytes = granule();
   auto& chunk = abandoned<Chunk>(Chunk::create(bytes));
@@ -135,7 +135,8 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   scenario.run(20s);
 }
 
-// A process that has imported it before its exporter died does so again.
+// A process that imported the descriptor before the exporter died imports it
+// again.
 TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
@@ -232,7 +233,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
       me.wait("tried");
       EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));
     });
-    other.in_new_process();  // gets no memory that it had before
+    other.in_new_process();  // it has no memory of an earlier role
 
     scenario.role("importer", [&](Role& me) {
       CALL(cudaFree(nullptr));
