@@ -1,6 +1,6 @@
-// The calls and steps of a role so far, in a page of memory that the role
-// shares with the referee. So the referee can read the last call even after the
-// role has crashed or hung.
+// The calls and steps of a role so far, in memory that the role shares with the
+// referee. So the referee can read the last call even after the role has
+// crashed or hung.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -19,7 +19,7 @@ std::map<int, std::string> open_descriptors();
 
 /// Descriptors of `after` that `before` did not have, as readable text. If the
 /// CUDA driver is loaded, its own descriptors (devices, sockets, pipes,
-/// anonymous inodes) are left out: it opens them at any time.
+/// anonymous inodes) are left out: it can open them at any time.
 std::vector<std::string> left_open(const std::map<int, std::string>& before,
                                    const std::map<int, std::string>& after);
 

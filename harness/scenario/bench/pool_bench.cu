@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMiB = 1 << 20;
 constexpr size_t kSizes[] = {2 * kMiB, 256 * kMiB};
 
-// A line for the referee to print: the median of each, and how many times
-// longer the first takes.
+// Prints a line: the two medians, and how many times longer the first is. The
+// referee prints the output of the role again.
 void print_ratio(size_t bytes, const char* slow, std::vector<double> slow_ms,
                  const char* fast, std::vector<double> fast_ms) {
   const double slow_us = 1000 * median(std::move(slow_ms));
