@@ -473,7 +473,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
       const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
       const std::string call =
           "cudaMemPoolCreate(handleTypes = " + std::to_string(bit) + ")";
-      // The header of cudaMemPoolCreate: fabric also needs an IMEX channel.
+      // By the header's comment, fabric pools also need an IMEX channel.
       if (bit == cudaMemHandleTypeFabric && code != cudaSuccess &&
           !has_imex_channel()) {
         cudaGetLastError();

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kReopens = 100;
-constexpr unsigned kAdders = 2;           // exporter and one importer each
+constexpr unsigned kAdders = 2;           // importers; the exporter also adds
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 
 std::string to_hexadecimal(const std::string& bytes) {

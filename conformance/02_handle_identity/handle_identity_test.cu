@@ -24,7 +24,7 @@ using Handle = cudaIpcMemHandle_t;
 constexpr size_t kSmall = 4096;     // shares a block with others
 constexpr size_t kLarge = 4 << 20;  // has its own block
 constexpr int kExports = 10000;
-constexpr int kTries = 64;       // to get an address back
+constexpr int kTries = 64;       // until an address comes back
 constexpr int kGenerations = 4;  // of memory at one address
 constexpr size_t kIds = 300;     // more than a byte can count
 constexpr size_t kAllocations = 64;
@@ -188,7 +188,7 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
 // frees the memory. Returns whether an address came back.
 template <class Api>
 static bool exports_every_generation(Role& me, Api api) {
-  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
   bool came_back = false;
   const auto frees = [&](DeviceBuffer& buffer) {
     CALL(api.mem_free(std::exchange(buffer.data, nullptr)));
@@ -246,7 +246,7 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
 // An exporter of memory at an address whose earlier handle it has sent.
 template <class Api>
 static void hides_a_secret(Role& me, Api api) {
-  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
   for (const size_t bytes : {kSmall, kLarge}) {
     DeviceBuffer first(bytes);
     const void* address = first.data;

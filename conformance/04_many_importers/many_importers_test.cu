@@ -154,7 +154,7 @@ TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
       first.close();
       second.close();
       me.signal("closed");
-      me.wait("other closed");  // so this role closes, but does not end
+      me.wait("other closed");  // so the other sees a close, not an end
     });
   });
 

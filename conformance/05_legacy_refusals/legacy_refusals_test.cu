@@ -28,7 +28,7 @@ enum Api { kRuntime, kDriver };
 constexpr Api kApis[] = {kRuntime, kDriver};
 constexpr const char* kOpen[] = {"cudaIpcOpenMemHandle", "cuIpcOpenMemHandle"};
 
-// The documented refusals of the two functions.
+// The documented refusals of the two functions that open a handle.
 const std::vector<cudaError_t> kRuntimeRefusals = {
     cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
@@ -38,7 +38,8 @@ const std::vector<CUresult> kDriverRefusals = {
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
     CUDA_ERROR_INVALID_VALUE};
 
-// Opens a handle with one of the APIs; *opened is what it wrote.
+// Opens a handle with one of the APIs; *opened is the address that the call
+// wrote.
 Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
                   void** opened) {
   if (api == kRuntime)

@@ -49,7 +49,7 @@ bool is_known(const void* pointer) {
   return attributes.type == cudaMemoryTypeDevice;
 }
 
-// A second context on device 0, current while it lives.
+// A second context on device 0. It is current while this object exists.
 class SecondContext {
  public:
   SecondContext() {
@@ -67,7 +67,7 @@ class SecondContext {
   CUcontext context_ = nullptr;
 };
 
-// The current context must not open the handle, by either API.
+// Judges that the current context cannot open the handle by either API.
 void expect_refused_here(const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> pointer;
   EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),

@@ -211,8 +211,9 @@ namespace {
 
 /// A memset, a copy and a kernel of the importer, queued after a wait. The
 /// memset sets the last word, which the exporter has written before. A copy in
-/// another stream comes after a wait by the driver API. The importer looks for
-/// 0.5 s, `looks` times, before the work may be done.
+/// another stream comes after a wait by the driver API. Before the work may be
+/// done, the importer checks `looks` times, for 0.5 s each, that the work
+/// waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
                         std::optional<cudaStream_t> waits_in = {}) {

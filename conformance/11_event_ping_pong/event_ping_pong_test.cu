@@ -301,9 +301,9 @@ static void exporter_records_again(Role& me, Api api) {
   me.wait("closed");
 }
 
-// A wait before the record waits for nothing. A wait keeps its record although
-// the event is recorded again, before the stream reaches the wait and while it
-// waits.
+// A wait before the record waits for nothing. A wait keeps its record even if
+// the event is recorded again, before the stream reaches the wait or while the
+// stream waits.
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -321,7 +321,7 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
 }
 
 // An exporter whose second and third record are pending. The third is in a
-// stream that it then destroys.
+// stream that the exporter then destroys.
 template <class Api>
 static void exporter_replaces_its_record(Role& me, Api api) {
   const Stream stream;
@@ -753,7 +753,7 @@ static void importer_destroys(Role& me) {
   me.wait("both wait", 2);
   latch.release();
   EXPECT_TRUE(passes(stream));
-  me.wait("closed");  // so the others notice no end of this role
+  me.wait("closed");  // so the others see no end of this role
 }
 
 // An exporter's destroy does not wait for a pending record either.

@@ -1,5 +1,5 @@
-// What an interprocess event refuses, and what the documentation does not
-// promise. Mirror of samples/12_event_refusals.
+// Calls with an interprocess event that must be refused, and behaviour that the
+// documentation does not promise. Mirror of samples/12_event_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
@@ -22,7 +22,8 @@ namespace {
 constexpr size_t kBytes = 256 << 10;
 constexpr unsigned kInterprocess =
     cudaEventInterprocess | cudaEventDisableTiming;
-// Each event may use device memory and a page in /dev/shm, so there is a limit.
+// Each event may use device memory and a page in /dev/shm, so the test has a
+// limit.
 constexpr int kMostEvents = 4000;
 constexpr rlim_t kSpareDescriptors = 256;
 
@@ -46,7 +47,8 @@ testing::AssertionResult no_event(const Sentinel<Event>& out) {
   return testing::AssertionFailure() << "the refused call returned an event";
 }
 
-/// cudaIpcOpenEventHandle refuses, with a code of its documented list.
+/// Judges that cudaIpcOpenEventHandle refuses with a code of its documented
+/// list.
 testing::AssertionResult open_refused(const cudaIpcEventHandle_t& handle,
                                       cudaError_t expected) {
   Sentinel<cudaEvent_t> event;
@@ -58,7 +60,7 @@ testing::AssertionResult open_refused(const cudaIpcEventHandle_t& handle,
   return answer ? no_event(event) : answer;
 }
 
-/// cuIpcOpenEventHandle refuses, with a code of its documented list.
+/// Judges that cuIpcOpenEventHandle refuses with a code of its documented list.
 testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
                                              CUresult expected) {
   Sentinel<CUevent> event;
@@ -665,7 +667,7 @@ static void makes_events_until_there_is_no_room(Role& me) {
     EXPECT_SUCCESS(cudaEventDestroy(event));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(context_is_usable());
-  records_late()(me);  // and there is room again
+  records_late()(me);  // there is room again
 }
 
 TEST(EventRefusals, AsManyAsThereIsRoomFor) {

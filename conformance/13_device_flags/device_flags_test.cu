@@ -255,7 +255,7 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     EXPECT_TRUE(passes(other));
     me.signal("importer waits");
     me.wait("another value is written");
-    // Together more than a second: no wait may end because of the time.
+    // Together more than a second: no wait may end by itself.
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
     me.signal("importer still waits");
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
@@ -347,7 +347,7 @@ TEST(DeviceFlags, AtomicsOfSystemScopeOrderTwoProcesses) {
 
 namespace {
 
-// Waits for the value that is there, and writes another one.
+// Waits for the present value of the word, and writes another value.
 void observe_operations(Role& me, const char* where, const Words& word) {
   clear(word);
   const Stream stream;

@@ -416,7 +416,8 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
   scenario.run(20s);
 }
 
-// In the places that exist, such a pool is possible.
+// A pool on the current NUMA node is refused. Pools in existing places are
+// possible.
 TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), pools);

@@ -1,5 +1,5 @@
-// The attributes of a pointer say exactly what the export then does.
-// Mirror of samples/22_pointer_attributes.
+// The attributes of a pointer say exactly which exports succeed. Mirror of
+// samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>

@@ -51,8 +51,8 @@ uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
-// The result of a kernel that uses memory without access. After a fault the
-// context is lost, so the role has to end.
+// Judges the result of a kernel that uses memory without access. After a fault
+// the context is lost, so the role has to end.
 void expect_fault(Role& me, const char* kernel) {
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   me.observe(std::string(kernel) + ": " + name_of(code));
@@ -190,7 +190,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
 
-    // A second mapping of its own memory has its own access.
+    // A second mapping, of other memory, has its own access.
     const Mapped other(
         Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
     EXPECT_EQ(access_at(other.address()), kNone);

@@ -33,7 +33,8 @@ const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// The codes of cudaMemPoolImportFromShareableHandle and its driver call.
+// The codes that cudaMemPoolImportFromShareableHandle and
+// cuMemPoolImportFromShareableHandle document.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};

@@ -204,8 +204,8 @@ static void uses_memory_in_a_second_stream(Role&) {
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
-  // Ordered by a synchronise or a query of the host, without an event. The work
-  // continues only while the host waits for it.
+  // The host orders the streams by a synchronise or a query, without an event.
+  // The held work continues while the host waits for it.
   const auto order_by_host = [&](auto api, bool whole_device) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
     AsyncBuffer seen = allocated(api, kBytes, first);
@@ -263,8 +263,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
-    // The free comes after the earlier work of its stream; the stream of the
-    // first free is not held.
+    // The free must come after the earlier work of `stream`. Only `stream` is
+    // held; the first free was in `first`.
     WrongWords wrong;
     Latch latch;
     latch.hold(stream);

@@ -372,7 +372,7 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   scenario.run(60s);
 }
 
-// A default stream is held at its free; another stream may not get the memory.
+// A default stream is held at its free; another stream must not get the memory.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);

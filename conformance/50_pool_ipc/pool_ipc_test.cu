@@ -162,7 +162,7 @@ static void lends_a_pool_of_the_driver(Role& me) {
   destroy(address.result(), pool.result());
 }
 
-// The driver API documents the same in its own sentences.
+// The driver API documents the same for its own functions.
 TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -259,8 +259,8 @@ static void borrows_from_six_pools(Role& me, Api api) {
   me.signal("freed");
 }
 
-// A process with some pools. Each pool has its own descriptor and pointers, and
-// is destroyed separately.
+// A process shares several pools. Each pool has its own descriptor and
+// pointers, and is destroyed separately.
 TEST(PoolIpc, SharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -614,7 +614,7 @@ static void copies_after_the_event(Role& me, Api api) {
   me.signal("freed");
 }
 
-// A held stream: without the order the importer would copy at once.
+// The stream is held: without the order the importer would copy at once.
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);

@@ -180,7 +180,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
       expect_no_pointer(me, buffer.data);
       EXPECT_TRUE(pool_is_usable(pool));
       EXPECT_TRUE(context_is_usable());
-      pool.release();  // to the end of the process, see below
+      pool.release();  // stays until the process ends, see below
     });
   });
   // Only this test destroys a pool whose export was refused: some drivers are
@@ -260,7 +260,7 @@ TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   scenario.run(20s);
 }
 
-// Creates with properties that must be refused, one by one.
+// Tries to create pools with properties that must be refused, one by one.
 static auto refuses_to_create(Role& me) {
   return [&me](const char* what, auto change) {
     SCOPED_TRACE(what);
@@ -656,7 +656,7 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     me.send("pointer", data.result());
     me.wait("freed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    pool.release();  // as in every test of a refused export
+    pool.release();  // stays, as after every refused export
   });
 
   scenario.role("importer", importer_makes_every_mistake);

@@ -422,7 +422,7 @@ static void imports_a_large_allocation(Role& me, size_t size,
   CALL(cudaFree(memory));
 }
 
-// After a crash of the importer the next size has another one.
+// After a crash of the importer the next size has a new importer.
 TEST(ExportPoolLimits, LargeAllocationsAreShared) {
   covers("IMPL-14");
   needs(gpus(1), pool_fd);

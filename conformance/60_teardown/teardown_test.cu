@@ -288,8 +288,8 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
       });
 }
 
-// The barrier of every correct program: free after the last importer has
-// closed, in any order and after any time.
+// Every correct program has this barrier: the exporter frees after the last
+// importer has closed. The importers close in any order and at any time.
 TEST(Teardown, FreeingWaitsForEveryImporter) {
   covers("LIFE-14");
   needs(gpus(1), legacy_memory);

@@ -106,7 +106,8 @@ void lends_a_chunk_and_dies(Role& me) {
 
 }  // namespace
 
-// By kernels, copies and memsets, and by a second mapping.
+// The importer writes by kernels, copies and memsets, and through a second
+// mapping.
 TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd);
@@ -226,7 +227,7 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
 
     auto& other = scenario.role("somebody else", [](Role& me) {
       me.wait_for_end("exporter");
-      const DeviceBuffer buffer(kBytes);  // in the place of the exporter's
+      const DeviceBuffer buffer(kBytes);  // may get the exporter's memory
       buffer.fill(pattern("secret"));
       buffer.legacy_handle();  // lent to others, so that it is easier to find
       me.signal("overwritten");
@@ -296,7 +297,8 @@ TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
     while (!host.returned() && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
     if (!host.returned()) me.observe("a host that waits still does after 5 s");
-    if (!goes_on || !host.returned()) me.die(SIGKILL);  // no other way out
+    if (!goes_on || !host.returned())
+      me.die(SIGKILL);  // the role cannot end otherwise
     observe_code(me, "a host that waits goes on", host.join());
     observe_code(me, "cudaEventQuery", NOTED(cudaEventQuery(event)));
     observe_check(me, "the context is usable", context_is_usable);

@@ -1,5 +1,5 @@
-// Ranks that sum their arrays through each other's memory.
-// Mirror of samples/72_all_reduce; the kernels are those of its header.
+// Ranks that sum their arrays through each other's memory. Mirror of
+// samples/72_all_reduce; the kernels are those of the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -13,8 +13,8 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // by any team
-constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // in two phases
+constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // any team pushes
+constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // takes two phases
 constexpr int kInARow = 20;
 
 // What all_reduce.h needs to know about the ranks; here they are roles of a

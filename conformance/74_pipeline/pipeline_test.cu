@@ -1,6 +1,6 @@
 // A ring of slots between a producer and its consumers: their streams wait for
 // words in the same memory, and no host takes part. Mirror of
-// samples/74_pipeline; the ring is that of its header.
+// samples/74_pipeline; the ring is that of the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
