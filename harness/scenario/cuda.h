@@ -31,8 +31,8 @@ std::string name_of(cudaError_t code);
 /// The name of a code of the driver API.
 std::string name_of(CUresult code);
 
-/// Writes a call to the board of this role before it is made, so the call is
-/// known even if it never returns.
+/// Writes a call to the board of this role before the call is made. So the call
+/// is known even if it never returns.
 void note_call(const char* call);
 /// Notes the call with note_call(), then returns the call's own result.
 #define NOTED(call) (::ipclab::note_call(#call), (call))
@@ -76,8 +76,8 @@ testing::AssertionResult refused(Code code, const char* call,
   EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
                                 {__VA_ARGS__}))
 
-/// The outcome of an input that the call must refuse with one of the
-/// `documented` codes, if the call returned `code`. Clears the runtime's last
+/// Returns the outcome of an input that a call must refuse with one of the
+/// `documented` codes. The call has returned `code`. Clears the runtime's last
 /// error.
 template <class Code>
 Outcome outcome_of(Code code, const std::vector<Code>& documented);
@@ -158,7 +158,7 @@ bool observe_check(Role& me, const std::string& what,
 
 /// A sequence of 32-bit words that no other pattern, offset or poison matches.
 struct Pattern {
-  uint32_t key;  ///< differs from that of other patterns
+  uint32_t key;  ///< differs from the key of other patterns
 
   /// The word number `index` of the pattern.
   __host__ __device__ uint32_t at(size_t index) const {
@@ -354,7 +354,7 @@ testing::AssertionResult passes(cudaStream_t stream,
 /// holds is done by then, even on a busy machine. A single query could report
 /// such work as held.
 bool is_held(cudaStream_t stream);
-/// Is the event's work still pending after the same time?
+/// Is the event's work still pending after 0.5 s?
 bool is_held(cudaEvent_t event);
 
 /// An event that processes share. One process creates it, and the others open

@@ -16,7 +16,7 @@ namespace ipclab {
 
 /// The address of a function of CUDA 13.1 to 13.5; null if the driver lacks it.
 void* newer_entry(const char* name);
-/// The same; ends the role if it is missing.
+/// The same; ends the role if the driver lacks the function.
 void* require_newer_entry(const char* name);
 
 /// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that is newer than
@@ -95,7 +95,7 @@ class Endpoint {
   bool there_ = false;
 };
 
-/// One side of a copy: an address, or an offset of an endpoint.
+/// One side of a copy, at an address.
 CUfabricCpyOperand operand(const void* address);
 /// One side of a copy, at an offset of an endpoint.
 CUfabricCpyOperand operand(CUlogicalEndpointId id, size_t offset);
