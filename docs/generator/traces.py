@@ -119,7 +119,7 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
         if before is not None and _tried_again(before, text):
             drawn.remove(before)
         if before is not None and step.detail == sequence.NOT_YET == before.detail:
-            continue  # it asks again and again until the work is done
+            continue  # the lesson queries again and again until the work is done
         kept = step.kind in ("refused", "message") or step.detail == sequence.NOT_YET
         told = step.detail if kept else ""
         drawn.append(replace(step, text=text, detail=told, driver=driver))
@@ -183,7 +183,7 @@ class Sources:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The program and its headers in one text."""
         return self.program + "".join(self.headers)
 
 

@@ -25,7 +25,7 @@ endfunction()
 #                [PROFILE name] [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
-#   TITLE      what the reader will see in the list of lessons
+#   TITLE      the text in the list of lessons
 #   GPUS       how many GPUs the lesson needs (1)
 #   NEEDS      what else the lesson needs, in words for its reader
 #   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if that is newer
@@ -35,8 +35,8 @@ endfunction()
 #   BUILDS_ON  lessons to read before
 #   TIMEOUT    seconds after which the lesson counts as hung (30)
 #   ALONE      no other test may use its GPUs: it measures device memory
-#   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
-#              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
+#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if there
+#              is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)

@@ -62,7 +62,7 @@ set(same --objdir-as-tempdir)
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
-  if(IPCLAB_SANITIZE STREQUAL thread)  # it does not know fences, and says so
+  if(IPCLAB_SANITIZE STREQUAL thread)  # ThreadSanitizer does not know fences, and warns
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>")
   endif()
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The functions that a CUDA header declares, so that a new toolkit needs only a
-# build. Each function becomes a weak symbol that reports that the model does not have it.
+# Finds the functions that a CUDA header declares, so that a new toolkit needs only
+# a build. Each function becomes a weak symbol that reports that the model does not have it.
 # If the model has the function, its own symbol replaces the weak one.
 
 # ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that are

@@ -129,7 +129,7 @@ def test_a_list_that_is_damaged(suite: Path, build: Build, text: str) -> None:
     (suite / "tests.json").write_text(text)
     done = build.ipclab("run", "--build", "suite", "--results", "out")
     assert done.returncode == 3
-    assert "is no list of a packed suite" in done.stdout
+    assert "is not a list of a packed suite" in done.stdout
 
 
 def test_nothing_to_pack(tmp_path: Path, build: Build) -> None:

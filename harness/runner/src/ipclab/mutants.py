@@ -52,7 +52,7 @@ CENTRAL, EVERY = "central", "all"
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
-UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
+UNKNOWN = "ipclab faults: no fault '"  # what the library says before it exits
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,8 @@ class Campaign:
         if head["digest"] != now["digest"]:
             raise UsageError(
                 f"{self.folder}: was begun with another build (programs, faults or "
-                "catalogue differ); begin anew, or build that one again"
+                "catalogue differ); start again without --resume, or rebuild the "
+                "earlier one"
             )
         if head["machine"] != now["machine"]:
             raise UsageError(
@@ -744,7 +745,7 @@ class Campaign:
     def _digest(self, sound: Run) -> str:
         """The digest of everything that decides a test's result under a fault. It is
         made from the sources, because the machine that continues may have built the
-        programs again. For a packed suite, which has no sources, it is made from the
+        programs again. A packed suite has no sources: there it is made from the
         programs.
         """
         build = self._request.build

@@ -168,7 +168,7 @@ def _run(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: is not JSON") from None
     if not isinstance(run, dict):
-        raise UsageError(f"{path}: is no object")
+        raise UsageError(f"{path}: is not an object")
     return run
 
 
@@ -254,7 +254,7 @@ def _opened(folder: Path) -> Iterator[_Stream]:
                 with gzip.open(stream) as unpacked:
                     yield _Stream(path, cast(BinaryIO, unpacked))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UsageError(f"{path}: is no complete gzip file") from None
+        raise UsageError(f"{path}: is not a complete gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
@@ -262,7 +262,8 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 def _keep_names(folder: Path) -> None:
     """Make sure that a power cut does not bring back the old file.
 
-    Some file systems cannot promise this; with them the old file is also valid.
+    Some file systems cannot promise this. There the old file may come back; it is
+    valid, too.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

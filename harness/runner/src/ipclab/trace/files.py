@@ -347,9 +347,9 @@ def _second(process: Process) -> bool:
 
 
 def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
-    """Its children that play the other role, and their own children.
+    """The children of `parent` that play the other role, and children of these.
 
-    In its own namespace such a child does not see its parent, and writes 0.
+    In a namespace of its own such a grandchild does not see its parent and writes 0.
     """
     found: list[Process] = []
     for process in processes:
