@@ -309,7 +309,7 @@ int record_256_lost(Call& call) {
 
 // A wait uses the newest record when the stream reaches the wait, instead of
 // the newest record at the time of the call.
-constexpr auto kTurn = std::chrono::seconds(6);  // then it goes on
+constexpr auto kTurn = std::chrono::seconds(6);  // then the wait ends
 struct Turn {
   std::mutex mutex;
   std::condition_variable changed;
@@ -325,7 +325,7 @@ void CUDART_CB wait_for_turn(void* data) {
 int waits_for_latest(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
-  auto* const turn = new Turn;  // its thread may outlive all
+  auto* const turn = new Turn;  // never deleted: its thread uses it
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
       reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
@@ -359,14 +359,14 @@ struct Cancellable {
   cudaEvent_t reached = nullptr;  // by a stream that waits
   std::atomic<bool> cancelled{false};
 };
-// Makes a wait of a stream, which another stream does instead: the first one
-// continues when that wait ends, when it is cancelled, or after `most`.
+// Another stream does the wait instead. The call's stream continues when that
+// wait ends, when it is cancelled, or after `most`.
 template <class Note>
 int cancellable(Call& call, Note note, std::chrono::seconds most) {
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
       reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
-  auto* const wait = new Cancellable;  // its thread may outlive all
+  auto* const wait = new Cancellable;  // never deleted: its thread uses it
   cudaStream_t other = nullptr;
   cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
   cudaEventCreateWithFlags(&wait->reached, cudaEventDisableTiming);
@@ -1028,7 +1028,7 @@ void add_state(List& list) {
   list.named("trim-resets-threshold", "trimming sets the threshold to 0",
              {"cudaMemPoolTrimTo"}, trim_resets_threshold);
   list.named("watermarks-reset-together",
-             "resetting one watermark resets the other one, too",
+             "resetting one watermark also resets the other one",
              {"cudaMemPoolSetAttribute"}, watermarks_reset_together);
   list.named("export-resets-policies",
              "an export of a pool switches its reuse policies on",
@@ -1038,7 +1038,7 @@ void add_state(List& list) {
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
              free_ends_other_imports);
   list.named("import-destroy-ends-others",
-             "destroying one imported pool ends the imports of others",
+             "destroying one imported pool ends the imports from other pools",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              destroy_ends_other_pools);
@@ -1054,7 +1054,7 @@ void add_state(List& list) {
              {"cudaDeviceSetMemPool"}, set_pool_resets_other_gpus, 2);
 
   list.named("error-of-other-thread",
-             "a refusal in one thread is the last error of another",
+             "a refusal in one thread is the last error of another thread",
              {"cudaGetLastError", "*"}, error_of_other_thread);
   list.named("success-clears-error", "a call that succeeds clears the error",
              {"cudaGetLastError", "*"}, success_clears_error);
@@ -1171,7 +1171,7 @@ void add_state(List& list) {
       {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventRecordWithFlags"},
       record_while_pending_lost);
   list.named("elapsed-second-unchecked",
-             "only the first of two events must have timing",
+             "cudaEventElapsedTime needs timing only in its first event",
              {kCreate, kOpenEvent, kDestroy, "cudaEventElapsedTime"},
              second_of_elapsed_unchecked);
   list.named("timing-blocking-ipc-ok",
