@@ -98,7 +98,7 @@ std::shared_ptr<Block> Block::adopt(SharedFile file) {
   block->gpu_ = head.gpu;
   block->size_ = size;
   block->id_ = head.id;
-  // It stays counted if its creator ends first.
+  // The block stays counted if its creator ends before this process.
   if (block->gpu_ >= 0) block->file_.count(block->gpu_, size);
   return block;
 }

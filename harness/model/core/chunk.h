@@ -42,8 +42,8 @@ CUresult chunk_granularity(const CUmemAllocationProp& wanted,
 /// CUDA_ERROR_NOT_SUPPORTED for a handle type that the GPU does not know.
 CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
                       CUmemGenericAllocationHandle* handle);
-/// CUDA_ERROR_INVALID_VALUE for a value that is no handle (undefined by the
-/// documentation).
+/// CUDA_ERROR_INVALID_VALUE for a value that is not a handle (the documentation
+/// does not define this).
 CUresult chunk_release(CUmemGenericAllocationHandle handle);
 CUresult chunk_properties(CUmemGenericAllocationHandle handle,
                           CUmemAllocationProp* properties);

@@ -107,7 +107,7 @@ struct Endpoint {
   CUlogicalEndpointProp properties{};  // as they were when this process got it
   bool imported = false;
   bool queried = false;  // and was ready then
-  // What this process has bound, by serial; kept as long as it is.
+  // What this process has bound, by serial, until it is unbound.
   std::map<uint64_t, std::shared_ptr<const void>> own;
   std::map<uint64_t, std::shared_ptr<Mapped>> mapped;  // by serial
 
@@ -407,7 +407,7 @@ CUresult bindings_of(const Endpoint& endpoint, int gpu, uint64_t offset,
   return covered >= offset + size ? CUDA_SUCCESS : kInvalid;
 }
 
-// Null if the memory can no longer be opened.
+// The memory of a binding; null if it can no longer be opened.
 std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
                                     const Binding& binding) {
   {
@@ -420,7 +420,7 @@ std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
     return nullptr;
   }
   const SharedFile file = SharedFile::adopt(descriptor);
-  // Another process wrote the numbers.
+  // Another process wrote the numbers, so they can be any numbers.
   if (!file.valid() ||
       binding.place % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) != 0 ||
       binding.size > file.size() ||
