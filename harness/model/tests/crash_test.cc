@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process may be killed or stopped at any moment: the other goes on and
-// nothing is left. IPCLAB_CRASH_ROUNDS=1000 in the environment runs more
-// rounds.
+// A process may be killed or stopped at any moment: the other process
+// continues, and nothing is left behind. IPCLAB_CRASH_ROUNDS=1000 in the
+// environment runs more rounds.
 #include <dirent.h>
 #include <sys/wait.h>
 
@@ -124,7 +124,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     peer.kill(SIGKILL);
     ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
     ASSERT_EQ(peer.wait(), "signal 9");
-    // The importer's launched work has ended, or ends with it.
+    // The importer's work has ended: before the kill, or by it.
     ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
               CUDA_SUCCESS);
     std::vector<int> seen(kCount);

@@ -129,7 +129,8 @@ TEST_F(Vmm, ChunksSideBySideAreOneRange) {
   EXPECT_EQ(wrong_elements(data, kWords, 9), 0);
   EXPECT_EQ(read_back(data, kWords)[kWords - 1], 9 + kWords - 1);
 
-  // The third chunk alone, somewhere else, has its third of the data.
+  // The third chunk, mapped alone at another address, has its third of the
+  // data.
   int* third = map(handles[2], kReadOnly);
   EXPECT_EQ(wrong_elements(third, 100, 9 + 2 * kWords / 3), 0);
   unmap(third);
