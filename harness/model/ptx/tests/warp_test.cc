@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lanes do together, with full and partial member masks, also when the
-// lanes arrive on different ways.
+// What lanes do together, with full and partial member masks, also if the lanes
+// arrive by different paths.
 #include "evaluate.h"
 
 namespace {
