@@ -314,7 +314,7 @@ int pools_follow_peers(Call& call) {
   return code;
 }
 
-// Access to one pool is access to all pools of the process.
+// Access to one pool gives access to all pools of the process.
 int access_to_all_pools(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolSetAccess")) return code;
@@ -641,7 +641,7 @@ void add_allocator(List& list) {
   // Allocations and frees.
   list.named("pools-attr-denies",
              "the attribute says that there is no stream-ordered allocator, "
-             "and yet it works",
+             "but it works",
              {"cudaDeviceGetAttribute"}, [](Call& call) {
                const int code = call.proceed();
                if (code != kSuccess ||
@@ -651,10 +651,10 @@ void add_allocator(List& list) {
                call.fired();
                return code;
              });
-  list.named("mallocasync-blocks",
-             "an allocation waits for the earlier work of its stream",
-             {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
-             waits_for_own_stream);
+  list.named(
+      "mallocasync-blocks",
+      "an allocation call blocks until the earlier work of its stream is done",
+      {"cudaMallocAsync", "cudaMallocFromPoolAsync"}, waits_for_own_stream);
   list.named("async-current-device",
              "memory lies on the current device, not on the stream's",
              {"cudaMallocAsync"}, from_current_device, 2);
@@ -690,10 +690,10 @@ void add_allocator(List& list) {
              free_waits);
   list.named(
       "reset-orphans-async",
-      "after cudaDeviceReset stream-ordered memory cannot be freed",
+      "after cudaDeviceReset, stream-ordered memory cannot be freed",
       {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
       orphaned_by_reset);
-  list.named("captured-work-lost", "captured work is not done",
+  list.named("captured-work-lost", "a graph does not do its captured work",
              {"cudaGraphLaunch"}, graph_work_lost);
 
   // Reuse.
@@ -760,7 +760,7 @@ void add_allocator(List& list) {
              {"cudaDeviceDisablePeerAccess", "cudaMemPoolCreate"},
              pools_follow_peers<cudaMemAccessFlagsProtNone>, 2);
   list.named("pool-access-shared",
-             "access to one pool is access to all pools of the process",
+             "access to one pool gives access to all pools of the process",
              {"cudaMemPoolSetAccess", "cudaMemPoolCreate"}, access_to_all_pools,
              2);
 

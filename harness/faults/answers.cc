@@ -421,9 +421,10 @@ void add_answers(List& list) {
   list.named("range-start-at-pointer",
              "an address inside an allocation is reported as its start",
              {kAttribute}, start_at_pointer);
-  list.named("range-in-2-mib",
-             "the reported size of an allocation is rounded up to 2 MiB",
-             {"cuMemGetAddressRange"}, range_in_2_mib);
+  list.named(
+      "range-in-2-mib",
+      "the reported size of an allocation is rounded up to a multiple of 2 MiB",
+      {"cuMemGetAddressRange"}, range_in_2_mib);
   list.named("import-ids-equal", "all opened memory has the same id",
              {kAttribute, kOpen, kClose}, import_ids_equal);
   list.named("async-ids-equal", "all stream-ordered memory has the same id",

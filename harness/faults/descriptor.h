@@ -15,7 +15,7 @@
 namespace ipclab::faults {
 
 /// A key that is the same for all descriptors of one file in all processes. It
-/// is 0 if this is no open descriptor. All descriptors of NVIDIA's driver refer
+/// is 0 if the descriptor is not open. All descriptors of NVIDIA's driver refer
 /// to one file, the driver's device.
 inline ino_t identity(int descriptor) {
   struct stat file {};

@@ -212,7 +212,7 @@ void add_endpoints(List& list) {
              "not reserved",
              {"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
   list.named("endpoint-ready-too-early",
-             "an endpoint is called ready while its team lacks a device",
+             "an endpoint is reported as ready while its team lacks a device",
              {"cuLogicalEndpointQuery"}, always_ready);
   list.named("endpoint-bind-without-query",
              "memory is bound to an endpoint that was not queried before",
@@ -222,7 +222,7 @@ void add_endpoints(List& list) {
       "an endpoint is created although its size is not a multiple of the unit",
       {"cuLogicalEndpointCreate"}, size_rounded);
   list.named("endpoint-memory-offset-ignored",
-             "the offset is ignored: the beginning of the memory is bound",
+             "a binding ignores the offset into the memory",
              {"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
   list.named("endpoint-bind-flags-ignored",
              "a binding with a flag that does not exist is accepted",
@@ -279,7 +279,7 @@ void add_endpoints(List& list) {
              "copies over a missing fabric return success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("cliques-miscounted",
-             "a device is in one clique fewer than counted",
+             "the number of a device's cliques is reported too large by one",
              {"cuDeviceGetCliqueCount"}, one_clique_too_many);
   list.named("cliques-too-many",
              "more cliques are written than the array has room for",

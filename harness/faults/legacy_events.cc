@@ -150,7 +150,7 @@ int rt_drv_event_mismatch(Call& call) {
   return code;
 }
 
-// An open connects to an event that nobody records.
+// An open connects to an event that no process records.
 int open_unconnected_event(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -158,7 +158,7 @@ int open_unconnected_event(Call& call) {
   return own_event(call, code);
 }
 
-// A second process that opens the handle gets an event that nobody records.
+// A second process that opens the handle gets an event that no process records.
 int second_importer_unconnected(Call& call) {
   const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
   const int code = call.proceed();

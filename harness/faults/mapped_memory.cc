@@ -716,8 +716,8 @@ void add_mapping(List& list) {
              "not that of the memory",
              {kSetAccess, kMap, kUnmap}, node_looked_at);
   list.named("setaccess-of-other-thread-lost",
-             "access that another thread sets than the one that mapped the "
-             "memory is lost",
+             "access is lost if another thread than the one that mapped the "
+             "memory sets it",
              {kSetAccess, kMap, kUnmap}, access_of_other_thread_lost);
 }
 
@@ -767,10 +767,10 @@ void add_handles(List& list) {
              "the properties of memory do not have its type", {kProperties},
              type_untold);
   list.named("mempool-attr-of-mapped",
-             "mapped memory of cuMemCreate names the default pool",
+             "mapped memory of cuMemCreate reports the default pool",
              {kAttribute, kMap, kUnmap}, pool_told_of_mapping);
   list.named("mempool-attr-of-malloc",
-             "memory of cudaMalloc names the default pool",
+             "memory of cudaMalloc reports the default pool",
              {kAttribute, "cudaMalloc"}, pool_told_of_malloc);
   list.named("mapped-attr-of-reserved",
              "reserved addresses without memory are reported as mapped",

@@ -716,7 +716,7 @@ constexpr Operator kOperators[] = {
               is_one_of(f, {"cudaEventRecord", "cudaEventRecordWithFlags",
                             "cudaFreeAsync"});
      }},
-    {"late", "lets the later work of its stream begin before it is done", late,
+    {"late", "lets the later work of its stream begin too early", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
     {"blocks", "waits for all work of the GPU before it begins", blocks,
      [](const Function& f) { return is_one_of(f, kNeverWait); }},

@@ -447,7 +447,7 @@ void add_paths(List& list) {
              {"cuStreamWriteValue32"}, writes_two_words);
   list.named(
       "wait-equal-is-greater",
-      "a stream that waits for equality continues at a greater value",
+      "a stream that waits for equality also continues at a greater value",
       {"cuStreamWaitValue32"},
       other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
   list.named(
@@ -549,7 +549,7 @@ void add_paths(List& list) {
              "a copy between GPUs does not reach opened memory",
              {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);
   list.named("wait-first-page",
-             "a stream that waits for a word looks at the first 4 KiB only",
+             "a stream looks for a word only in the first 4 KiB of its memory",
              {"cuStreamWaitValue32"}, first_page_only);
   list.named("wait-value-first-stream-only",
              "of several streams only the first one waits for a word",
@@ -558,7 +558,7 @@ void add_paths(List& list) {
              "the default stream does not wait for a word",
              {"cuStreamWaitValue32"}, default_stream_never_waits);
   list.named("write-value-16-bits",
-             "a stream writes the lower half of a word's value, and zeros",
+             "a stream writes zeros for the upper half of a word's value",
              {"cuStreamWriteValue32"}, writes_16_bits);
   list.named(
       "wait-bit-is-any",

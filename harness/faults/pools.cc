@@ -1563,7 +1563,8 @@ int free_by_driver_lost(Call& call) {
   return kSuccess;
 }
 
-// A pool at the place of an earlier one is exported as that one.
+// A pool with the handle value of an earlier one is exported as the earlier
+// one.
 int export_by_known_handle(Call& call) {
   static Table<cudaMemPool_t, int> copies;
   static Table<cudaMemPool_t> gone;
@@ -1689,7 +1690,7 @@ void add_pools(List& list) {
       {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
        "cudaMallocFromPoolAsync"},
       older_not_exported);
-  list.named("export-any-pointer", "any pointer is exported",
+  list.named("export-any-pointer", "any pointer can be exported",
              {"cudaMemPoolExportPointer"}, any_pointer_exported);
   list.named("default-pointer-ipc", "memory of the default pool is exported",
              {"cudaMemPoolExportPointer", "cudaMallocAsync"},
@@ -2152,10 +2153,11 @@ void add_pools(List& list) {
       "pool-import-cached-by-number",
       "a descriptor with the number of an earlier one imports the earlier pool",
       {kImport}, import_by_known_number);
-  list.named(
-      "pool-export-cached-by-handle",
-      "a pool at the place of an earlier pool is exported as the earlier one",
-      {"cudaMemPoolExportToShareableHandle", kDestroy}, export_by_known_handle);
+  list.named("pool-export-cached-by-handle",
+             "a pool with the handle value of an earlier pool is exported as "
+             "the earlier one",
+             {"cudaMemPoolExportToShareableHandle", kDestroy},
+             export_by_known_handle);
   list.named("pool-export-same-number",
              "a second export of a pool returns the descriptor of the first, "
              "so that closing one closes both",

@@ -234,7 +234,7 @@ int mps_event_unconnected(Call& open) {
   return code;
 }
 
-// A client's copies to opened memory and its memsets are lost.
+// A client's copies and memsets do not reach opened memory.
 int mps_client_writes_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_open(call);
   CUdeviceptr begin = 0;
@@ -347,7 +347,7 @@ int driver_opens_current_gpu_only(Call& open) {
 
 bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
 
-// Access to one imported pool is access to all.
+// Access to one imported pool gives access to all.
 int import_access_shared(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !sets_access(call) ||
@@ -445,15 +445,16 @@ void add_processes(List& list) {
   list.named("other-session-refused",
              "a process of another session cannot open memory", {kGet, kOpen},
              other_session_refused);
-  list.named("other-session-event-unconnected",
-             "a process of another session opens an event that nobody records",
-             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
-             other_session_event_unconnected);
+  list.named(
+      "other-session-event-unconnected",
+      "a process of another session opens an event that no process records",
+      {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
+      other_session_event_unconnected);
   list.named("mps-event-unconnected",
-             "a client of MPS opens an event that nobody records",
+             "a client of MPS opens an event that no process records",
              {"cudaIpcOpenEventHandle"}, mps_event_unconnected);
   list.named("mps-client-writes-lost",
-             "what a client of MPS copies to opened memory is lost",
+             "copies and memsets by a client of MPS do not reach opened memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              mps_client_writes_lost);
   list.named("captured-memset-lost", "a graph does not run captured memsets",
@@ -491,7 +492,7 @@ void add_processes(List& list) {
       "the driver API cannot open memory of another GPU than the current one",
       {kOpen}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
-             "access to one imported pool is access to all imported pools",
+             "access to one imported pool gives access to all imported pools",
              {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
              import_access_shared, 2);
   list.named("import-access-never-taken",

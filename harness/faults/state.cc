@@ -1010,9 +1010,10 @@ void add_state(List& list) {
              "only the first address of a mapping reports its access",
              {"cuMemGetAccess", "cuMemMap", "cuMemUnmap"},
              access_told_at_begin_only);
-  list.named("setaccess-of-aliases",
-             "access to one mapping is access to all mappings of that memory",
-             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
+  list.named(
+      "setaccess-of-aliases",
+      "access to one mapping gives access to all mappings of that memory",
+      {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
   list.named("unmap-shuts-out-neighbours",
              "when a range is unmapped the mappings beside it lose access",
              {"cuMemMap", "cuMemUnmap"}, unmap_shuts_out_neighbours);
@@ -1068,7 +1069,7 @@ void add_state(List& list) {
       "an open in another thread does not count if the memory is already open",
       {kOpen, kClose}, open_by_other_thread_not_counted);
   list.named("open-counts-to-255",
-             "the reference count of opened memory ends at 255",
+             "the reference count of opened memory does not rise above 255",
              {kOpen, kClose}, counts_to_255);
   list.named(
       "second-open-leaks",

@@ -665,9 +665,10 @@ void add_pool_numbers(List& list) {
   list.named("trim-large-refused",
              "trimming to more than a pool has reserved is refused", {kTrim},
              large_trim_refused);
-  list.named("trim-rounds-down",
-             "the size that trimming keeps is rounded down to 2 MiB", {kTrim},
-             trim_rounds_down);
+  list.named(
+      "trim-rounds-down",
+      "the size that trimming keeps is rounded down to a multiple of 2 MiB",
+      {kTrim}, trim_rounds_down);
   list.named("reserved-watermark-any-value",
              "the watermark of reserved memory accepts any value", {kSet},
              reserved_watermark_any_value);
@@ -807,11 +808,10 @@ void add_next_pool_calls(List& list) {
                "after a pool was refused as current the next one is refused, "
                "too",
                "cudaDeviceSetMemPool");
-  refuses_next(
-      "location-pool-after-refusal-refused",
-      "after a pool was refused as current for a place the next one is "
-      "refused, too",
-      "cudaMemSetMemPool");
+  refuses_next("location-pool-after-refusal-refused",
+               "after a pool was refused as current for a location the next "
+               "one is refused, too",
+               "cudaMemSetMemPool");
   refuses_next(
       "pool-destroy-after-refusal-refused",
       "after a refused destruction of a pool the next one is refused, too",
@@ -830,8 +830,8 @@ void add_next_pool_calls(List& list) {
              "only the first thread of a process can create a pool", {kCreate},
              first_thread_only);
   list.named("threshold-rounded",
-             "the release threshold is rounded down to 2 MiB", {kSet},
-             threshold_rounded);
+             "the release threshold is rounded down to a multiple of 2 MiB",
+             {kSet}, threshold_rounded);
   list.named("pool-export-needs-current-gpu",
              "a pool of another GPU than the current one cannot be exported",
              {"cudaMemPoolExportToShareableHandle", kCreate, kDestroy},
@@ -865,7 +865,8 @@ void add_kinds_of_pools(List& list) {
              "a process cannot have more than 256 allocations of pools",
              {kMalloc, kFromPool, kFree, kFreeAsync}, blocks_end_at_256);
   list.named("alloc-rounds-down",
-             "the size of stream-ordered memory is rounded down to 512 bytes",
+             "the size of stream-ordered memory is rounded down to a multiple "
+             "of 512 bytes",
              {kMalloc, kFromPool}, size_rounded_down);
   list.named("policies-exchanged",
              "two reuse policies have each other's effect", {kSet, kGet},

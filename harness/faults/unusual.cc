@@ -1108,9 +1108,10 @@ void add_unusual(List& list) {
              {kGet}, handle_of_one_before_last);
   list.named("ninth-importer-refused", "a ninth process cannot open memory",
              {kOpen}, ninth_process_refused);
-  list.named("death-keeps-memory",
-             "what an importer had open when it died is never given back",
-             {kGet, kOpen, kClose, "cudaFree"}, death_keeps_memory);
+  list.named(
+      "death-keeps-memory",
+      "memory that an importer had open when it died is never given back",
+      {kGet, kOpen, kClose, "cudaFree"}, death_keeps_memory);
   list.named("death-ends-handle",
              "after an importer died, no process can open the same handle",
              {kOpen, kClose}, death_ends_handle);

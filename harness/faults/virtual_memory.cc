@@ -1354,7 +1354,7 @@ int fabric_too_long(Call& call) {
 
 // --- neighbours, what is set again, other threads ----------------------------
 
-// Access to a mapping is access to all mappings of its reservation.
+// Access to a mapping gives access to all mappings of its reservation.
 int access_of_reservation(Call& call) {
   const int code = noted(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
@@ -2316,7 +2316,8 @@ void add_virtual_memory(List& list) {
              unmap_frees_addresses);
   list.named(
       "addressfree-any",
-      "a wrong size or an address inside frees the reservation",
+      "cuMemAddressFree accepts a wrong size or an address inside the "
+      "reservation",
       {"cuMemAddressFree", "cuMemAddressReserve", "cuMemMap", "cuMemUnmap"},
       frees_any_address);
   list.named("reserve-misaligned",
@@ -2364,12 +2365,12 @@ void add_virtual_memory(List& list) {
              {"cuMemImportFromShareableHandle"}, fabric_single_use);
   list.named("fabric-too-long", "a fabric handle is written with 65 bytes",
              {"cuMemExportToShareableHandle"}, fabric_too_long);
-  list.named("setaccess-of-reservation",
-             "access to one mapping is access to its neighbours in the same "
-             "reservation",
-             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve",
-              "cuMemAddressFree"},
-             access_of_reservation);
+  list.named(
+      "setaccess-of-reservation",
+      "access to one mapping gives access to all mappings of its reservation",
+      {"cuMemSetAccess", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve",
+       "cuMemAddressFree"},
+      access_of_reservation);
   list.named("access-never-raised", "read access never becomes write access",
              {"cuMemSetAccess"}, access_never_raised);
   list.named("setaccess-replaces-others",

@@ -1,5 +1,5 @@
-// Stands in for nvidia-cuda-mps-control where there is no GPU, so that programs
-// that start it can be run on the model. It has no server and changes nothing:
+// Replaces nvidia-cuda-mps-control where there is no GPU, so that programs that
+// start it can be run on the model. It has no server and changes nothing:
 // processes of the model can always use their simulated GPU at the same time.
 // It only makes a socket: a process that can connect to this socket reports
 // that it is a client (core/mps.cc).

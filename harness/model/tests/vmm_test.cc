@@ -521,7 +521,7 @@ ROLE(vmm_peers) {
   if (test.receive<bool>()) {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_SUCCESS);
     EXPECT_EQ(access_at(number(data), 1), kNoAccess);
-    fill(data, 4);  // device 0 writes, although nobody has enabled peer access
+    fill(data, 4);  // device 0 writes; peer access is not enabled
     EXPECT_EQ(wrong_elements(data, kCount, 4), 0);
   } else {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_ERROR_INVALID_DEVICE);
