@@ -88,8 +88,8 @@ bool EventState::map(bool fresh) {
   return true;
 }
 
-// The byte that a participant locks is free again when its process ends, in any
-// pid namespace.
+// Each participant locks one byte. When its process ends, the byte is free
+// again; this also works across pid namespaces.
 bool EventState::join() {
   me_ = ++page_->participants;
   struct flock lock {};

@@ -52,7 +52,7 @@ std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 /// A launch that allocates and frees. CUDA_ERROR_INVALID_VALUE if the program
 /// still owns memory that is allocated, or does not own memory that is only
 /// freed. With `frees_first`, memory that the program still owns is put into
-/// `stale` instead, to be freed before.
+/// `stale` instead, to be freed before the launch.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);

@@ -120,7 +120,7 @@ bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
   return previous.mapping + previous.bytes > lease.mapping;
 }
 
-// The stream has reached the free.
+// Call this when the stream has reached the free.
 void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
   if (pool->imported) {
     machine.window.retire(lease.mapping, lease.bytes);

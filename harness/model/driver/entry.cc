@@ -34,9 +34,9 @@ const Error* find_error(CUresult code) {
   return nullptr;
 }
 
-// Functions whose newest form does not have the highest suffix, or which a
-// program may request in an older form, with the first CUDA version of each
-// symbol.
+// Functions whose newest form does not have the highest suffix, or that
+// programs may request in an older form. `version` is the first CUDA version
+// with the symbol.
 struct Version {
   const char* name;
   int version;
