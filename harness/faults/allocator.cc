@@ -30,7 +30,7 @@ int from_current_device(Call& call) {
   CUgreenCtx green = nullptr;
   const cudaStream_t stream = call.value<cudaStream_t>(kStream);
   DRIVER_CALL(cuCtxGetCurrent)(&current);
-  // Since CUDA 12.5, the driver gives its second form for this name.
+  // For this name, the driver returns the second form since CUDA 12.5.
   driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &of_stream,
                                                         &green);
   if (call.is("cudaMallocAsync") ? of_stream != current
@@ -64,7 +64,7 @@ int allocation_truncated(Call& call) {
   return call.proceed();
 }
 
-// Memory of cudaMalloc, which cudaFreeAsync has to free, too.
+// Memory of cudaMalloc, which cudaFreeAsync must also free.
 Table<void*> of_malloc;
 
 int free_async_of_malloc_refused(Call& call) {

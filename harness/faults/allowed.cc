@@ -67,7 +67,8 @@ int ok_no_suballoc(Call& call) {
   return call.proceed();
 }
 
-// A code in the lists of cudaIpcOpenMemHandle and cudaIpcOpenEventHandle.
+// Returns another code that cudaIpcOpenMemHandle and cudaIpcOpenEventHandle
+// list.
 int ok_other_documented_code(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;

@@ -192,7 +192,7 @@ uintptr_t end_at(const void* address) {
   return begin == 0 ? 0 : begin + imports.get(begin);
 }
 
-// A copy or memset that ends where the memory ends leaves its last byte.
+// A copy or memset up to the end of the memory leaves out the last byte.
 int last_byte_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);

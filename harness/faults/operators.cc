@@ -1,5 +1,5 @@
-// The systematic faults: every function of calls.inc, combined with every way
-// to be wrong that its arguments allow.
+// The systematic faults: most functions of calls.inc, each combined with the
+// ways to be wrong that its arguments allow.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/eventfd.h>

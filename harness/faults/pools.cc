@@ -35,7 +35,7 @@ cudaMemPool_t shareable_pool() {
   return pool;
 }
 
-// A descriptor, and the kind of its object.
+// A descriptor, and the file that it referred to.
 struct Source {
   int number = -1;
   ino_t file = 0;
@@ -47,7 +47,7 @@ bool is_use(Call& call) {
 
 bool is_import(void* address) { return blocks.get(address).imported; }
 
-// The imported block that contains an address.
+// Does an imported block contain the address?
 bool is_in_import(void* address) {
   for (const auto& [begin, block] : blocks.all())
     if (block.imported && address >= begin &&
@@ -267,7 +267,7 @@ int second_process_refused(Call& call) {
   return first ? call.proceed() : refused(call);
 }
 
-// The importer must see the pool's own GPU.
+// A process that does not see the pool's GPU cannot import the pool.
 int hidden_gpu_refused(Call& call) {
   const auto uuid_of = [](int device) {
     CUuuid uuid{};
@@ -425,7 +425,8 @@ int import_fresh_beyond_4gib(Call& call) {
   return import_other_memory(call, false);
 }
 
-// An address that was imported before gives the memory of that time.
+// If memory at the same address of the exporter was imported before, the import
+// gives new memory.
 int import_known_address(Call& call) {
   static Table<unsigned long long> known;
   const auto key = [](void* data) { return key_of_data(data) + "-at"; };
@@ -1044,7 +1045,7 @@ int current_in_one_thread(Call& call) {
                                  default_pool(), call.at<cudaStream_t>(2));
 }
 
-// A third process that imports gets a copy.
+// A third process that imports a pointer gets a copy.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
@@ -1063,7 +1064,8 @@ int first_access_only(Call& call) {
   return call.proceed();
 }
 
-// An import that is as large as another one of its pool is that memory.
+// An import that is as large as another one of its pool gives the memory of the
+// other one.
 int equal_size_shared(Call& call) {
   static Table<void*, int> more;  // imports that were given an earlier address
   if (frees(call) && more.get(call.at<void*>(0)) > 0) {
@@ -1086,7 +1088,7 @@ int equal_size_shared(Call& call) {
   return code;
 }
 
-// Memory of every imported pool names the pool that was imported first.
+// Memory of every imported pool reports the pool that was imported first.
 int pool_of_first_import(Call& call) {
   static std::atomic<cudaMemPool_t> first{nullptr};
   const int code = noted_pools(call);
@@ -1131,7 +1133,7 @@ int trim_of_32_bits(Call& call) {
   return call.proceed();
 }
 
-// An allocation beyond the maximal size is refused as if it were malformed.
+// An allocation beyond the maximal size is refused as an invalid value.
 int maximum_refused_as_value(Call& call) {
   if (call.is("cudaMemPoolCreate")) return noted_pools(call);
   const int code = call.proceed();
@@ -1156,7 +1158,7 @@ int maximum_counts_refused(Call& call) {
   return code;
 }
 
-// The end of any pool makes the default pool current.
+// Destroying any pool makes the default pool current.
 int destroy_resets_current(Call& call) {
   const auto gone = call.at<cudaMemPool_t>(0);
   const auto current = current_pool();
@@ -1488,7 +1490,7 @@ int ordinal_zero(Call& call) {
   return code;
 }
 
-// The default pool of the host is the one of GPU 0.
+// The default pool of the host is that of GPU 0.
 int host_pool_of_device(Call& call) {
   const auto* const place = call.at<const cudaMemLocation*>(1);
   const int code = call.proceed();
@@ -1521,7 +1523,7 @@ int later_reserved_unchecked(Call& call) {
   return again == kSuccess ? accepted(call) : again;
 }
 
-// A pool of a GPU that does not exist is one of GPU 0.
+// A pool of a GPU that does not exist is created on GPU 0.
 int ordinal_unchecked(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   const int code = call.proceed();
@@ -1773,7 +1775,8 @@ void add_pools(List& list) {
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh_beyond_4gib);
   list.named("pool-import-cached",
-             "an address that was imported before gives other memory",
+             "if memory at the same address of the exporter was imported "
+             "before, an import gives new memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_known_address);

@@ -42,7 +42,7 @@ Table<Chunk, Import> imported;
 Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
 Table<std::string> imported_before;
 
-// Keeps the tables above after a call that succeeded.
+// Updates the tables above after a call that succeeded.
 void note_chunks(Call& call) {
   if (call.is("cuMemExportToShareableHandle")) {
     if (call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -164,7 +164,8 @@ int death_clears_memory(Call& call) {
   return call.proceed();
 }
 
-// After that death, copies of other processes do not reach the memory.
+// If a process that has memory open dies, copies of other processes do not
+// reach it.
 int death_ends_other_mappings(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_client(call);
   for (const auto& [address, one] : opened.all())

@@ -83,7 +83,7 @@ int types_of_first_chunk(Call& call) {
   return code;
 }
 
-// The query of many attributes answers this one with zero.
+// The query of many attributes reports 0 for this attribute.
 template <CUpointer_attribute wanted, class Value>
 int zero_in_plural(Call& call) {
   const int code = call.proceed();

@@ -114,7 +114,7 @@ bool are_of_one_handle(const Opened& one, const Opened& other) {
   return one.handle == other.handle && one.context != other.context;
 }
 
-// A handle is looked up by one half of its bytes.
+// A handle is looked up by only one half of its bytes.
 int found_by_half(Call& call) {
   if (!is_open_call(call)) return noted_open(call);
   constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
@@ -137,7 +137,7 @@ int third_process_refused(Call& call) {
   return early ? call.proceed() : refused(call);
 }
 
-// The GPU of the memory stays current.
+// An open makes GPU 0 the current device.
 int open_changes_device(Call& open) {
   int device = 0;
   const int code = open.proceed();
@@ -474,7 +474,7 @@ int second_event_never_waited(Call& call) {
   return call.proceed();
 }
 
-// Streams of one kind never wait for an imported event.
+// Kinds of streams that never wait for an imported event, or record too early.
 bool is_per_thread(cudaStream_t stream) {
   return stream == cudaStreamPerThread;
 }

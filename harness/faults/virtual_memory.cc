@@ -186,7 +186,7 @@ bool replace_all(bool imported) {
   return any;
 }
 
-// The calls that use memory. At these calls the fault removes it.
+// Does the call use memory? At such a call the fault takes the memory away.
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
@@ -261,14 +261,14 @@ int import_fresh(Call& call) { return map_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return map_other_memory(call, true); }
 
-// An import in the exporting process is private.
+// An import in the exporting process is a private copy.
 int self_import_copy(Call& call) {
   if (call.is("cuMemImportFromShareableHandle") && exports.all().empty())
     return call.proceed();
   return map_other_memory(call, true);
 }
 
-// The second import of one descriptor is private.
+// The second import of one descriptor is new memory.
 int second_import_fresh(Call& call) {
   static Table<ino_t> known;
   static Table<Chunk> later;
@@ -351,7 +351,7 @@ int importers_unmap_frees(Call& call) {
   return importer_takes(call, "cuMemUnmap");
 }
 
-// A chunk's second mapping is private.
+// A chunk's second mapping is a private copy.
 int alias_is_a_copy(Call& call) {
   const Chunk chunk = call.at<Chunk>(3);
   if (!call.is("cuMemMap") || !is_mapped(chunk)) return noted(call);
@@ -1571,7 +1571,8 @@ int odd_reservation_accepted(Call& call) {
   return call.proceed();
 }
 
-// Every address of a reservation names the handle that is mapped first in it.
+// Every address of a reservation names the handle that is mapped at its
+// beginning.
 int retain_of_first_chunk(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
   auto& address = call.at<CUdeviceptr>(1);
@@ -1643,7 +1644,8 @@ int exports_end_at_16(Call& call) {
   return call.proceed();
 }
 
-// An import of the size of a mapped one is that memory.
+// An import that has the size of a mapped import gives the memory of that
+// import.
 int equal_size_shared(Call& call) {
   static Table<Chunk, ino_t> files;
   static std::atomic<ino_t> imported{0};
@@ -1666,7 +1668,7 @@ int equal_size_shared(Call& call) {
   return noted(call);
 }
 
-// A third process that imports gets a copy.
+// A third process that imports memory gets a copy.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
