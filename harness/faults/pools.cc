@@ -337,7 +337,7 @@ int import_made_current(Call& call) {
   return accepted(call);
 }
 
-// After the refusal the device has lost its current pool.
+// After a refusal, the default pool is current.
 int refusal_resets_current(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || current_pool() == default_pool()) return code;
@@ -1731,10 +1731,10 @@ void add_pools(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
               "cudaMemPoolImportFromShareableHandle"},
              import_made_current);
-  list.named("refused-set-resets-current",
-             "a pool that is refused as current resets the current one",
-             {"cudaDeviceSetMemPool", "cudaMemSetMemPool"},
-             refusal_resets_current);
+  list.named(
+      "refused-set-resets-current",
+      "if a pool is refused as current, the default pool becomes current",
+      {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, refusal_resets_current);
   list.named("import-destroy-global",
              "destroying an imported pool also destroys the exporter's pool",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",

@@ -813,7 +813,7 @@ int export_same_number(Call& call) {
   return code;
 }
 
-// The descriptors of a chunk are closed with its handle.
+// Releasing a chunk's handle closes the descriptor that was exported last.
 int release_closes_descriptors(Call& call) {
   struct Exported {
     int number = -1;
