@@ -47,7 +47,7 @@ CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
 CUresult chunk_release(CUmemGenericAllocationHandle handle);
 CUresult chunk_properties(CUmemGenericAllocationHandle handle,
                           CUmemAllocationProp* properties);
-/// One more reference to the handle that was mapped at an address.
+/// Takes one more reference to the handle that was mapped at an address.
 CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle);
 
 /// Writes an int (a new descriptor, close-on-exec) or a CUmemFabricHandle.

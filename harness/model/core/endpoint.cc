@@ -64,7 +64,7 @@ class PageLock {
  public:
   explicit PageLock(Page* page) : page_(page) {
     // A process that died during a change may have left one binding half
-    // written. The number is written last, so it shows which bindings are
+    // written. `serial` is written last, so it shows which bindings are
     // complete.
     if (pthread_mutex_lock(&page->mutex) == EOWNERDEAD) {
       pthread_mutex_consistent(&page->mutex);
@@ -251,7 +251,7 @@ CUresult check(const CUlogicalEndpointProp& wanted) {
                                                        : kInvalid;
 }
 
-// Memory that may be bound: a file, and the object that keeps it.
+// Memory that may be bound: a file, and the object that keeps the file open.
 struct Memory {
   std::shared_ptr<const void> owner;
   uint64_t id = 0;

@@ -206,7 +206,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   const uint64_t unit = size <= kLargestInSharedPage ? kGranule : kPage;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(size, unit);
-  std::vector<Ticket> after;  // frees that come before in any case
+  std::vector<Ticket> after;  // frees that the allocation must follow
   const Order behind = stream->order_from_now();
   const auto free_now = [&](const Freed& freed) {
     return usable(*pool, stream.get(), behind, freed);

@@ -198,7 +198,8 @@ Locks read_again(int turn) {
 // previous call is gone only if it is missing in several lists.
 Counted count_files(uint64_t begin) {
   static std::mutex mutex;
-  static std::string& known = *new std::string;  // the list that counted last
+  static std::string& known =
+      *new std::string;  // the list that was accepted last
   static auto& last = *new std::map<uint64_t, Counted>;  // by `begin`
   constexpr int kTries = 8, kTriesForGone = 4;
   const std::lock_guard<std::mutex> lock(mutex);

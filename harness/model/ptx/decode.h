@@ -151,7 +151,7 @@ const DecodeTable& control_instructions();
 void decode_copy_arrival(Decoder& d);
 void decode_bulk_copy(Decoder& d);
 
-/// Reads a special register (move.cc); null if there is none of that name.
+/// Reads a special register (op_move.cc); null if there is none of that name.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
 /// Does such a register (given by its mode) keep its value as long as a warp

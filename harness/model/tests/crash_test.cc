@@ -170,7 +170,8 @@ double work_beside(const cudaIpcMemHandle_t& memory,
 
 TEST(Crash, AStoppedPeerStallsNobody) {
   // This is less than the time for which an import waits for a process that
-  // does not answer. Without the stop an import takes a thousandth of it.
+  // does not answer. Without the stop, an import takes a thousandth of this
+  // time.
   constexpr double kLongest = 2;
   Peer peer("busy");
   const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();

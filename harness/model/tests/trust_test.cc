@@ -376,7 +376,8 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   const auto shareable = exporter.channel().receive<CUmemFabricHandle>();
   exporter.kill(SIGKILL);
   EXPECT_EQ(exporter.wait(), "signal 9");
-  // This socket takes its place, so that the test knows when the import waits.
+  // This socket takes the place of the exporter's socket, so that the test
+  // knows when the import waits.
   const Endpoint endpoint(shareable);
   const int listener = new_socket();
   ASSERT_EQ(bind(listener, endpoint.get(), endpoint.length), 0);

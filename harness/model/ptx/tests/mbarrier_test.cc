@@ -51,9 +51,8 @@ std::vector<uint32_t> all(uint32_t value) {
   return std::vector<uint32_t>(kThreads, value);
 }
 
-// Each thread writes its own number and, after the wait, reads that of the
-// thread at the other end. Three rounds, so that the parity of the phases
-// repeats.
+// Each thread writes its own number and, after the wait, reads the number of
+// the opposite thread. Three rounds, so that the parity of the phases repeats.
 TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
   std::string body = "mov.u32 d, 0;\nshl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n";
   for (const std::string round : {"1", "2", "3"}) {
