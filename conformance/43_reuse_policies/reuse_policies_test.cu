@@ -192,8 +192,8 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.run(60s);
 }
 
-// After an event the driver may reuse the memory. Without one, while the first
-// stream is held, it must not.
+// If the policy is on, the driver may reuse the memory after an event. Without
+// an event it must not do this while the first stream is held.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);

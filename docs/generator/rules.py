@@ -285,7 +285,7 @@ def summary(row: Row) -> str:
 
 
 def _documented(sentences: list[Entry]) -> str:
-    """The functions and types whose sentences a row is based on, with them."""
+    """Links to the functions and types whose sentences a row is based on."""
     topics = dict.fromkeys(x.topic for x in sentences)
     return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 

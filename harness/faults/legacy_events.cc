@@ -246,7 +246,7 @@ int only_first_records(Call& call, unsigned most) {
 int record_once(Call& call) { return only_first_records(call, 1); }
 int event_ring_32(Call& call) { return only_first_records(call, 32); }
 
-// Each record releases only one process.
+// Only the first wait for an imported event waits, among all processes.
 int event_single_waiter(Call& call) {
   if (is_open(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));
@@ -396,10 +396,11 @@ void add_legacy_events(List& list) {
   list.named("event-ring-32",
              "only the first 32 records of an event have an effect",
              {kCreate, kOpen, kRecord}, event_ring_32);
-  list.named("event-single-waiter",
-             "a record releases the streams of one importing process; the "
-             "others do not wait",
-             {kOpen, kWait}, event_single_waiter);
+  list.named(
+      "event-single-waiter",
+      "of all waits of streams for an imported event, only the first one "
+      "waits",
+      {kOpen, kWait}, event_single_waiter);
   list.named("ipc-sync-early",
              "a host wait for an imported event returns at once",
              {kOpen, kSync}, ipc_sync_early);

@@ -140,7 +140,7 @@ def test_failed_append_leaves_no_half_line(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB; the test is skipped if only root could mount it."""
+    """A disk of 64 KiB; the test is skipped if this user cannot mount it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = subprocess.run(

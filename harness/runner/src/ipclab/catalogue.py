@@ -267,7 +267,7 @@ def share(counted: Mapping[str, int]) -> float:
 def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Row -> the functions that its tests called in these runs.
 
-    Each of `runs` is the results folder of a run. A test that was not applicable called
+    Each of `folders` has the results of a run. A test that was not applicable called
     no function. Raises UsageError if a folder holds no results, or those of an older
     ipclab.
     """
@@ -292,7 +292,7 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
 def uncalled(
     ledger: Ledger, now: Documentation, made: Mapping[str, set[str]]
 ) -> list[Entry]:
-    """Sentences whose function no test of their rows has called.
+    """Sentences whose function was called by no test of their rows.
 
     A driver may be right in one API and wrong in the other. So a row covers a sentence
     only if its tests call exactly the function that has the sentence.

@@ -809,7 +809,7 @@ CHECKS = (
         "address_space",
         "address space",
         _address_space,
-        "Is there a limit of addresses (ulimit -v)? Pools fail under such a limit.",
+        "Is there a limit of addresses (ulimit -v), under which pools fail?",
     ),
     Check(
         "pids_limit",

@@ -236,7 +236,7 @@ def _qualify(options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run, show and keep the results; with `latest`, results/latest points to them."""
+    """Run the tests, show and keep the results; `latest`: results/latest names them."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None

@@ -347,7 +347,7 @@ class Campaign:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
 
     def _jobs(self, each: int) -> list[Job]:
-        """The next tests of all faults that need more: `each` tests of every row.
+        """The next tests for each fault that needs more: up to `each` of every row.
 
         An operator has no rows, so it gets `each` of the tests that concern it.
         """
@@ -475,7 +475,7 @@ class Campaign:
         return self._run(proofs, still_unproved, deadline, proved)
 
     def _without_baseline(self) -> list[Job]:
-        """The tests that have no result without a fault yet."""
+        """The tests that still have to run without a fault."""
         known = {(x.profile, x.ctest) for x in self._journal.baseline}
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 

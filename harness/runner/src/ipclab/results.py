@@ -205,7 +205,7 @@ class Seal:
 
 
 class _Stream:
-    """records.jsonl unpacked; UsageError on more than any run writes."""
+    """records.jsonl, unpacked; UsageError if it is larger than that of any run."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
