@@ -486,7 +486,7 @@ static void opens_damaged_handles(Role& me) {
 }
 
 // The documentation does not say whether a driver notices a wrong byte. A
-// handle is not a capability: other processes are kept out only because they do
+// handle is a bearer token: other processes are kept out only because they do
 // not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");

@@ -125,7 +125,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
       void* opened = nullptr;
       const cudaError_t code =
           NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-      me.observe("a second context, once the first has closed the handle: " +
+      me.observe("a second context, after the first has closed the handle: " +
                  name_of(code));
       cudaGetLastError();
       if (code == cudaSuccess) CALL(cudaIpcCloseMemHandle(opened));

@@ -255,7 +255,7 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     EXPECT_TRUE(passes(other));
     me.signal("importer waits");
     me.wait("another value is written");
-    // Together more than a second: no wait may end by itself.
+    // These take more than a second, and no wait may end by itself.
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
     me.signal("importer still waits");
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));

@@ -99,8 +99,8 @@ def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
 
 def steps(lesson: Lesson, source: str) -> list[Step]:
     """What a picture shows: the calls with the names in the lesson's source. It shows
-    every call of a lesson, also if nothing is shared. It leaves out calls that the
-    source does not name, because the runtime makes them itself.
+    these calls even if nothing is shared. It leaves out calls that the source does not
+    name, because the runtime makes them itself.
     """
     story = lesson.story
     story.concerns.update(

@@ -449,8 +449,8 @@ CUdeviceptr begin_of(CUdeviceptr pointer) {
   return begin;
 }
 
-// Words in memory that this process has exported are neither written nor
-// waited for.
+// Skips the calls of `function`, a write or a wait, for words in memory that
+// this process has exported.
 int exported_word_lost(Call& call, const char* function) {
   static Table<CUdeviceptr> exported;
   if (call.is("cudaIpcGetMemHandle")) {

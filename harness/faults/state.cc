@@ -1002,9 +1002,10 @@ void add_state(List& list) {
              {"cudaIpcGetEventHandle"}, second_export_of_other_event);
   list.named("record-256-lost", "each 256th record of an event is lost",
              {kCreate, kOpenEvent, kDestroy, kRecord}, record_256_lost);
-  list.named("wait-for-latest",
-             "a wait uses the newest record when the stream reaches it",
-             {kOpenEvent, kDestroy, kWait}, waits_for_latest);
+  list.named(
+      "wait-for-latest",
+      "a wait uses the record that is newest when the stream reaches the wait",
+      {kOpenEvent, kDestroy, kWait}, waits_for_latest);
 
   list.named("getaccess-begin-only",
              "only the first address of a mapping reports its access",

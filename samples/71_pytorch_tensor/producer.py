@@ -46,7 +46,7 @@ class Channel:
             Path(path).unlink()
         peer = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if struct.unpack("3i", peer)[1] != os.getuid():
-            sys.exit("the importer is another user's")
+            sys.exit("the importer belongs to another user")
         self.socket.settimeout(20)
 
     def send(self, step, data=b""):

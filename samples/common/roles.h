@@ -99,7 +99,7 @@ inline Child meet_importer(const char* path) {
     bad_path(path, "no importer has come within 120 s");
   const int connection = accept_from(listener);
   if (connection == -1)
-    bad_path(path, "the importer is another user's");
+    bad_path(path, "the importer belongs to another user");
   SYS_CHECK(close(listener));
   SYS_CHECK(unlink(path));
   return {Channel(connection), peer_of(connection).pid, false};

@@ -52,7 +52,8 @@ class SharedFile {
   uint64_t counted_ = 0;  ///< bytes, through this same descriptor
 };
 
-/// Bytes of a GPU that the files of this machine count, each file once.
+/// The sum of the bytes of this GPU that the files of this machine have. Each
+/// file is added once.
 uint64_t counted_bytes(int gpu);
 
 /// Does a process have a file of this machine open, as far as /proc shows?

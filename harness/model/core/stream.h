@@ -77,7 +77,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// The present place in the capture; it has no capture if the stream does not
   /// capture.
   CapturePoint capture_point();
-  /// The next node of the capture comes after these, too.
+  /// The next node of the capture also comes after the nodes of `point`.
   /// CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another capture,
   /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both make the
   /// captures invalid.

@@ -547,11 +547,11 @@ def test_the_shards_are_the_whole(model: Build) -> None:
         (("--function", "cudaTypo"), "no fault of 'cudaTypo'"),
         (
             ("--function", "cudaMalloc", "--named"),
-            "none of the requested faults is left",
+            "no fault fits all of these options",
         ),
         (("--shard", "3/2"), "3/2 is not K/N with K from 1 to N"),
         (("--operators", "--named"), "not allowed with"),
-        (("--resume", "kills", "--named"), "leave out --kind"),
+        (("--resume", "kills", "--named"), "leave out --named"),
         (("--resume", "gone"), "gone/faults.jsonl: No such file or directory"),
         (("--backend", "cuda"), "no GPU here: leave out --backend cuda"),
         (("--results", "/dev/null/x"), "/dev/null/x: Not a directory"),

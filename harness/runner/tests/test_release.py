@@ -27,7 +27,7 @@ STUBS = {
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command in the repository."""
+    """Runs a command in a folder."""
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 

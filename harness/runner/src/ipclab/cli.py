@@ -166,8 +166,14 @@ def _trace(options: argparse.Namespace) -> trace.Request:
 
 def _mutants(options: argparse.Namespace) -> int:
     asked = [
-        name
-        for name in ("faults", "functions", "kind", "shard", "results")
+        option
+        for name, option in (
+            ("faults", "faults"),
+            ("functions", "function"),
+            ("kind", "operators" if options.kind == faults.OPERATOR else "named"),
+            ("shard", "shard"),
+            ("results", "results"),
+        )
         if getattr(options, name)
     ]
     if options.resume and asked:
@@ -595,7 +601,7 @@ def _parser() -> argparse.ArgumentParser:
         "the command was stopped before its end",
     )
     kill.add_argument(
-        "--faults", metavar="NAME", nargs="+", default=[], help="these alone"
+        "--faults", metavar="NAME", nargs="+", default=[], help="only these faults"
     )
     kill.add_argument(
         "--function",

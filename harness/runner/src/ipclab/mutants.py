@@ -161,7 +161,7 @@ def choose(
         chosen = chosen[part - 1 :: count]
         why.append(f"only part {part} of {count}")
     if not chosen:
-        raise UsageError("none of the requested faults is left")
+        raise UsageError("no fault fits all of these options")
     return chosen, ", ".join(why) or None if len(chosen) < len(there) else None
 
 

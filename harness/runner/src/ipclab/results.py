@@ -80,7 +80,7 @@ class Results:
 
 
 def append(path: Path, line: dict[str, Any]) -> bytes:
-    """Add one JSON line to a file and return its bytes.
+    """Add one JSON line to a file and return the bytes of the line.
 
     If that fails, removes the part that was written and raises HarnessError.
     """

@@ -329,7 +329,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing fails the run, 1 something does, 3 the harness is broken."""
+        """0: nothing fails the run; 1: something does; 3: broken or interrupted."""
         if self.error or self.state in ("interrupted", "broken"):
             return 3
         strict = self.settings.strict
