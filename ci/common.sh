@@ -19,9 +19,9 @@ die() {
 # Is the version $1 at least $2?
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }
 
-# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13: that on PATH, that in
-# the usual folder, or that of the wheels. (If ci/setup has installed CMake, the machine's
-# CMake is too old.)
+# Puts onto PATH what ci/setup has installed, and a CUDA Toolkit 13: the one on PATH, the
+# one in the usual folder, or the one from the wheels. (If ci/setup has installed CMake,
+# the machine's CMake is too old.)
 use_tools() {
   local folder nvcc
   PATH=$PATH:$top/.venv/bin

@@ -5,7 +5,7 @@
     … -S options="-k LMEM -j 2"                              options of `ipclab run`
 
 It needs `ipclab` on PATH (the wheel) or -S executable=/path/to/ci/ipclab. Records and
-pages are kept in ReFrame's output folder; `ipclab fleet` merges many.
+pages are kept in ReFrame's output folder. For one page of many nodes: `ipclab fleet`.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -21,7 +21,7 @@ from reframe.core.builtins import run_before, sanity_function, variable
 class IpclabSuite(rfm.RunOnlyRegressionTest):
     """One run, because a job for each row would exceed the limits of a queue."""
 
-    descr = "does the driver of a node keep to what CUDA IPC promises?"
+    descr = "does the driver of a node do what CUDA IPC promises?"
     valid_systems = ["*"]  # noqa: RUF012  (ReFrame wants lists)
     valid_prog_environs = ["*"]  # noqa: RUF012
     executable = "ipclab"

@@ -1,4 +1,4 @@
-// Compares what CUDA says a machine can share with what it can share.
+// Compares CUDA's answers about what a machine can share with what works.
 // Mirror of samples/00_query_support.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -26,8 +26,8 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-// A driver that is older than the runtime, and a driver that lacks what
-// runtimes have since CUDA 13.1.
+// `older_driver`: the driver is older than the runtime. `lacks_13_1`: the
+// driver is older than CUDA 13.1, but the runtime is not.
 const Need older_driver{"older_driver"};
 const Need lacks_13_1{"older_driver:13010"};
 
@@ -122,8 +122,8 @@ TEST(QuerySupport, FabricExportWrites64Bytes) {
   scenario.run(20s);
 }
 
-// The header makes the numbers equal. The driver decides their names, and which
-// number each API returns for one mistake.
+// Both APIs have the same numbers in their headers. The driver names them, and
+// decides which one each API returns for a mistake.
 TEST(QuerySupport, BothApisGiveOneNumberOneMeaning) {
   covers("PLAT-07");
   needs(gpus(1), legacy_memory);
@@ -213,7 +213,7 @@ TEST(QuerySupport, IpcAttributeHasOneValueInThreePlaces) {
   scenario.run(20s);
 }
 
-// Nothing that a process does changes it.
+// Nothing that a process does changes the attribute.
 TEST(QuerySupport, TheIpcAttributeStaysWhileMemoryIsShared) {
   covers("PLAT-03");
   needs(gpus(1), legacy_memory);
@@ -238,7 +238,7 @@ TEST(QuerySupport, TheIpcAttributeStaysWhileMemoryIsShared) {
 }
 
 // Judges the five calls of an API on a device with or without IPC. On Tegra,
-// where only events are shared, PLAT-04 judges the calls of memory.
+// where only events are shared, PLAT-04 judges the calls for memory.
 template <class Api>
 static void expect_ipc(Api api, bool supported, bool only_events) {
   using Code = typename Api::Code;
@@ -329,7 +329,7 @@ TEST(QuerySupport, DescriptorAttributeTellsWhetherExportWorks) {
   scenario.run(20s);
 }
 
-// Memory that can be shared has a minimum, too.
+// A multiple of the minimum also works for memory that can be shared.
 static void creates_shareable_multiple() {
   if (attribute(
           CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 1)
@@ -371,7 +371,7 @@ TEST(QuerySupport, GranularityIsUsable) {
       CALL(DRIVER(cuMemRelease)(memory));
     }
     creates_shareable_multiple();
-    // Half of the minimum is no multiple of it.
+    // Half of the minimum is not a multiple of the minimum.
     const size_t half = minimum / 2;
     EXPECT_REFUSED(DRIVER(cuMemCreate)(&memory, half, &wanted, 0),
                    CUDA_ERROR_INVALID_VALUE);
@@ -381,7 +381,8 @@ TEST(QuerySupport, GranularityIsUsable) {
       return NOTED(
           DRIVER(cuMemMap)(range.at(at), bytes, offset, chunk.handle(), 0));
     };
-    // No sentence names the code of cuMemMap; its list has both.
+    // The documentation does not say which code cuMemMap returns here; its list
+    // has both.
     EXPECT_REFUSED(map(half, minimum, 0), CUDA_ERROR_INVALID_VALUE,
                    CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_REFUSED(map(0, half, 0), CUDA_ERROR_INVALID_VALUE,
@@ -472,7 +473,7 @@ TEST(QuerySupport, EveryPoolHandleTypeOfTheMaskWorks) {
       const cudaError_t code = NOTED(cudaMemPoolCreate(&pool, &wanted));
       const std::string call =
           "cudaMemPoolCreate(handleTypes = " + std::to_string(bit) + ")";
-      // The header of cudaMemPoolCreate: fabric also needs an IMEX channel.
+      // By the header's comment, fabric pools also need an IMEX channel.
       if (bit == cudaMemHandleTypeFabric && code != cudaSuccess &&
           !has_imex_channel()) {
         cudaGetLastError();
@@ -495,7 +496,7 @@ TEST(QuerySupport, UnknownAttributeIsRefusedAndCleared) {
     int value = 0;
     const auto unknown = static_cast<cudaDeviceAttr>(100000);
     const cudaError_t code = NOTED(cudaDeviceGetAttribute(&value, unknown, 0));
-    // Before gives() clears the error: it is there exactly once.
+    // Before gives() clears the error: exactly one call returns the error.
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaErrorInvalidValue");
     EXPECT_EQ(name_of(cudaGetLastError()), "cudaSuccess");
     EXPECT_TRUE(gives(code, "cudaDeviceGetAttribute", cudaErrorInvalidValue));
@@ -537,7 +538,7 @@ TEST(QuerySupport, UnknownPointersAreToldInThreeWays) {
     CALL(cudaFree(unmapped));
     std::vector<char> host(4096);
 
-    // An attribute that is known, as a control.
+    // A known pointer, as a control.
     Sentinel<cudaPointerAttributes> of_known;
     EXPECT_SUCCESS(cudaPointerGetAttributes(of_known.out(), known.data));
     EXPECT_EQ(of_known.result().type, cudaMemoryTypeDevice);
@@ -612,8 +613,8 @@ TEST(QuerySupport, TegraSharesEventsOnly) {
   scenario.run(20s);
 }
 
-// All processes of a machine get one version from both APIs. Whether this
-// program was compiled for that version is not judged.
+// All processes of a machine see one driver version, by both APIs, and one
+// runtime version. Whether this program was compiled for these is not judged.
 TEST(QuerySupport, BothSidesHaveTheSameDriverAndRuntime) {
   covers("PLAT-05");
   needs(gpus(1));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kReopens = 100;
-constexpr unsigned kAdders = 2;           // exporter and one importer each
+constexpr unsigned kAdders = 2;           // importers; the exporter also adds
 constexpr unsigned kAddsPerThread = 100;  // by 256 threads
 
 std::string to_hexadecimal(const std::string& bytes) {
@@ -117,7 +117,7 @@ TEST(LegacyMemory, EachSideSeesTheOthersLaterWrites) {
     EXPECT_TRUE(kernel_reads(mapping, pattern("C")));
     EXPECT_TRUE(copy_reads(mapping, pattern("C")));
     me.signal("C read");
-    // A copy sees it without a kernel before it.
+    // A copy sees the write, too, without a kernel before the copy.
     me.wait("D written");
     EXPECT_TRUE(copy_reads(mapping, pattern("D")));
     me.signal("D read");
@@ -364,9 +364,9 @@ static void uses_the_pointer_in_every_way(Role& me) {
   me.signal("closed");
 }
 
-// Every way in which a local pointer can be used. Each way has its own value.
-// The exporter then checks this value, also in the memory that it was copied
-// to.
+// Every way in which a local pointer can be used. Each write has its own
+// values, which the exporter checks. The importer checks what it reads and
+// copies.
 TEST(LegacyMemory, AnOpenedPointerIsUsedLikeALocalOne) {
   covers("LMEM-35");
   needs(gpus(1), legacy_memory);

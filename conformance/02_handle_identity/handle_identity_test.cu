@@ -22,11 +22,11 @@ namespace {
 using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kSmall = 4096;     // shares a block with others
-constexpr size_t kLarge = 4 << 20;  // has its own
+constexpr size_t kLarge = 4 << 20;  // has its own block
 constexpr int kExports = 10000;
-constexpr int kTries = 64;       // to get an address back
+constexpr int kTries = 64;       // until an address comes back
 constexpr int kGenerations = 4;  // of memory at one address
-constexpr size_t kIds = 300;     // more than a byte counts
+constexpr size_t kIds = 300;     // more than a byte can count
 constexpr size_t kAllocations = 64;
 constexpr unsigned kProbes = 16;  // bytes looked at in one allocation
 
@@ -47,7 +47,8 @@ std::unique_ptr<DeviceBuffer> allocate_at(const void* address, size_t bytes) {
   return std::move(others.back());
 }
 
-// The same for a pointer for which no answer is promised.
+// An attribute of a pointer as text, or the name of the code. The documentation
+// promises no answer for this pointer.
 template <class T>
 std::string answer_for(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -63,8 +64,8 @@ struct Probes {
   unsigned count = 0;
 };
 
-// The edges of an allocation, and of parts that a driver might map alone: one
-// page, or 4 GiB.
+// The edges of an allocation, and of parts that a driver might map separately,
+// for example one page or 4 GiB.
 Probes probes_of(size_t bytes) {
   std::set<size_t> places{0, bytes / 2, bytes - 1};
   for (const size_t edge : {size_t{512}, size_t{4096}, size_t{2} << 20,
@@ -76,8 +77,8 @@ Probes probes_of(size_t bytes) {
   return probes;
 }
 
-// Neither 0 nor the poison 0xEE. The upper half of the address counts, too: a
-// place 4 GiB further has another byte.
+// The byte at a place: neither 0 nor the poison 0xEE. The upper half of `place`
+// counts, too, so the byte 4 GiB further is a different one.
 __host__ __device__ unsigned char byte_at(Pattern pattern, size_t place) {
   return static_cast<unsigned char>(1 +
                                     pattern.at(place + (place >> 32)) % 200);
@@ -103,7 +104,7 @@ void write_by_kernel(void* data, size_t bytes, Pattern pattern) {
   CALL(cudaDeviceSynchronize());
 }
 
-// A kernel and a copy both find these bytes.
+// Judges that a kernel and a copy both find the bytes of the pattern.
 void expect_bytes(const void* data, size_t bytes, Pattern pattern) {
   SCOPED_TRACE("an allocation of " + std::to_string(bytes) + " bytes");
   const Probes probes = probes_of(bytes);
@@ -134,8 +135,9 @@ static void exports_again_and_again(Role& me, Api api) {
   buffer.fill(pattern(api.kName));
   std::array<Handle, 3> kept;
   kept[0] = handle_of(api, buffer);
-  // Others may allocate at the same time, so one try in which memory shrinks
-  // proves nothing; one try in which it does not shrink is enough.
+  // Other tests may allocate at the same time. So a round in which free memory
+  // shrinks proves nothing, and one round in which it does not shrink is
+  // enough.
   constexpr int kRounds = 50;
   bool shrinks = true;
   std::set<std::string> different;
@@ -182,11 +184,11 @@ TEST(HandleIdentity, ExportingAgainAndAgainDoesNoHarm) {
   scenario.run(30s);
 }
 
-// An exporter of several generations of memory at one address. Memory is freed
-// by the same API. Does any address come back?
+// An exporter of several generations of memory at one address; the same API
+// frees the memory. Returns whether an address came back.
 template <class Api>
 static bool exports_every_generation(Role& me, Api api) {
-  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
   bool came_back = false;
   const auto frees = [&](DeviceBuffer& buffer) {
     CALL(api.mem_free(std::exchange(buffer.data, nullptr)));
@@ -244,7 +246,7 @@ TEST(HandleIdentity, AReusedAddressGetsANewHandle) {
 // An exporter of memory at an address whose earlier handle it has sent.
 template <class Api>
 static void hides_a_secret(Role& me, Api api) {
-  const DeviceBuffer neighbour(kSmall);  // keeps the block of a small one
+  const DeviceBuffer neighbour(kSmall);  // keeps the block after a free
   for (const size_t bytes : {kSmall, kLarge}) {
     DeviceBuffer first(bytes);
     const void* address = first.data;
@@ -350,7 +352,7 @@ TEST(HandleIdentity, EveryHandleMapsItsOwnAllocation) {
   };
   using Loans = std::array<Loan, kAllocations>;
   // Most allocations share a block with their neighbours; every eighth has its
-  // own.
+  // own block.
   const auto size_of = [](size_t number) {
     return number % 8 == 7 ? (size_t{2} << 20) + number * 4
                            : 512 * (number + 1);
@@ -488,8 +490,8 @@ static void expect_ids_apart(const Words& mapping, const Words& second) {
   EXPECT_EQ(ids.size(), 4u) << "an id stands for two buffers";
 }
 
-// Allocates by the calls that this machine has besides cudaMalloc, and adds the
-// id of each allocation. Returns how many there were.
+// Allocates with other calls than cudaMalloc, as far as this machine has them,
+// and adds the id of each allocation. Returns the number of allocations.
 static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
   constexpr size_t kEach = 3;
   size_t added = 0;

@@ -18,10 +18,10 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
 constexpr int kOpens = 4;
-constexpr int kManyOpens = 300;  // more than a byte counts
+constexpr int kManyOpens = 300;  // more than a byte can count
 
 // The exporter of a mapping that must keep working. After each write of the
-// importer it finds the importer's values and writes new ones.
+// importer, the exporter checks the importer's values and writes new ones.
 void answer(Role& me, const DeviceBuffer& buffer, int times) {
   for (int i = 0; i < times; ++i) {
     const std::string turn = std::to_string(i);
@@ -157,8 +157,9 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
   scenario.run(20s);
 }
 
-// Only a kernel may try this: cudaMemcpy would treat the address as one of the
-// host. Each API has an importer of its own, because the fault ends a context.
+// Only a kernel uses the closed address: cudaMemcpy would treat it as an
+// address of the host. Each API has an importer of its own, because the fault
+// ends a context.
 TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
   covers("LMEM-10");
   needs(gpus(1), legacy_memory);
@@ -182,7 +183,7 @@ TEST(ReferenceCount, AKernelFaultsAfterTheLastClose) {
       mapping.close();
       launch_write(closed, 1);
       EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
-      // The context is lost: every call reports it.
+      // The context is lost: every call reports the fault.
       EXPECT_CODE(cudaErrorIllegalAddress, cudaDeviceSynchronize());
       me.signal("faulted");
     });
@@ -410,7 +411,7 @@ TEST(ReferenceCount, FreeingBeforeTheClose) {
     });
     scenario.role("importer", [=](Role& me) { closes_what_was_freed(me, api); })
         .may_end_by(SIGSEGV)
-        .in_new_process();  // what it keeps is not known
+        .in_new_process();  // its state at the end is unknown
     scenario.run(20s);
   });
 }

@@ -1,5 +1,5 @@
-// One allocation in many processes and threads, and many allocations in one.
-// Mirror of samples/04_many_importers.
+// One allocation in many processes and threads, and many allocations in one
+// process. Mirror of samples/04_many_importers.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/prctl.h>
@@ -22,7 +22,7 @@ constexpr size_t kBytes = 4 << 20;
 constexpr size_t kSlotBytes = 16 << 10;
 constexpr unsigned kThreads = 8;
 constexpr unsigned kAllocations = 2000;
-constexpr unsigned kWords = 512;  // of each of these
+constexpr unsigned kWords = 512;  // of each allocation
 constexpr unsigned kNobody = 65534;
 
 std::string importer(int number) {
@@ -33,8 +33,8 @@ Words slot(const Words& all, int number) {
   return {all.data + static_cast<size_t>(number) * kSlotBytes / 4, kSlotBytes};
 }
 
-// All have it open at the same time. Each reads the exporter's values, and then
-// each writes its own slot.
+// All importers have the buffer open at the same time. Each reads the
+// exporter's values, and then each writes its own slot.
 void shared_by(int importers, std::chrono::milliseconds deadline) {
   const size_t bytes = static_cast<size_t>(importers) * kSlotBytes;
   Scenario scenario(Scenario::kShared);
@@ -154,7 +154,7 @@ TEST(ManyImporters, ClosingInOneLeavesTheOthers) {
       first.close();
       second.close();
       me.signal("closed");
-      me.wait("other closed");  // closing, not ending, is the question
+      me.wait("other closed");  // so the other sees a close, not an end
     });
   });
 
@@ -193,7 +193,8 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     LegacyMapping mapping(handle, kBytes);
     EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
     EXPECT_TRUE(copy_reads(mapping, pattern("lent by " + theirs)));
-    // Also what is exported while something is open is this process's own.
+    // A handle that is made while a mapping is open also names this process's
+    // own memory.
     DeviceBuffer later(kBytes);
     later.fill(pattern("lent later by " + mine));
     me.send("later handle of " + mine, later.legacy_handle());
@@ -203,7 +204,7 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     second.close();
     me.signal("read");
     me.wait("read");
-    later.free();  // ends nothing that this process has borrowed
+    later.free();  // the borrowed memory stays open
     EXPECT_TRUE(kernel_reads(mapping, pattern("lent by " + theirs)));
     me.signal("freed");
     me.wait("freed");
@@ -216,7 +217,7 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
     me.signal("closed");
     me.wait("closed");
 
-    // The other process has nothing open any more, and still lends.
+    // The other process has closed everything, but its handle still works.
     LegacyMapping again(handle, kBytes);
     EXPECT_TRUE(kernel_reads(again, pattern("written by " + mine)));
     again.close();
@@ -226,7 +227,7 @@ TEST(ManyImporters, TwoProcessesLendToEachOther) {
   scenario.run(20s);
 }
 
-// An importer that opens many handles in another order.
+// An importer that opens thousands of handles and then checks each allocation.
 static void opens_thousands_of_handles(Role& me) {
   const std::string handles = me.receive_bytes("handles");
   std::vector<std::unique_ptr<LegacyMapping>> mappings;
@@ -412,8 +413,8 @@ TEST(ManyImporters, ExportingAnImport) {
     const auto exported = me.receive<cudaError_t>("exported");
     const auto handle = me.receive<Handle>("handle onwards");
     if (exported == cudaSuccess) {
-      // No sentence says that this export works. If it works, it must lead to
-      // the original memory.
+      // The documentation does not say that this export works. If it works, it
+      // must lead to the original memory.
       void* opened = nullptr;
       CALL(cudaIpcOpenMemHandle(&opened, handle,
                                 cudaIpcMemLazyEnablePeerAccess));
@@ -430,8 +431,8 @@ TEST(ManyImporters, ExportingAnImport) {
 
 namespace {
 
-// A process that has the bytes tries to open them. The exporter has not started
-// this process and does not know it.
+// A process that has the bytes of a handle tries to open it. The exporter has
+// not started this process and does not know it.
 void try_to_open(Role& me, const char* who) {
   const auto handle = me.receive<Handle>("handle");
   void* opened = nullptr;

@@ -28,7 +28,7 @@ enum Api { kRuntime, kDriver };
 constexpr Api kApis[] = {kRuntime, kDriver};
 constexpr const char* kOpen[] = {"cudaIpcOpenMemHandle", "cuIpcOpenMemHandle"};
 
-// The documented refusals of the two functions.
+// The documented refusals of the two functions that open a handle.
 const std::vector<cudaError_t> kRuntimeRefusals = {
     cudaErrorMapBufferObjectFailed, cudaErrorInvalidResourceHandle,
     cudaErrorDeviceUninitialized,   cudaErrorTooManyPeers,
@@ -38,7 +38,8 @@ const std::vector<CUresult> kDriverRefusals = {
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_TOO_MANY_PEERS,
     CUDA_ERROR_INVALID_VALUE};
 
-// Opens a handle with one of the APIs; *opened is what it wrote.
+// Opens a handle with one of the APIs; *opened is the address that the call
+// wrote.
 Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
                   void** opened) {
   if (api == kRuntime)
@@ -51,7 +52,7 @@ Outcome open_with(Api api, const cudaIpcMemHandle_t& handle, unsigned flags,
   return outcome_of(code, kDriverRefusals);
 }
 
-// A handle that must not open, with both APIs.
+// Judges that neither API opens this handle.
 void expect_no_open(Role& me, const char* table, const std::string& input,
                     const cudaIpcMemHandle_t& handle) {
   me.signal(input);
@@ -181,7 +182,7 @@ TEST(LegacyRefusals, InvalidPointersAreNotExported) {
 
 static constexpr char kNullTable[] = "a null argument";
 
-// What the exporter lends to the one that makes the calls.
+// What the exporter lends to the role that makes the calls.
 struct Lent {
   cudaIpcMemHandle_t memory;
   cudaIpcEventHandle_t event;
@@ -253,7 +254,7 @@ static const std::vector<NullCall> kNullCalls = {
                           cudaErrorNotSupported, cudaErrorDeviceUninitialized});
      }}};
 
-// Makes the calls that are left, until one of them ends the process.
+// Makes the remaining calls, until one of them ends the process.
 static void passes_null(Role& me) {
   const auto lent = me.receive<Lent>("handles");
   while (const auto input = me.next_input()) {
@@ -291,7 +292,7 @@ TEST(LegacyRefusals, NullArgumentsAreNoSuccess) {
   });
   scenario.role("importer", passes_null)
       .may_end_by(SIGSEGV)
-      .in_new_process();  // what it keeps is not known
+      .in_new_process();  // its state at the end is unknown
 
   std::vector<std::string> calls;
   for (const NullCall& null : kNullCalls) calls.emplace_back(null.name);
@@ -350,7 +351,8 @@ TEST(LegacyRefusals, AnInteriorPointerMapsNoThirdPlace) {
   scenario.run(20s);
 }
 
-// An exporter of memory and of an event; nobody may change the values.
+// An exporter of memory and of an event. Nobody may change the values in the
+// memory.
 static void lends_memory_and_an_event(Role& me) {
   const DeviceBuffer buffer(kBytes);
   buffer.fill(pattern("exporter"));
@@ -391,7 +393,7 @@ TEST(LegacyRefusals, WhatNoExportMadeDoesNotOpen) {
     EXPECT_TRUE(context_is_usable());
 
     me.signal("random bytes");
-    std::mt19937 random(pattern("random handles").key);  // follows the seed
+    std::mt19937 random(pattern("random handles").key);  // depends on the seed
     for (const Api api : kApis) {
       note_call(kOpen[api]);
       std::map<std::string, std::pair<Outcome, int>> seen;  // by code
@@ -442,7 +444,7 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
         CUDA_ERROR_MAP_FAILED, CUDA_ERROR_TOO_MANY_PEERS,
         CUDA_ERROR_INVALID_VALUE);
     note_touched(me, address, "cuIpcOpenMemHandle");
-    // No thread of the process is another process.
+    // Another thread is in the same process, so its open is refused, too.
     const cudaError_t by_thread = in_a_thread([&] {
       note_call("cudaIpcOpenMemHandle in a thread");
       void* opened = nullptr;
@@ -462,7 +464,8 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
 
 static constexpr char kDamaged[] = " of a damaged handle";
 
-// First opens every damaged handle, and then looks at what opens.
+// First opens every damaged handle, and then reads the memory of those that
+// open.
 static void opens_damaged_handles(Role& me) {
   CALL(cudaFree(nullptr));
   const auto good = me.receive<cudaIpcMemHandle_t>("handle");
@@ -483,7 +486,7 @@ static void opens_damaged_handles(Role& me) {
 }
 
 // The documentation does not say whether a driver notices a wrong byte. A
-// handle is no capability: other processes are kept out only because they do
+// handle is a bearer token: other processes are kept out only because they do
 // not know its bytes.
 TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   covers("LMEM-44");
@@ -501,7 +504,7 @@ TEST(LegacyRefusals, DamagedHandlesHarmNobody) {
   });
   scenario.role("importer", opens_damaged_handles)
       .may_end_by(SIGSEGV)
-      .in_new_process();  // what it has opened is not known
+      .in_new_process();  // it may have opened any memory
 
   std::vector<std::string> inputs;
   for (const char* what : {"", "examine "})
@@ -560,7 +563,7 @@ TEST(LegacyRefusals, StaleHandlesHarmNobody) {
   tabulate_end(scenario, "importer", "an open" + std::string(kTable));
 }
 
-// The next calls of both APIs, made as they should be.
+// Makes correct calls of both APIs, which must succeed after a refusal.
 static void right_calls_work(const cudaIpcMemHandle_t& lent, void* own) {
   cudaIpcMemHandle_t handle;
   void* opened = nullptr;

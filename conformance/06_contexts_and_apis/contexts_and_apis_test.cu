@@ -49,7 +49,7 @@ bool is_known(const void* pointer) {
   return attributes.type == cudaMemoryTypeDevice;
 }
 
-// A second context on device 0, current while it lives.
+// A second context on device 0. It is current while this object exists.
 class SecondContext {
  public:
   SecondContext() {
@@ -67,7 +67,7 @@ class SecondContext {
   CUcontext context_ = nullptr;
 };
 
-// The current context must not open the handle, by either API.
+// Judges that the current context cannot open the handle by either API.
 void expect_refused_here(const cudaIpcMemHandle_t& handle) {
   Sentinel<void*> pointer;
   EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
@@ -92,12 +92,12 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
   scenario
       .role("exporter",
             [](Role& me) {
-              const SecondContext own;  // nor need the context that exports
+              const SecondContext own;  // not the primary context
               lends(pattern("exporter"), kBytes, 2)(me);
             })
       .in_new_process();
-  // The context that opens need not be the primary one. A new process has no
-  // primary context yet.
+  // The context that opens need not be the primary one either. A new process
+  // has no primary context yet.
   const auto opens_in_its_own_context = [](Role& me) {
     const SecondContext own;
     LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
@@ -125,7 +125,7 @@ TEST(ContextsAndApis, ASecondContextDoesNotOpenTheHandle) {
       void* opened = nullptr;
       const cudaError_t code =
           NOTED(cudaIpcOpenMemHandle(&opened, handle, kLazy));
-      me.observe("a second context, once the first has closed the handle: " +
+      me.observe("a second context, after the first has closed the handle: " +
                  name_of(code));
       cudaGetLastError();
       if (code == cudaSuccess) CALL(cudaIpcCloseMemHandle(opened));
@@ -242,7 +242,7 @@ TEST(ContextsAndApis, BothApisCountTheSameOpens) {
   scenario.run(20s);
 }
 
-// An exporter of one event by each API.
+// An exporter of one event, which it exports by each API.
 static void exports_events_by_both_apis(Role& me) {
   const DeviceBuffer buffer(kBytes), source(kBytes);
   cudaStream_t stream = nullptr;
@@ -277,7 +277,7 @@ static void exports_events_by_both_apis(Role& me) {
   CALL(cudaStreamDestroy(stream));
 }
 
-// Either API records the event, waits for it and asks for it.
+// Each API records the event, queries it and waits for it.
 static void expect_used_by_both(cudaEvent_t event, cudaStream_t stream) {
   for (const Api api : kApis) {
     SCOPED_TRACE(kNames[api]);
@@ -296,9 +296,9 @@ static void expect_used_by_both(cudaEvent_t event, cudaStream_t stream) {
   }
 }
 
-// For each pair the exporter holds back a copy into the shared buffer. The
-// importer's stream waits for the event after this copy, and must then find
-// what was copied.
+// For each pair of APIs, the exporter holds back a copy into the shared buffer.
+// The importer's stream waits for the event after this copy, and must then find
+// the copied values.
 TEST(ContextsAndApis, AnEventHandleOfOneApiOpensWithTheOther) {
   covers("LEVT-25");
   needs(gpus(1), legacy_memory, legacy_events);

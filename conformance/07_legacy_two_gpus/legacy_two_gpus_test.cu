@@ -48,7 +48,7 @@ std::string uuid_of(int device) {
   return std::string(properties.uuid.bytes, sizeof properties.uuid.bytes);
 }
 
-// The exporter of a test in which the importer writes "importer", too.
+// An exporter that then checks what the importer has written.
 void lends_both_ways(Role& me) {
   int device = 0;
   CALL(cudaGetDevice(&device));
@@ -63,8 +63,8 @@ void lends_both_ways(Role& me) {
   me.wait("closed");
 }
 
-// What the driver says about an address inside the mapping, by the query of one
-// attribute and by the query of many.
+// Judges the driver's attributes of an address inside the mapping, by the query
+// for one attribute and by the query for many.
 void expect_attributes(const Words& mapping, const uint32_t* at) {
   const CUdeviceptr address = address_of(at);
   CUcontext context = nullptr;
@@ -105,7 +105,7 @@ void expect_attributes(const Words& mapping, const uint32_t* at) {
   EXPECT_EQ(alone(id, CU_POINTER_ATTRIBUTE_BUFFER_ID), id);
   EXPECT_EQ(managed & 0xff, 0u);
   EXPECT_EQ(alone(ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), ordinal);
-  // Of all addresses of the mapping the range is the same.
+  // All addresses of the mapping have the same range.
   EXPECT_LE(start, address_of(mapping.data));
   EXPECT_GE(start + size, address_of(mapping.data) + mapping.bytes());
   const auto* const begin = mapping.data;
@@ -169,7 +169,7 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   };
   CUdeviceptr base = 0;
   range_of(own, &base);
-  // Asked for an address inside, and for one result alone.
+  // Queried for an address inside, and for one result only.
   const auto inside = address_of(own.data + own.count / 2);
   Sentinel<CUdeviceptr> begin;
   Sentinel<size_t> bytes;
@@ -271,7 +271,7 @@ static void lends_to_a_peer(Role& me) {
   me.wait("closed");
 }
 
-// The importer: first the open alone enables peer access, then the program.
+// The importer: first the open enables peer access, and later the program does.
 template <class Api>
 static void borrows_from_a_peer(Role& me, Api api, int from, int to) {
   CALL(cudaFree(nullptr));  // the driver API needs a context
@@ -384,7 +384,7 @@ TEST(LegacyTwoGpus, WhereTheGpusAreNoPeersTheOpenIsRefused) {
                          CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_TOO_MANY_PEERS,
                          CUDA_ERROR_INVALID_VALUE);
           EXPECT_TRUE(context_is_usable());
-          CALL(cudaSetDevice(0));  // where it is reached, it opens
+          CALL(cudaSetDevice(0));  // this GPU can open it
           EXPECT_TRUE(context_is_usable());
           for_each_api([&](auto api) {
             MappingBy mapping(api, handle, kBytes);
@@ -447,7 +447,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
     EXPECT_TRUE(context_is_usable());
     ASSERT_FALSE(mappings.empty());
     expect_all();
-    CALL(cudaIpcCloseMemHandle(mappings.back().data));  // makes room
+    CALL(cudaIpcCloseMemHandle(mappings.back().data));  // makes room for a peer
     mappings.pop_back();
     LegacyMapping instead(handle, kBytes);
     EXPECT_TRUE(
@@ -466,7 +466,7 @@ static void opens_handles_of_all_other_gpus(Role& me) {
     me.not_applicable("a GPU has room for all other GPUs of this machine");
 }
 
-// One GPU borrows from all the others until it has no room left.
+// One GPU borrows from the others until it can have no more peers.
 TEST(LegacyTwoGpus, TooManyPeersAreRefused) {
   covers("LMEM-32");
   needs(gpus(4), legacy_memory, peer_access);
@@ -530,7 +530,8 @@ static void closes_what_a_peer_lent(Role& me, Api api) {
   CALL(cudaFree(nullptr));  // the driver API needs a context
   const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
   leaves_nothing(kRounds, [&](int) { MappingBy(api, handle, kBytes).close(); });
-  // One of two closes leaves what the other one needs.
+  // The first of two closes leaves the peer access that the other mapping
+  // needs.
   MappingBy first(api, handle, kBytes);
   MappingBy second(api, me.receive<cudaIpcMemHandle_t>("second"), kBytes);
   first.close();

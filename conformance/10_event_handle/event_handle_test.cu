@@ -21,9 +21,9 @@ constexpr size_t kBytes = 256 << 10;
 constexpr auto kFirst = Stream::Priority::kHighest;
 constexpr int kReopens = 1000;
 constexpr int kLooks = 50;
-constexpr int kMany = 300;         // events, more than a byte counts
+constexpr int kMany = 300;         // events, more than a byte can count
 constexpr auto kLongWait = 200ms;  // of a host, to see whether it spins
-constexpr double kMaySpin = 0.1;   // of that time; a busy machine shares it
+constexpr double kMaySpin = 0.1;   // largest part of a wait that may spin
 
 /// What the exporter lends: memory, and the event that shows when to read it,
 /// exported by both APIs.
@@ -48,12 +48,13 @@ cudaEvent_t opened_by_driver(const cudaIpcEventHandle_t& handle) {
 
 void nothing(const SharedEvent&) {}
 
-/// Holds for 1.5 s, so that a wait that ends after a second is noticed.
+/// Judges that the event is pending for 1.5 s: a wait that ends after a second
+/// is noticed.
 void holds_on(const SharedEvent& event) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(is_held(event));
 }
 
-/// Does it return within 3 s?
+/// Does the call return within 3 s?
 bool ends(const HostWait& waiter) {
   for (int i = 0; i < 6; ++i)
     if (!waiter.is_held()) return true;
@@ -64,9 +65,9 @@ bool ends(const HostWait& waiter) {
 /// latch when the importer has said `ready`. Another latch, before the writing,
 /// is released earlier: the record must be done after the last work, not after
 /// the first. `looks_on` runs while the latch holds, `looks_back` when the work
-/// is done. Later work of the stream, which is no part of the record, is held
-/// until the importer has said `closed`. All work is in a new stream, or in the
-/// given stream; the record may be in another one.
+/// is done. Later work of the stream, which the record does not include, is
+/// held until the importer has said `closed`. All work is in a new stream, or
+/// in the given stream; the record may be in another one.
 std::function<void(Role&)> records_late(
     Pattern written, void (*looks_on)(const SharedEvent&) = nothing,
     void (*looks_back)(const SharedEvent&) = nothing,
@@ -89,7 +90,7 @@ std::function<void(Role&)> records_late(
     else
       CALL(cudaEventRecord(event, records));
     later.hold(records);
-    // The export changes nothing about what is recorded.
+    // The export does not change what is recorded.
     me.send("handles",
             Handles{memory, event.handle(), handle_by_driver(event)});
 
@@ -152,7 +153,7 @@ TEST(EventHandle, IsSixtyFourBytesOfAnInterprocessEvent) {
   scenario.run(20s);
 }
 
-// An importer that looks at what is left in its process.
+// An importer that checks that nothing is left in its process.
 static void uses_imports_like_its_own_events(Role& me) {
   const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
   const Stream stream;
@@ -169,7 +170,7 @@ static void uses_imports_like_its_own_events(Role& me) {
     EXPECT_SUCCESS(api.event_synchronize(event));
     EXPECT_SUCCESS(api.event_destroy(event));
   };
-  // Others may use this GPU, too, so its memory is not judged.
+  // Other tests may use this GPU, so its memory is not judged.
   const auto use_by_both = [&](int) { by_both_apis(use); };
   leaves_nothing(kReopens, use_by_both, Judge::kProcess);
   by_both_apis([&](auto api) {
@@ -210,8 +211,9 @@ namespace {
 
 /// A memset, a copy and a kernel of the importer, queued after a wait. The
 /// memset sets the last word, which the exporter has written before. A copy in
-/// another stream comes after a wait by the driver API. The importer looks for
-/// 0.5 s, `looks` times, before the work may be done.
+/// another stream comes after a wait by the driver API. Before the work may be
+/// done, the importer checks `looks` times, for 0.5 s each, that the work
+/// waits.
 void works_after_a_wait(Role& me, const Pattern& written, cudaStream_t stream,
                         int looks = 1, bool destroys_early = false,
                         std::optional<cudaStream_t> waits_in = {}) {
@@ -366,7 +368,7 @@ TEST(EventHandle, QueryTellsPendingFromDone) {
   scenario.role("importer", [written](Role& me) {
     const auto handles = me.receive<Handles>("handles");
     LegacyMapping mapping(handles.memory, kBytes);
-    // An event that was destroyed does not matter to one that is opened later.
+    // A destroyed import does not affect an event that is opened later.
     SharedEvent(handles.event).destroy();
     SharedEvent event(handles.event);
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
@@ -401,7 +403,7 @@ TEST(EventHandle, NeverRecordedStandsForNoWork) {
     });
     EXPECT_TRUE(passes(stream));
   };
-  // The first record ends this.
+  // With its first record, an event stands for work.
   const auto stands_for_work = [=](auto record) {
     const SharedEvent event;
     const Stream stream;
@@ -507,8 +509,8 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     me.signal("waiting");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(by_driver.join(), cudaSuccess);
-    // "As an event created with cudaEventDisableTiming": only the exporter's
-    // own event blocks.
+    // An import behaves "as an event created with cudaEventDisableTiming": only
+    // the exporter's own event must block.
     me.observe("the waiting thread used " + std::to_string(waiter.cpu_us()) +
                " us of processor time in " +
                std::to_string(waiter.waited_us()) + " us");
@@ -644,7 +646,7 @@ static void lends_many_events(Role& me) {
   EXPECT_TRUE(passes(stream));
 }
 
-// The importer of these.
+// The importer of these events.
 static void opens_many_events(Role& me) {
   const std::string handles = me.receive_bytes("many");
   std::vector<std::unique_ptr<SharedEvent>> many;
@@ -661,7 +663,8 @@ static void opens_many_events(Role& me) {
   me.signal("asked many");
 }
 
-// An importer that opens them in a different order from that of their creation.
+// An importer that opens two events in a different order from that of their
+// creation.
 template <class Api>
 static void borrows_two_events(Role& me, Api api) {
   const auto opened = [&](const char* name) {

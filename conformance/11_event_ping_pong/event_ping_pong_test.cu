@@ -28,7 +28,7 @@ constexpr int kSiblingRounds = 20;
 // switches of the GPU. All rounds together take less than two seconds.
 constexpr int kRounds = 2048;
 constexpr int kHeldRounds = 64;        // queued before the first of them runs
-constexpr int kManyRecords = 1 << 16;  // more than two bytes count
+constexpr int kManyRecords = 1 << 16;  // more than two bytes can count
 constexpr int kBulkRounds = 200;
 constexpr size_t kBulkBytesPerMultiprocessor = 512 << 10;
 
@@ -104,7 +104,7 @@ class Whistle {
   Descriptor end_;
 };
 
-/// Records in a round of many, in each round by another function.
+/// Records an event; the function depends on the round.
 void record_in(int round, cudaEvent_t event, cudaStream_t stream) {
   switch (round % 4) {
     case 0:
@@ -118,7 +118,7 @@ void record_in(int round, cudaEvent_t event, cudaStream_t stream) {
   }
 }
 
-/// Waits in a round of many, by the two APIs in turn.
+/// Waits for an event, by the two APIs in turn.
 void wait_in(int round, cudaStream_t stream, cudaEvent_t event) {
   if (round % 2 == 0)
     CALL(RuntimeApi::stream_wait_event(stream, event));
@@ -126,7 +126,7 @@ void wait_in(int round, cudaStream_t stream, cudaEvent_t event) {
     CALL(DriverApi::stream_wait_event(stream, event));
 }
 
-/// Both sides have counted `rounds` times, each in its turn.
+/// Have both sides counted `rounds` times, each in its turn?
 testing::AssertionResult counted(const Words& counter, int rounds) {
   const auto steps = static_cast<uint32_t>(2 * rounds);
   uint32_t seen[2] = {~0u, ~0u};
@@ -301,9 +301,9 @@ static void exporter_records_again(Role& me, Api api) {
   me.wait("closed");
 }
 
-// A wait before the record waits for nothing. A wait keeps its record although
-// the event is recorded again, before the stream reaches the wait and while it
-// waits.
+// A wait before the record waits for nothing. A wait keeps its record even if
+// the event is recorded again, before the stream reaches the wait or while the
+// stream waits.
 TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
   covers("LEVT-12");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -321,7 +321,7 @@ TEST(EventPingPong, AWaitKeepsTheRecordThatItFound) {
 }
 
 // An exporter whose second and third record are pending. The third is in a
-// stream that it then destroys.
+// stream that the exporter then destroys.
 template <class Api>
 static void exporter_replaces_its_record(Role& me, Api api) {
   const Stream stream;
@@ -344,7 +344,7 @@ static void exporter_replaces_its_record(Role& me, Api api) {
     me.signal("looked");
   }
   me.wait("asked 2");
-  // And once more, while the second record is pending.
+  // A third record, while the second is pending.
   CALL(api.event_record(event, other));
   CALL(cudaStreamDestroy(other));  // its work goes on
   latch.release();
@@ -359,7 +359,7 @@ static void exporter_replaces_its_record(Role& me, Api api) {
   me.wait("closed");
 }
 
-// An importer that asks after each record.
+// An importer that queries the event after each record.
 template <class Api>
 static void importer_asks_for_each_record(Role& me, Api api) {
   SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
@@ -441,7 +441,7 @@ static void exporter_plays_many_rounds(Role& me) {
 }
 
 // Both sides queue many rounds while the first round is held, again and again,
-// so that no step is in order by luck.
+// so that no step is in order by chance.
 TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   covers("LEVT-14");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -482,7 +482,8 @@ TEST(EventPingPong, ManyRoundsKeepTheirOrder) {
   scenario.run(60s);
 }
 
-// More memory on a larger GPU, so that a round takes about as long.
+// More memory on a larger GPU, so that a round takes about as long on every
+// GPU.
 static size_t bulk_bytes() {
   return kBulkBytesPerMultiprocessor *
          static_cast<size_t>(attribute(cudaDevAttrMultiProcessorCount));
@@ -752,10 +753,10 @@ static void importer_destroys(Role& me) {
   me.wait("both wait", 2);
   latch.release();
   EXPECT_TRUE(passes(stream));
-  me.wait("closed");  // its end must not be what the others notice
+  me.wait("closed");  // so the others see no end of this role
 }
 
-// An exporter's destroy does not wait for the record either.
+// An exporter's destroy does not wait for a pending record either.
 static void destroys_pending_events(cudaStream_t stream) {
   Latch latch;
   latch.hold(stream);

@@ -1,5 +1,5 @@
-// What an interprocess event refuses, and what the documentation does not
-// promise. Mirror of samples/12_event_refusals.
+// Calls with an interprocess event that must be refused, and behaviour that the
+// documentation does not promise. Mirror of samples/12_event_refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/resource.h>
@@ -22,7 +22,8 @@ namespace {
 constexpr size_t kBytes = 256 << 10;
 constexpr unsigned kInterprocess =
     cudaEventInterprocess | cudaEventDisableTiming;
-// Each event may use device memory and a page in /dev/shm, so there is a limit.
+// Each event may use device memory and a page in /dev/shm, so the test has a
+// limit.
 constexpr int kMostEvents = 4000;
 constexpr rlim_t kSpareDescriptors = 256;
 
@@ -46,7 +47,8 @@ testing::AssertionResult no_event(const Sentinel<Event>& out) {
   return testing::AssertionFailure() << "the refused call returned an event";
 }
 
-/// cudaIpcOpenEventHandle refuses, with a code of its documented list.
+/// Judges that cudaIpcOpenEventHandle refuses with a code of its documented
+/// list.
 testing::AssertionResult open_refused(const cudaIpcEventHandle_t& handle,
                                       cudaError_t expected) {
   Sentinel<cudaEvent_t> event;
@@ -58,7 +60,7 @@ testing::AssertionResult open_refused(const cudaIpcEventHandle_t& handle,
   return answer ? no_event(event) : answer;
 }
 
-/// cuIpcOpenEventHandle refuses, with a code of its documented list.
+/// Judges that cuIpcOpenEventHandle refuses with a code of its documented list.
 testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
                                              CUresult expected) {
   Sentinel<CUevent> event;
@@ -73,8 +75,8 @@ testing::AssertionResult driver_open_refused(const cudaIpcEventHandle_t& bytes,
   return answer ? no_event(event) : answer;
 }
 
-/// An exporter that writes and records after a latch until the importer has
-/// said "queued". Before that it calls `misuses` with the event.
+/// An exporter whose write and record are held by a latch until the importer
+/// has said "queued". Before the record it calls `misuses` with the event.
 std::function<void(Role&)> records_late(
     const std::function<void(const SharedEvent&)>& misuses = {}) {
   return [=](Role& me) {
@@ -96,7 +98,7 @@ std::function<void(Role&)> records_late(
   };
 }
 
-/// The importer's half: a copy after the wait, of each API, has the exporter's
+/// The importer's part: after the wait of each API, a copy has the exporter's
 /// values. Says "queued" and, at the end, "closed".
 void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
                        bool host_waits = false) {
@@ -107,7 +109,7 @@ void copies_after_wait(Role& me, const Handles& handles, SharedEvent& event,
   queue_copy(copy, mapping, stream);
   EXPECT_SUCCESS(DriverApi::stream_wait_event(other, event));
   queue_copy(other_copy, mapping, other);
-  // If the first copies did not wait, they would be complete when this one is.
+  // If the first copies did not wait, they would be complete when this copy is.
   queue_copy(early, mapping, unordered);
   EXPECT_TRUE(passes(unordered));
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
@@ -183,7 +185,8 @@ TEST(EventRefusals, ExportOfAPlainEvent) {
       Sentinel<CUipcEventHandle> driver_handle;
       EXPECT_CODE(CUDA_ERROR_INVALID_HANDLE,
                   DRIVER(cuIpcGetEventHandle)(driver_handle.out(), event));
-      // No sentence says that a refused call does not write the handle.
+      // The documentation does not forbid that a refused call writes the
+      // handle.
       if (handle.touched() || driver_handle.touched())
         me.observe("a refused export writes into the handle");
       EXPECT_SUCCESS(cudaEventRecord(event, nullptr));
@@ -325,8 +328,8 @@ void record_is_refused(cudaEvent_t event, cudaStream_t stream) {
               DriverApi::event_record_with_flags(event, stream));
 }
 
-// Each side tries to record the event where it must not, and the event works
-// afterwards.
+// Each side tries to record the event in a stream where the call must be
+// refused. The event works afterwards.
 void both_sides_refuse(void (*tries)(cudaEvent_t event)) {
   Scenario scenario;
   scenario.role("exporter", records_late(tries));
@@ -367,7 +370,8 @@ TEST(EventRefusals, RecordInAStreamOfAnotherDevice) {
   });
 }
 
-// "May be from a different context". The exporter's is not the primary one.
+// "May be from a different context". The exporter's context is not the primary
+// one.
 TEST(EventRefusals, AStreamOfAnotherContextWaits) {
   covers("LEVT-18");
   needs(gpus(1), legacy_memory, legacy_events);
@@ -477,7 +481,7 @@ static void destroys_what_is_open(Role& me, Api api) {
   EXPECT_TRUE(context_is_usable());
 }
 
-// The importer.
+// The importer of this event.
 template <class Api>
 static void uses_what_is_destroyed(Role& me, Api api) {
   const auto handle = me.receive<cudaIpcEventHandle_t>("handle");
@@ -511,7 +515,7 @@ TEST(EventRefusals, AfterTheExportedEventWasDestroyed) {
         .role("importer", [=](Role& me) { uses_what_is_destroyed(me, api); })
         .may_end_by(SIGSEGV)
         .may_end_by(SIGABRT)
-        .in_new_process();  // what it keeps is not known
+        .in_new_process();  // its state at the end is unknown
     scenario.run(20s);
   });
 }
@@ -663,7 +667,7 @@ static void makes_events_until_there_is_no_room(Role& me) {
     EXPECT_SUCCESS(cudaEventDestroy(event));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(context_is_usable());
-  records_late()(me);  // and there is room again
+  records_late()(me);  // there is room again
 }
 
 TEST(EventRefusals, AsManyAsThereIsRoomFor) {

@@ -22,7 +22,7 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 2 << 20;
 constexpr size_t kWordBytes = 4096;     // one word is used
-constexpr uint32_t kAwaited = 0xA0007;  // more than two bytes count
+constexpr uint32_t kAwaited = 0xA0007;  // more than two bytes can count
 constexpr uint32_t kRounds = 50;
 
 CUresult wait_for(const Words& word, uint32_t value, cudaStream_t stream,
@@ -36,7 +36,7 @@ CUresult write(const Words& word, uint32_t value, cudaStream_t stream) {
       stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
-// An odd word, far from the begin of its memory.
+// A word with an odd index, far from the start of its memory.
 Words far_word(const Words& memory) {
   return {memory.data + memory.count - 3, 2 * sizeof(uint32_t)};
 }
@@ -80,7 +80,7 @@ void queue_publish(const Words& word, uint32_t value, cudaStream_t stream) {
 }
 
 // Streams of every kind. A test that lets the legacy default stream wait makes
-// no call that waits for it.
+// no call that waits for this stream.
 class EveryStream {
  public:
   EveryStream()
@@ -94,7 +94,7 @@ class EveryStream {
   const std::array<cudaStream_t, 6> all;
 };
 
-// Every stream, of two threads, writes the first word of `words` twice.
+// In each of two threads, every stream writes the first word of `words` twice.
 void write_in_every_stream(
     const Words& words,
     const std::function<CUresult(cudaStream_t stream)>& writes_awaited) {
@@ -134,13 +134,13 @@ void wait_in_every_stream(
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
   };
   std::vector<cudaStream_t> waiting(streams.all.begin(), streams.all.end());
-  // It is another name of the stream null.
+  // cudaStreamLegacy is another name of the null stream.
   waiting.erase(std::find(waiting.begin(), waiting.end(), cudaStreamLegacy));
   all_wait(waiting);
   all_wait(std::array{cudaStreamLegacy});
 }
 
-// How one side waits for a round and says that it is done.
+// How one side waits for a round, and how it says that the round is done.
 struct Way {
   void (*wait)(const Words&, uint32_t, cudaStream_t);
   void (*tell)(const Words&, uint32_t, cudaStream_t);
@@ -155,7 +155,8 @@ const Way kByStream = {
     }};
 const Way kByKernels = {queue_await, queue_publish};
 
-// Loading a kernel may wait for a kernel that waits.
+// Loads the kernels early: a later load may wait for a kernel that itself
+// waits.
 void load_kernels(const Words& word, const Words& data, WrongWords* wrong) {
   queue_publish(word, 0, nullptr);
   queue_await(word, 0, nullptr);
@@ -254,7 +255,7 @@ TEST(DeviceFlags, AStreamWaitsForAWordOfAnotherProcess) {
     EXPECT_TRUE(passes(other));
     me.signal("importer waits");
     me.wait("another value is written");
-    // Together more than a second, after which no wait may end.
+    // These take more than a second, and no wait may end by itself.
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_held(stream));
     me.signal("importer still waits");
     for (const cudaStream_t each : waiting) EXPECT_TRUE(passes(each));
@@ -285,8 +286,9 @@ struct Condition {
   uint32_t value, holds, lets_pass;
 };
 
-// A stream waits for each of them, all at the same time. These are few, because
-// streams can share a queue of the GPU, and then one wait would hold them all.
+// One stream waits for each condition, all at the same time. The conditions are
+// few, because streams can share a queue of the GPU, and then one wait would
+// hold them all.
 void hold_then_let_pass(const std::vector<Condition>& conditions) {
   const DeviceBuffer memory(kWordBytes);
   const auto word_of = [&](size_t i) {
@@ -345,7 +347,7 @@ TEST(DeviceFlags, AtomicsOfSystemScopeOrderTwoProcesses) {
 
 namespace {
 
-// Waits for the value that is there, and writes another one.
+// Waits for the present value of the word, and writes another value.
 void observe_operations(Role& me, const char* where, const Words& word) {
   clear(word);
   const Stream stream;
@@ -439,7 +441,8 @@ TEST(DeviceFlags, ManagedMemoryIsRefused) {
 
 namespace {
 
-// What is at an address of the device. Waits for no stream of a test.
+// Reads a value at an address of the device, without a wait for a stream of the
+// test.
 template <class T = uint32_t>
 T value_at(const uint32_t* address) {
   T value{};
@@ -469,7 +472,7 @@ const Work kWork[] = {
      }},
 };
 
-// The first word is 0 and the other half is not.
+// Makes the first word 0 and the second half not 0.
 void prepare(const Words& target) {
   clear(target);
   CALL(cudaMemset(target.data + target.count / 2, 7, target.bytes() / 2));
@@ -509,7 +512,8 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
     const SharedEvent event(cudaEventDisableTiming);
     for (const Work& work : kWork) {
       SCOPED_TRACE(work.name);
-      // Loads what it may launch, which may wait for a stream that is held.
+      // Loads the kernels of the work: a later load may wait for a stream that
+      // is held.
       work.queue(target, stream);
       ASSERT_TRUE(passes(stream));
       clear(word);
@@ -543,7 +547,7 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
     const SettingGraph graph(target, stream);
     const auto expect_order = [&](const char* name, const auto& queue) {
       SCOPED_TRACE(name);
-      queue();  // loads what it may launch
+      queue();  // loads its kernels
       ASSERT_TRUE(passes(stream));
       clear(word);
       prepare(target);
@@ -565,7 +569,7 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   scenario.run(20s);
 }
 
-// Also the same value again, after another one was there.
+// Each value is also written a second time, after another value was there.
 TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   covers("FLAG-01");
   needs(gpus(1), legacy_memory);
@@ -684,7 +688,7 @@ constexpr Case64 kCases64[] = {
      9 * kHigh + 6, 2 * kHigh},
 };
 
-// Holds and passes a stream by a word of 64 bits.
+// Judges that a word of 64 bits holds a stream and then lets it pass.
 void expect_64(const Case64& one, const Words& word, cudaStream_t waits,
                cudaStream_t writes) {
   SCOPED_TRACE(one.name);
@@ -780,14 +784,14 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
                    "the condition NOR");
     const DeviceBuffer word(kWordBytes);
     const Stream waits, writes;
-    // The bits that may be missing are 1 and 2: first none is, then one.
+    // The stream passes if bit 1 or bit 2 is 0: first neither is, then one is.
     EXPECT_SUCCESS(write(word, 15, writes));
     EXPECT_TRUE(passes(writes));
     EXPECT_SUCCESS(wait_for(word, ~6u, waits, CU_STREAM_WAIT_VALUE_NOR));
     EXPECT_TRUE(is_held(waits));
     EXPECT_SUCCESS(write(word, 2, writes));
     EXPECT_TRUE(passes(waits));
-    clear(word);  // both are, so no stream waits at the end
+    clear(word);  // both are 0, so no stream waits at the end
     ASSERT_TRUE(passes(waits));
   });
   scenario.run(20s);
@@ -822,7 +826,7 @@ CUresult batch(std::vector<Operation> operations, cudaStream_t stream,
 
 }  // namespace
 
-// First with another value than the awaited one.
+// An importer whose batches first write another value than the awaited one.
 static void opens_the_gate_by_batches(Role& me) {
   LegacyMapping mapping(me.receive<Handle>("words"), kBytes);
   const Stream stream, second;
@@ -892,7 +896,7 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
   scenario.run(20s);
 }
 
-// Batches of every stream, and words of 64 bits in them.
+// Batches in every stream, and one batch with words of 64 bits.
 TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
   covers("FLAG-09");
   needs(gpus(1));

@@ -41,8 +41,8 @@ Attributes attributes_of(const void* pointer) {
   return said;
 }
 
-// Neither API makes a handle of this memory, and the context survives. Managed
-// memory is also "not supported" (PG 4.15.1).
+// Neither API makes a handle of this memory, and the context survives. For
+// managed memory, "not supported" is documented, too (PG 4.15.1).
 void expect_no_handle(Role& me, const std::string& kind, void* pointer,
                       std::initializer_list<cudaError_t> runtime = {
                           cudaErrorInvalidValue}) {
@@ -416,7 +416,8 @@ TEST(ManagedRejection, AChunkOnTheHostCannotBeShared) {
   scenario.run(20s);
 }
 
-// The same is possible in the places that exist.
+// A pool on the current NUMA node is refused. Pools in existing places are
+// possible.
 TEST(ManagedRejection, APoolHasNoCurrentNumaNode) {
   covers("MNGD-11");
   needs(gpus(1), pools);

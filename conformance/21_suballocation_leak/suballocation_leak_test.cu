@@ -140,7 +140,7 @@ std::string answer(CUpointer_attribute which, const void* pointer) {
   return code == CUDA_SUCCESS ? std::to_string(value) : name_of(code);
 }
 
-// The whole range that a mapping is in, from cuMemGetAddressRange.
+// The size of the whole range that a mapping is in, from cuMemGetAddressRange.
 size_t extent(const Words& mapping) {
   Sentinel<size_t> size;
   CALL(DRIVER(cuMemGetAddressRange)(
@@ -215,7 +215,7 @@ TEST(SuballocationLeak, AHolderOfOneHandleFindsTheNeighboursSecret) {
     me.send("handle", lent.legacy_handle());
     const auto forged = me.receive<size_t>("forged");
     me.wait_until_done("importer");
-    // Both sides report the same range, even if the importer could access more.
+    // Both sides count the forged words of the same range.
     EXPECT_EQ(replace(kept.data, kSmall, forgery(), forgery()), forged);
     EXPECT_EQ(secret_words(kept.data, kSmall), kSmall / 4 - forged);
     EXPECT_TRUE(kernel_reads(lent, pattern("lent")));
@@ -311,7 +311,7 @@ TEST(SuballocationLeak, EverySuballocationHasAHandleOfItsOwn) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   static constexpr int kCount = 32;
-  // The larger ones lie further from the begin of their block.
+  // The larger suballocations lie further from the start of their block.
   static const auto bytes_of = [](int i) {
     return size_t{i % 2 == 0 ? 512u : 32u << 10};
   };
@@ -421,7 +421,7 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
   Scenario scenario(Scenario::kShared);
 
   scenario.role("exporter", [](Role& me) {
-    const DeviceBuffer keeper(kSmall);  // a block that lives on
+    const DeviceBuffer keeper(kSmall);  // keeps the block in use
     for (const size_t bytes : {kSmall, kBlock}) {
       Secret(bytes).free();
       void* fresh = nullptr;
@@ -443,7 +443,7 @@ TEST(SuballocationLeak, FreshMemoryMayHoldOldBytes) {
     for (const size_t bytes : {kSmall, kBlock}) {
       const auto old = me.receive<size_t>("old");
       LegacyMapping mapping(me.receive<cudaIpcMemHandle_t>("handle"), bytes);
-      // The contents are not specified, but both must see the same.
+      // The contents are not specified, but both sides must see the same.
       EXPECT_EQ(secret_words(mapping.data, bytes), old);
       mapping.close();
       me.signal("closed");

@@ -1,5 +1,5 @@
-// The attributes of a pointer say exactly what the export then does.
-// Mirror of samples/22_pointer_attributes.
+// The attributes of a pointer say exactly which exports succeed. Mirror of
+// samples/22_pointer_attributes.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -20,7 +20,8 @@ constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 __device__ uint32_t variable[1024];
 
-// The same attribute by the query of one and by the query of many.
+// An attribute by the query for one attribute. The query for many must return
+// the same.
 template <class T>
 T told_twice(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -63,7 +64,7 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
     const DeviceBuffer buffer(kBytes), small(kSmall);
     expect_attribute_is_true("cudaMalloc", buffer.data);
     expect_attribute_is_true("a small cudaMalloc", small.data);
-    // An address inside is one of an allocation that can be exported.
+    // An address inside also belongs to an allocation that can be exported.
     in_two_threads([&](int) {
       EXPECT_EQ(capable(buffer.data), 1u);
       EXPECT_EQ(capable(buffer.data + buffer.count / 2), 1u);

@@ -197,8 +197,8 @@ static void uses_chunks_in_threads(Role& me) {
   me.signal("done");
 }
 
-// A process in which one thread creates and maps memory, and another one gives
-// it back. Each is once the first thread.
+// Two threads create and map memory. Then each gives back the memory of the
+// other.
 static void owns_chunks_in_threads() {
   const size_t bytes = granule();
   const CUmemAllocationProp wanted = chunk_of(0);
@@ -319,7 +319,8 @@ TEST(VmmFd, AnExportedDescriptorIsOpenUntilItIsClosed) {
   scenario.run(20s);
 }
 
-// An exporter that may have only few more descriptors, from then on.
+// An exporter that limits itself to a few more descriptors, and exports until
+// the limit.
 static void exports_until_descriptors_run_out(Role& me) {
   const size_t bytes = granule();
   const Chunk chunk = Chunk::create(bytes);
@@ -358,8 +359,8 @@ static void exports_until_descriptors_run_out(Role& me) {
   me.wait("done");
 }
 
-// A process that never closes runs out of descriptors. It can continue after it
-// has closed one.
+// A process that closes no descriptor reaches its limit. It can continue after
+// it has closed one.
 TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   covers("VMM-08");
   needs(gpus(1), vmm_fd);
@@ -411,7 +412,7 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
     observe("&fd instead of fd: the process dies, " + outcome_of(address).code);
 }
 
-// --- what an import does to it ----------------------------------------------
+// --- what an import does to a descriptor ------------------------------------
 
 TEST(VmmFd, ImportDoesNotConsumeTheDescriptor) {
   covers("VMM-13");
@@ -498,7 +499,7 @@ TEST(VmmFd, ImportInTheExportingProcessIsAnAliasOrRefused) {
   scenario.run(20s);
 }
 
-// --- how it travels ---------------------------------------------------------
+// --- how a descriptor travels -----------------------------------------------
 
 // An exporter that at first permits nobody to fetch its descriptor, and then
 // everybody.

@@ -51,8 +51,8 @@ uint32_t* pointer_to(CUdeviceptr address) {
   return reinterpret_cast<uint32_t*>(address);
 }
 
-// The result of a kernel that uses memory without access. After a fault the
-// context is lost, so the role has to end.
+// Judges the result of a kernel that uses memory without access. After a fault
+// the context is lost, so the role has to end.
 void expect_fault(Role& me, const char* kernel) {
   const cudaError_t code = NOTED(cudaDeviceSynchronize());
   me.observe(std::string(kernel) + ": " + name_of(code));
@@ -69,7 +69,7 @@ void allow(CUdeviceptr address, size_t bytes,
   CALL(set_access(address, bytes, access_for(0, flags)));
 }
 
-// What the driver says of an address: is there memory?
+// Does the driver say that memory is mapped at an address?
 bool has_memory(CUdeviceptr address) {
   unsigned long long mapped = 0;  // room for a boolean of any width
   const CUresult code = NOTED(DRIVER(cuPointerGetAttribute)(
@@ -120,8 +120,8 @@ std::array<char, 16> uuid_of(int device) {
 
 static const std::vector<std::string> kUses = {"flags", "copy", "kernel"};
 
-// An importer that does all this with a fresh mapping each, until its context
-// is lost.
+// An importer that makes each use with a fresh mapping, until its context is
+// lost.
 static void uses_memory_without_access(Role& me) {
   const size_t bytes = granule();
   const Descriptor descriptor = me.receive_descriptor("descriptor");
@@ -167,8 +167,8 @@ TEST(VmmAccess, AFreshMappingMayNotBeUsed) {
   });
 
   scenario.role("importer", uses_memory_without_access)
-      .may_end_by(SIGSEGV)  // a copy may take it for an address of the host
-      .in_new_process();    // its end loses the context
+      .may_end_by(SIGSEGV)  // a copy may treat it as a host address
+      .in_new_process();    // its context is lost at its end
   scenario.run_inputs("importer", kUses, 20s);
 }
 
@@ -190,7 +190,7 @@ TEST(VmmAccess, ReadWriteMakesTheRangeUsable) {
     EXPECT_TRUE(kernel_reads(words, pattern("exporter")));
     EXPECT_TRUE(copy_reads(words, pattern("exporter")));
 
-    // A second mapping of its own memory has its own access.
+    // A second mapping, of other memory, has its own access.
     const Mapped other(
         Chunk::create(bytes, chunk_of(0, CU_MEM_HANDLE_TYPE_NONE)), bytes);
     EXPECT_EQ(access_at(other.address()), kNone);
@@ -263,7 +263,8 @@ TEST(VmmAccess, EachProcessSetsItsOwnAccess) {
   scenario.run(20s);
 }
 
-// Memory that could only be read takes new values when its access is raised.
+// Memory with access for reading only can be written after its access was
+// raised.
 static void expect_raised_access_works(size_t bytes) {
   const Mapped raised(Chunk::create(bytes), bytes);
   allow(raised.address(), bytes, kRead);
@@ -311,7 +312,7 @@ static void expect_no_write(Role& me, const std::string& way, uint32_t* data,
   EXPECT_TRUE(code != cudaSuccess || end != cudaSuccess);
 }
 
-// An importer that does all this with a mapping each, until its context is
+// An importer that makes each use with a new mapping, until its context is
 // lost.
 static void uses_read_only_memory(Role& me) {
   const size_t bytes = granule();
@@ -347,7 +348,7 @@ TEST(VmmAccess, AReadOnlyRangeIsNotWritten) {
   });
 
   scenario.role("importer", uses_read_only_memory)
-      .in_new_process();  // its end loses the context
+      .in_new_process();  // its context is lost at its end
   scenario.run_inputs("importer", kReadOnlyUses, 20s);
 }
 
@@ -434,7 +435,7 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
     EXPECT_TRUE(copy_reads(mapping, pattern("first")));
     EXPECT_TRUE(context_is_usable());
 
-    // Last, because what a driver maps here may be in the way.
+    // This is last: if a driver maps something here, it may stay in the way.
     const Reservation narrow(bytes);
     const Chunk twice = Chunk::create(2 * bytes, wanted);
     EXPECT_REFUSED(
@@ -653,7 +654,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
                    CUDA_ERROR_INVALID_VALUE);
   });
 
-  // Calls that the guide forbids without naming a code.
+  // Calls that the guide forbids; it names no code for them.
   scenario
       .role("one that frees too early",
             [](Role& me) {
@@ -667,7 +668,7 @@ TEST(VmmAccess, AddressesAreFreedAsTheyWereReserved) {
             })
       .may_end_by(SIGSEGV)
       .may_end_by(SIGABRT)
-      .in_new_process();  // what it keeps is not known
+      .in_new_process();  // its state at the end is unknown
   scenario.run(20s);
 }
 
@@ -732,8 +733,7 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
         << "a wanted address that is no multiple of a page";
     EXPECT_TRUE(context_is_usable());
 
-    // Of several ranges that are reserved at once, a single one is aligned
-    // by luck.
+    // One range may be aligned by chance, so the test reserves several at once.
     std::vector<CUdeviceptr> reserved;
     for (const size_t alignment : {bytes, 2 * bytes, kWideAlignment})
       for (int i = 0; i < (alignment == bytes ? kMany : 3); ++i) {
@@ -930,8 +930,8 @@ TEST(VmmAccess, TheLocationIsInTheImportersNumbering) {
   scenario.run(20s);
 }
 
-// Addresses name the handle of the memory that is mapped there now, not of the
-// memory that was there before.
+// Addresses return the handle of the memory that is mapped there now, not of
+// the memory that was there before.
 static void expect_handle_of_new_memory(const Reservation& range, size_t offset,
                                         const Chunk& next,
                                         const Chunk& before) {
@@ -983,7 +983,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
 
     expect_handle_of_new_memory(range, 2 * bytes, chunk, other);
 
-    // A mapping gives back a handle that was released. It can be exported.
+    // The mapping still returns a handle that was released, and this handle can
+    // be exported.
     const CUmemGenericAllocationHandle released = other.handle();
     other.release();
     Sentinel<CUmemGenericAllocationHandle> back;
@@ -992,8 +993,8 @@ TEST(VmmAccess, AnyAddressOfAMappingNamesItsHandle) {
     EXPECT_EQ(back.result(), released);
     EXPECT_TRUE(Chunk(back.value).descriptor());
 
-    // Each is a separate reference. One stays after that of the import and the
-    // other have been released.
+    // Each retained handle is a separate reference. `kept` stays valid after
+    // the handle of the import and the other reference have been released.
     const CUmemGenericAllocationHandle other_reference = retained(0);
     range.unmap(2 * bytes, bytes);
     range.unmap(0, bytes);
@@ -1128,7 +1129,7 @@ TEST(VmmAccess, AnotherDeviceNeedsNothingButSetAccess) {
     const Chunk chunk = Chunk::create(bytes, chunk_of(0));
     const Mapping mapping(chunk, bytes);
     mapping.fill(pattern("exporter"));
-    CALL(cudaSetDevice(1));  // an export needs no current GPU
+    CALL(cudaSetDevice(1));  // an export works with any GPU current
     me.send_descriptor("descriptor", chunk.descriptor().get());
     CALL(cudaSetDevice(0));
     me.wait("done");

@@ -282,15 +282,15 @@ TEST(VmmLifetime, ADescriptorInFlightKeepsTheMemory) {
   scenario.run(30s);
 }
 
-// Each names what has just been given up.
+// Each step names the reference that has just been given up.
 static constexpr const char* kHeld[] = {
     "the exporter's mapping",    "the exporter's handle",
     "the exporter's descriptor", "the importer's descriptor",
     "the importer's handle",     "the importer's mapping"};
 static constexpr char kLast[] = "the importer's retained handle";
 
-// An exporter that queries the free memory after each step, also after those of
-// the importer.
+// An exporter that queries the free memory after each step, also after each
+// step of the importer.
 static void watches_free_memory(Role& me) {
   Large large;
   Descriptor descriptor = large.chunk.descriptor();
@@ -333,7 +333,7 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     Chunk chunk = Chunk::import(descriptor);
     descriptor.close();
     say(me, kHeld[3]);
-    const Reservation range(kWatched);  // to the end: addresses hold no memory
+    const Reservation range(kWatched);  // stays: addresses hold no memory
     range.map(0, kWatched, chunk);
     const CUmemAccessDesc access = access_for(0);
     CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
@@ -385,7 +385,7 @@ TEST(VmmLifetime, ManyRoundsLeaveNothingBehind) {
   scenario.run(30s + rounds() * 20ms);
 }
 
-// The value of the handle itself cannot be sent.
+// The value of a handle has no meaning in another process.
 TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
   covers("VMM-38");
   needs(gpus(1), vmm_fd);
@@ -409,7 +409,7 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
                   me.receive<CUmemGenericAllocationHandle>("value");
               const size_t bytes = granule();
               const Reservation range(bytes);
-              me.signal("tried to use it");  // said before, because the call
+              me.signal("tried to use it");  // signals before, because the call
                                              // may not return
               const CUresult code =
                   NOTED(DRIVER(cuMemMap)(range.at(0), bytes, 0, value, 0));
@@ -428,7 +428,7 @@ TEST(VmmLifetime, AHandleValueMeansNothingElsewhere) {
 
 // --- death ------------------------------------------------------------------
 
-// When the exporters die.
+// The moments at which the exporters die.
 static const std::vector<std::string> kDeaths = {"imported", "mapped",
                                                  "kernel queued"};
 

@@ -33,7 +33,8 @@ const std::vector<CUresult> kHandleRefusals = {
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_NOT_PERMITTED,
     CUDA_ERROR_NOT_SUPPORTED};
-// The codes of cudaMemPoolImportFromShareableHandle and its driver call.
+// The codes that cudaMemPoolImportFromShareableHandle and
+// cuMemPoolImportFromShareableHandle document.
 const std::vector<CUresult> kPoolRefusals = {CUDA_ERROR_INVALID_VALUE,
                                              CUDA_ERROR_NOT_INITIALIZED,
                                              CUDA_ERROR_OUT_OF_MEMORY};
@@ -52,8 +53,8 @@ struct Candidate {
         number(owned.get()) {}
 };
 
-// Descriptors of everything except an allocation, as far as this machine has
-// them.
+// Descriptors of every kind of object except an allocation, as far as this
+// machine has them.
 std::vector<Candidate> foreign_descriptors() {
   std::vector<Candidate> found;
   const auto add = [&](const char* what, int number) {
@@ -85,7 +86,7 @@ std::vector<Candidate> foreign_descriptors() {
   return found;
 }
 
-// A descriptor that must not import as an allocation.
+// Tries to import a descriptor as an allocation; this must be refused.
 Outcome import_as_chunk(Role& me, int descriptor) {
   Sentinel<CUmemGenericAllocationHandle> handle;
   const Outcome outcome =
@@ -99,7 +100,7 @@ Outcome import_as_chunk(Role& me, int descriptor) {
   return outcome;
 }
 
-// A descriptor that must not import as a pool.
+// Tries to import a descriptor as a pool; this must be refused.
 Outcome import_as_pool(Role& me, int descriptor) {
   Sentinel<CUmemoryPool> pool;
   const Outcome outcome =
@@ -264,8 +265,8 @@ TEST(VmmRefusals, ForeignDescriptorsHaveADocumentedRefusal) {
     tabulate(kTable, importer.last_step, outcome_of(importer));
 }
 
-// The same attempts, with any code: none may succeed, harm anything, or leave
-// anything open.
+// The same attempts; the code does not matter. None may succeed, harm anything,
+// or leave anything open.
 TEST(VmmRefusals, ForeignDescriptorsHarmNothing) {
   covers("VMM-11");
   needs(gpus(1), vmm_fd);

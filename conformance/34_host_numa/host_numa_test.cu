@@ -1,7 +1,6 @@
 // Physical memory and a pool on a NUMA node of the host, shared with another
-// process.
-// Mirror of samples/34_host_numa. What CPUs alone do with such a pool is judged
-// with the other kinds of memory.
+// process. Mirror of samples/34_host_numa. managed_rejection_test judges what
+// CPUs alone do with such a pool.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -52,7 +51,7 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     allow_cpu(mapping, node);
     mapping.fill(pattern("exporter's GPU"));
     EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
-    // The number of the location is ignored here.
+    // cuMemSetAccess ignores the number of the node.
     allow_cpu(mapping, {node.type, node.id + 1});
     EXPECT_EQ(chunk.properties().type, CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT_EQ(chunk.properties().location.type, node.type);

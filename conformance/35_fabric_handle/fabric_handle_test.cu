@@ -51,8 +51,8 @@ std::string channel_files() {
   return text.str().empty() ? "no channel file" : text.str();
 }
 
-// An exporter of one granule by a fabric handle, until `imports` roles are
-// done.
+// An exporter of one granule by a fabric handle, until `imports` roles have
+// signalled "done".
 std::function<void(Role&)> lends_by_fabric(int imports = 1) {
   return [imports](Role& me) {
     const size_t bytes = granule(fabric_memory());
@@ -91,7 +91,7 @@ Pool imported(Api api, cudaMemFabricHandle_t handle) {
   return Pool(pool.result());
 }
 
-// A pool that exports to fabric handles; null if pools cannot.
+// A pool that exports to fabric handles; null if pools have no fabric handles.
 class FabricPool {
  public:
   FabricPool() {
@@ -293,7 +293,7 @@ TEST(FabricHandle, ImportNeedsTheExportersChannel) {
     me.send("has pool", pool != nullptr);
     lends_by_fabric()(me);
   });
-  // On a GPU, no import has to be refused if all users may open a channel.
+  // If every user may open a channel, no import has to be refused.
   scenario
       .role("importer without rights",
             [](Role& me) {

@@ -161,7 +161,7 @@ TEST(LogicalEndpoint, AnOffsetIsTheMemoryThatIsBoundThere) {
     at_first.poison();
     at_large.poison();
     const Words half = words_at(at_large.address() + bytes, bytes);
-    // The second half of the large binding is bound before the first half.
+    // The second half of `large` is bound at offset 0, and `first` after it.
     const Endpoint endpoint(unicast_on(0, 2 * bytes));
     EXPECT_SUCCESS(NEWER(cuLogicalEndpointBindMem)(
         endpoint.id(), 0, 0, large.handle(), bytes, bytes, 0));
@@ -332,8 +332,7 @@ TEST(LogicalEndpoint, UnbindTakesWholeBindings) {
     expect_kept("a size between two units", 0, unit + half);
     EXPECT_TRUE(endpoint_reads(endpoint.id(), 0, 2 * unit, pattern("old")));
 
-    // First both bindings are there at once; then other memory takes their
-    // place.
+    // One call unbinds both bindings; then other memory takes their place.
     EXPECT_SUCCESS(
         NEWER(cuLogicalEndpointUnbind)(endpoint.id(), 0, 0, 3 * unit));
     endpoint.bind(0, fresh, 2 * unit);
@@ -415,7 +414,7 @@ TEST(LogicalEndpoint, AnImportedNumberReachesTheExportersMemory) {
 
   scenario.role("importer", [](Role& me) {
     const size_t bytes = endpoint_granule();
-    const EndpointIds others(3);  // so that its number differs
+    const EndpointIds others(3);  // so that the import's number differs
     const auto handle = me.receive<CUlogicalEndpointFabricHandle>("handle");
     Endpoint endpoint(handle);
     EXPECT_TRUE(
@@ -576,8 +575,8 @@ TEST(LogicalEndpoint, ACompleteTeamAcceptsNoMoreDevices) {
   });
 }
 
-// Memory without a handle type cannot be bound by either function, here of an
-// endpoint that can be exported or was imported.
+// Neither function binds memory without a handle type to an endpoint that can
+// be exported or was imported.
 static void expect_only_shareable(const Endpoint& team, int device) {
   const size_t bytes = endpoint_granule();
   const Chunk closed =

@@ -27,8 +27,8 @@ T judged_attribute(const Words& words, CUpointer_attribute which) {
   return value.value;
 }
 
-// The driver's attributes of stream-ordered memory: no context, the GPU, the
-// pool.
+// Judges the driver's attributes of stream-ordered memory: no context, this
+// GPU, this pool.
 void expect_place(const Words& words, int device, cudaMemPool_t pool) {
   EXPECT_EQ(judged_attribute<CUcontext>(words, CU_POINTER_ATTRIBUTE_CONTEXT),
             nullptr);
@@ -61,7 +61,7 @@ TEST(StreamOrdered, ThePointerComesBeforeItsTurn) {
     const AsyncBuffer of_pool = allocated(api, fresh, kBytes, stream);
     of_pool.queue_fill(pattern("of the pool"), stream);
     EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
-    // Another stream comes to its allocation meanwhile.
+    // Another stream reaches its allocation meanwhile.
     const AsyncBuffer now = allocated(api, kBytes, beside);
     now.queue_fill(pattern("now"), beside);
     EXPECT_TRUE(passes(beside));
@@ -95,7 +95,7 @@ TEST(StreamOrdered, TheCurrentDeviceDoesNotChooseThePlace) {
     const Pool pool(pool_properties(cudaMemHandleTypeNone, 0, 1));
     CALL(cudaSetDevice(1));
     const AsyncBuffer of_stream = allocated(api, kBytes, stream);
-    // The default stream is that of the current device.
+    // Here the default stream is that of the current device.
     const AsyncBuffer of_default_stream = allocated(api, kBytes);
     CALL(cudaStreamSynchronize(nullptr));
     CALL(cudaSetDevice(0));
@@ -158,7 +158,7 @@ TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
   scenario.run(20s);
 }
 
-// Memory for a round of many, in each round by another function.
+// Allocates memory; the function depends on the round.
 static AsyncBuffer allocated_in(int round, cudaMemPool_t pool,
                                 cudaStream_t stream) {
   switch (round % 4) {
@@ -181,7 +181,7 @@ static void uses_memory_in_a_second_stream(Role&) {
   CALL(cudaEventCreateWithFlags(&earlier, cudaEventDisableTiming));
   CALL(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
   CALL(cudaEventRecord(earlier, first));
-  CALL(cudaStreamWaitEvent(second, earlier));  // orders none of the following
+  CALL(cudaStreamWaitEvent(second, earlier));  // orders nothing that follows
   WrongWords wrong;
   const auto lend = [&](int round) {
     const Pattern expected = pattern("round " + std::to_string(round));
@@ -204,8 +204,8 @@ static void uses_memory_in_a_second_stream(Role&) {
   EXPECT_TRUE(passes(second, 30s));
   EXPECT_EQ(wrong.so_far(), 0u);
 
-  // Ordered by a synchronise or a query of the host, without an event. The work
-  // continues only while the host waits for it.
+  // The host orders the streams by a synchronise or a query, without an event.
+  // The held work continues while the host waits for it.
   const auto order_by_host = [&](auto api, bool whole_device) {
     SCOPED_TRACE(whole_device ? "device" : "stream");
     AsyncBuffer seen = allocated(api, kBytes, first);
@@ -263,8 +263,8 @@ TEST(StreamOrdered, MemoryOfCudaMallocIsFreedInStreamOrder) {
     EXPECT_TRUE(copy_reads(start, pattern("start")));
     EXPECT_LT(free_memory(), before - kLarge / 2);
 
-    // The free comes after the earlier work of its stream; the stream of the
-    // first free is not held.
+    // The free must come after the earlier work of `stream`. Only `stream` is
+    // held; the first free was in `first`.
     WrongWords wrong;
     Latch latch;
     latch.hold(stream);
@@ -375,7 +375,8 @@ static void copies_with_each_device_current(Role& me) {
     CALL(cudaStreamSynchronize(on_1));
   };
 
-  // In the order of its stream, which is held: after a fill and before a copy.
+  // The copies run in the order of their stream, which is held: after a fill
+  // and before another copy.
   constexpr size_t kHalf = kBytes / 2;
   const Stream beside;
   const AsyncBuffer later(kBytes, on_1);
@@ -399,7 +400,7 @@ static void copies_with_each_device_current(Role& me) {
   latch.release();
   CALL(cudaStreamSynchronize(on_1));
   EXPECT_TRUE(kernel_reads(later, pattern("source"))) << "the copy after it";
-  copy(0, kHalf, on_1);  // and not a byte of the other half
+  copy(0, kHalf, on_1);  // must not copy the other half
   CALL(cudaStreamSynchronize(on_1));
   expect_copied("between named devices");
 

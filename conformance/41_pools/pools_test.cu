@@ -53,7 +53,7 @@ void expect_from(cudaMemPool_t pool, const AsyncBuffer& buffer) {
   EXPECT_TRUE(kernel_reads(buffer, pattern("mine")));
   EXPECT_TRUE(copy_reads(buffer, pattern("mine")));
 }
-// The same, and the pool counts the memory as free afterwards.
+// The same; after the free, the pool counts the memory as free.
 void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
   expect_from(pool, buffer);
   buffer.free_async();
@@ -64,8 +64,8 @@ void expect_from_and_free(cudaMemPool_t pool, AsyncBuffer buffer) {
 constexpr int kAllocationType = 9, kExportHandleTypes = 10, kLocationId = 11,
               kLocationType = 12, kMaxPoolSize = 13;
 
-// An attribute of a pool, as both APIs tell. If the driver does not return it,
-// returns -1 and records a failure.
+// An attribute of a pool, as both APIs return it. If the driver does not return
+// it, returns -1 and records a failure.
 template <typename Value>
 int64_t told(cudaMemPool_t pool, int which) {
   Sentinel<Value> value;
@@ -160,7 +160,7 @@ TEST(Pools, ANamedPoolServesOneCall) {
     EXPECT_EQ(current_pool(), default_pool());
     expect_from(default_pool(), AsyncBuffer(kBytes));
 
-    // The same if another pool was made current.
+    // The same is true if another pool was made current.
     by_both_apis([&](auto api) {
       const Pool first, second;
       const auto expect_own = [&](cudaMemPool_t current) {
@@ -364,7 +364,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(0, on_1), cudaMemAccessFlagsProtNone);
     EXPECT_SUCCESS(cudaDeviceDisablePeerAccess(1));
   });
-  // The answer of the query, and the result of a kernel.
+  // The query above says that there is no access; here a kernel must fault.
   for (const char* pool_of_it : {"own pool", "default pool"})
     scenario.role(std::string("trespasser in its ") + pool_of_it, [=](Role&) {
       const Pool own;

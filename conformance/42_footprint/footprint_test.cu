@@ -20,7 +20,7 @@ constexpr size_t kFourGib = size_t{4} << 30;  // does not fit in 32 bits
 constexpr int kBlocks = 8;
 constexpr size_t kSmall = 4096;
 constexpr int kMany = 300;      // allocations at once
-constexpr size_t kOdd = 12345;  // a multiple of no page
+constexpr size_t kOdd = 12345;  // not a multiple of a page
 
 uint64_t used(cudaMemPool_t pool) {
   return attribute(pool, cudaMemPoolAttrUsedMemCurrent);
@@ -34,7 +34,7 @@ void expect_sound(cudaMemPool_t pool) {
   EXPECT_GE(attribute(pool, cudaMemPoolAttrUsedMemHigh), used(pool));
 }
 
-// Both APIs tell the same numbers of a pool that is not in use now.
+// Both APIs return the same numbers for a pool that is not in use now.
 void expect_told_by_both(cudaMemPool_t pool) {
   for (const cudaMemPoolAttr which :
        {cudaMemPoolAttrReleaseThreshold, cudaMemPoolAttrReservedMemCurrent,
@@ -53,7 +53,7 @@ void set_threshold(Api api, cudaMemPool_t pool, cuuint64_t bytes) {
       pool, cudaMemPoolAttrReleaseThreshold, &bytes));
 }
 
-// The same by a thread that has not created the pool.
+// The same, called by a thread that has not created the pool.
 template <class Api>
 void set_threshold_in_a_thread(Api api, cudaMemPool_t pool, cuuint64_t bytes) {
   CALL(in_a_thread([=] {
@@ -172,14 +172,14 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
       EXPECT_EQ(reserved(pool), full) << "there was less than " << kept;
     }
 
-    // One byte more than some blocks, and then less, with and without it.
+    // Two blocks and one block, each first with one byte more.
     for (const size_t kept : {2 * kBlock + 1, 2 * kBlock, kBlock + 1, kBlock}) {
       EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kept));
       EXPECT_GE(reserved(pool), kept);
       EXPECT_LT(reserved(pool), full);
     }
 
-    CALL(in_a_thread([&] {  // that has not created it
+    CALL(in_a_thread([&] {  // which has not created the pool
       EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
       return cudaSuccess;
     }));
@@ -227,7 +227,7 @@ TEST(Footprint, TrimLeavesWhatIsInUse) {
     latch.hold(stream);
     CALL(cudaMemcpyAsync(result.data, leaving.data, kBytes,
                          cudaMemcpyDeviceToDevice, stream));
-    leaving.free_async(stream);  // not seen completed by the host
+    leaving.free_async(stream);  // still pending at the trim
     EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
     latch.release();
     EXPECT_TRUE(passes(stream));
@@ -361,7 +361,7 @@ TEST(Footprint, EachPoolIsByItself) {
                                      static_cast<cudaMemPool_t>(second)})
       fill_and_empty(pool);
     const uint64_t kept = reserved(first);
-    // Each call was made on another pool before.
+    // None of these calls may take memory from `first`.
     EXPECT_SUCCESS(api.mem_pool_trim_to(first, 2 * kept));
     set_threshold(api, first, UINT64_MAX);
     const uint64_t still_kept = reserved(first);
@@ -503,7 +503,7 @@ TEST(Footprint, AResetFreesNoStreamOrderedMemory) {
 
     for (const char* which : {"first", "second"}) {
       SCOPED_TRACE(std::string("the ") + which + " reset");
-      void* plain = nullptr;  // what a reset does free
+      void* plain = nullptr;  // which a reset does free
       CALL(cudaMalloc(&plain, kBytes));
       EXPECT_SUCCESS(cudaDeviceReset());
       EXPECT_TRUE(context_is_usable());

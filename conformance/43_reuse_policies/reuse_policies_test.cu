@@ -88,8 +88,9 @@ class Handover {
   }
   bool reused() const { return reused_; }
 
-  // Lets the first stream continue and checks the values of both owners. A
-  // second stream that waits for nothing comes first.
+  // Lets the first stream continue and checks the values of both owners. If the
+  // second stream waits for nothing, it is idle before the first stream
+  // continues.
   void expect_no_overlap() {
     waited_ = !is_idle(second_, 300ms);
     latch_.release();
@@ -191,8 +192,8 @@ TEST(ReusePolicies, OneStreamReusesAtOnce) {
   scenario.run(60s);
 }
 
-// After an event the driver may reuse the memory. Without one, while the first
-// stream is held, it must not.
+// If the policy is on, the driver may reuse the memory after an event. Without
+// an event it must not do this while the first stream is held.
 TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
   covers("SOMA-23");
   needs(gpus(1), pools);
@@ -218,7 +219,8 @@ TEST(ReusePolicies, AnEventBehindTheFreeAllowsReuse) {
                ", off " + in_words(off));
     EXPECT_FALSE(off) << "reused where that is switched off";
 
-    // The other policy on its own is about frees that are over.
+    // The opportunistic policy alone allows reuse only after a free is
+    // complete.
     Handover pending(api, {cudaMemPoolReuseAllowOpportunistic});
     pending.hold();
     pending.use_and_free();
@@ -323,7 +325,7 @@ static void allocates_at_random(Role&) {
     size_t stream;
   };
   std::deque<Owned> live;
-  // The last owner checks and frees, in any stream.
+  // Checks and frees the oldest block, sometimes in another stream.
   const auto leave = [&] {
     Owned owned = std::move(live.front());
     live.pop_front();
@@ -370,7 +372,7 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   scenario.run(60s);
 }
 
-// A default stream is held at its free; another stream may not get the memory.
+// A default stream is held at its free; another stream must not get the memory.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);

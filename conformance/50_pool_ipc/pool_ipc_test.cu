@@ -17,7 +17,7 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kBytes = (6 << 20) + 4;  // ends in the first word of a page
+constexpr size_t kBytes = (6 << 20) + 4;  // the last word begins a new page
 constexpr int kBlocks = 70;
 constexpr size_t kBlockBytes = 64 << 10;  // many in a page of the GPU
 constexpr int kRounds = 1000;
@@ -26,7 +26,7 @@ constexpr int kHeldRounds = 64;  // queued before the first of them runs
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// An importer that has received the pool and gets the pointer by `receive`.
+// An importer that receives the pool, and gets the pointer from `receive`.
 std::function<void(Role&)> borrows_by(PointerData (*receive)(Role&)) {
   return [receive](Role& me) {
     by_both_apis([&](auto api) {
@@ -143,7 +143,8 @@ static void lends_a_pool_of_the_driver(Role& me) {
   me.send("pointer", data.result());
   me.wait("freed");
   EXPECT_TRUE(kernel_reads(words_at(address.result()), pattern("importer")));
-  // What the importer frees stays in use here, what is freed here does not.
+  // An allocation that the importer frees stays in use here. One that is freed
+  // here does not.
   const auto used = [&] {
     cuuint64_t bytes = 0;
     CALL(DRIVER(cuMemPoolGetAttribute)(
@@ -161,7 +162,7 @@ static void lends_a_pool_of_the_driver(Role& me) {
   destroy(address.result(), pool.result());
 }
 
-// The driver API documents the same in its own sentences.
+// The driver API documents the same for its own functions.
 TEST(PoolIpc, TheDriverApiSharesAPoolAsWell) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -258,8 +259,8 @@ static void borrows_from_six_pools(Role& me, Api api) {
   me.signal("freed");
 }
 
-// A process with some pools. Each pool has its own descriptor and pointers, and
-// is destroyed separately.
+// A process shares several pools. Each pool has its own descriptor and
+// pointers, and is destroyed separately.
 TEST(PoolIpc, SharedPoolsAreKeptApart) {
   covers("POOL-06");
   needs(gpus(1), pool_fd);
@@ -294,7 +295,7 @@ static void imports_in_two_threads(Role& me, Api api) {
         reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[i].get())),
         kFd);
   });
-  // What one thread has imported the other one uses, frees and destroys.
+  // Each thread uses, frees and destroys what the other thread has imported.
   in_two_threads([&](int i) {
     const int other = 1 - i;
     pointer_codes[other] = api.mem_pool_import_pointer(
@@ -352,7 +353,7 @@ static void exports_in_two_threads(Role& me, Api api) {
     EXPECT_TRUE(kernel_reads(buffer, pattern("importer")));
 }
 
-// One pool by the thread of the role, one by another thread.
+// One pool is shared by the role's own thread, and one by another thread.
 TEST(PoolIpc, EveryThreadMaySharePools) {
   covers("POOL-25");
   needs(gpus(1), pool_fd);
@@ -411,8 +412,8 @@ TEST(PoolIpc, AnyChannelCarriesAPointer) {
   scenario.run(30s);
 }
 
-// An exporter for each API, in a process of its own: a pool may lie where one
-// was exported before.
+// An exporter for each API, in a new process: in a used process a pool may lie
+// where an earlier one was exported.
 template <class Body>
 static void add_new_exporters(Scenario& scenario, Body body) {
   const auto add = [&](auto api) {
@@ -471,7 +472,7 @@ TEST(PoolIpc, APoolOnceExportedSharesOlderAndNewerAllocations) {
   scenario.run(20s);
 }
 
-// An exporter of a pointer before its pool.
+// An exporter that exports a pointer before the pool of the pointer.
 template <class Api>
 static void exports_the_pointer_first(Role& me, Api api) {
   const std::string by = by_the(api);
@@ -524,7 +525,7 @@ TEST(PoolIpc, AnImportedPoolKnowsLaterAllocations) {
   covers("POOL-10");
   needs(gpus(1), pool_fd);
   Scenario scenario(Scenario::kShared);
-  // The second time, the exporter gets the same addresses again.
+  // The second time, the exporter may get the same addresses again.
   constexpr int kTimes = 2;
   const auto block = [](int time, int i) {
     return pattern("block " + std::to_string(time * kBlocks + i));
@@ -613,7 +614,7 @@ static void copies_after_the_event(Role& me, Api api) {
   me.signal("freed");
 }
 
-// A held stream: without the order the importer would copy at once.
+// The stream is held: without the order the importer would copy at once.
 TEST(PoolIpc, AnEventPutsAccessBehindTheAllocation) {
   covers("POOL-12");
   needs(gpus(1), pool_fd, legacy_events);
@@ -632,7 +633,7 @@ static Pattern written(int round) {
   return Pattern{pattern("round").key + static_cast<uint32_t>(round)};
 }
 
-// Calls `body` with the APIs in turn.
+// Calls `body` with one of the APIs; the two take turns.
 template <class Body>
 static auto by_turns(int round, Body body) {
   return round % 2 == 0 ? body(RuntimeApi{}) : body(DriverApi{});

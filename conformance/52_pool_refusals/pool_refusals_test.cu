@@ -23,7 +23,7 @@ using namespace ipclab;
 namespace {
 
 constexpr size_t kBytes = 4 << 20;
-constexpr size_t kInside = 4096;  // an interior pointer is so far inside
+constexpr size_t kInside = 4096;  // the offset of an interior pointer
 constexpr int kRandomData = 1000;
 constexpr size_t kShares = 4;  // a crash loses the rest of one share only
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
@@ -32,7 +32,7 @@ constexpr unsigned long long kUpperFlags[] = {1ull << 32, 1ull << 63};
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// Large enough for a handle of any type.
+// Has room for a handle of any type.
 using AnyHandle = Sentinel<cudaMemFabricHandle_t>;
 
 // The documented refusals of the two exports and the import of a pool.
@@ -47,7 +47,7 @@ std::vector<typename Api::Code> pointer_refusals(Api api) {
   return {api.kInvalidValue, api.kNotInitialized, api.kOutOfMemory};
 }
 
-// The same function has the same name after the prefix of its API.
+// A function's name: the prefix of its API, and the rest, which both APIs have.
 std::string name_in(RuntimeApi, const char* rest) {
   return std::string("cuda") + rest;
 }
@@ -57,7 +57,7 @@ std::string name_in(DriverApi, const char* rest) {
 constexpr char kPoolImport[] = "MemPoolImportFromShareableHandle";
 constexpr char kPointerImport[] = "MemPoolImportPointer";
 
-// A pool that must not be exported in this way.
+// Judges that this pool cannot be exported in this way.
 void expect_no_export(Role& me, cudaMemPool_t pool,
                       cudaMemAllocationHandleType type, unsigned flags = 0) {
   AnyHandle handle;
@@ -121,7 +121,7 @@ Outcome import_pool(Role& me, Api api, const std::string& input, void* handle,
   return outcome;
 }
 
-// Judges that neither API imports it.
+// Judges that neither API imports this as a pool.
 void expect_no_pool(Role& me, const std::string& input, void* handle,
                     cudaMemAllocationHandleType type = kFd,
                     unsigned flags = 0) {
@@ -180,7 +180,7 @@ TEST(PoolRefusals, APoolWithoutHandleTypesIsNotExported) {
       expect_no_pointer(me, buffer.data);
       EXPECT_TRUE(pool_is_usable(pool));
       EXPECT_TRUE(context_is_usable());
-      pool.release();  // to the end of the process, see below
+      pool.release();  // stays until the process ends, see below
     });
   });
   // Only this test destroys a pool whose export was refused: some drivers are
@@ -260,7 +260,7 @@ TEST(PoolRefusals, TheDefaultPoolIsNotShared) {
   scenario.run(20s);
 }
 
-// Creates with properties that must be refused, one by one.
+// Tries to create pools with properties that must be refused, one by one.
 static auto refuses_to_create(Role& me) {
   return [&me](const char* what, auto change) {
     SCOPED_TRACE(what);
@@ -410,7 +410,7 @@ static void imports_what_no_export_made(Role& me) {
     expect_no_import(me, api, "data of this pool in another", other, good);
 
     me.signal("random bytes");
-    std::mt19937 random(pattern("random data").key);      // follows the seed
+    std::mt19937 random(pattern("random data").key);      // depends on the seed
     std::map<std::string, std::pair<Outcome, int>> seen;  // by code
     for (int i = 0; i < kRandomData; ++i) {
       PointerData data;
@@ -635,7 +635,7 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     AnyHandle none;
     Sentinel<int> number;
     Sentinel<PointerData> no_data, data;
-    // An error that nobody has asked for does not hide a later one.
+    // An error that nobody has read does not hide a later error.
     EXPECT_NE(NOTED(cudaSetDevice(-1)), cudaSuccess);
     EXPECT_TRUE(is_told_once(
         "cudaMemPoolExportToShareableHandle with flags",
@@ -656,7 +656,7 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
     me.send("pointer", data.result());
     me.wait("freed");
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
-    pool.release();  // as in every test of a refused export
+    pool.release();  // stays, as after every refused export
   });
 
   scenario.role("importer", importer_makes_every_mistake);
@@ -666,7 +666,7 @@ TEST(PoolRefusals, ARefusalIsToldOnceAndASuccessLeavesNone) {
 
 // --- last, because it may leave an importer in any state -------------------
 
-// An importer of data in which one byte is wrong, one byte after the other.
+// An importer of damaged data: in each try another byte is wrong.
 static void imports_damaged_data(Role& me, const char* table, size_t share) {
   constexpr size_t kBytesOfShare = sizeof(PointerData) / kShares;
   const Pool pool(me.receive_descriptor("pool"));

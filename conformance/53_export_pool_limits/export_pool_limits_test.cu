@@ -23,7 +23,8 @@ constexpr size_t kMaxSize = 64 * kMiB;
 constexpr size_t kPiece = 16 * kMiB;
 constexpr size_t kFourGib = size_t{4} << 30;
 
-// A limit counts as lifted, and memory as freed, if more than this changes.
+// If the memory changes by more than this, a limit counts as lifted, or memory
+// as freed.
 constexpr size_t kNoise = 32 * kMiB;
 
 using PointerData = cudaMemPoolPtrExportData;
@@ -43,7 +44,8 @@ void leave_unused(cudaMemPool_t pool) {
   CALL(cudaDeviceSynchronize());
 }
 
-// A call on an imported pool may return that it makes no sense there.
+// Judges a call on an imported pool: it succeeds, or returns
+// cudaErrorInvalidValue.
 testing::AssertionResult succeeds_or_is_refused(Role& me, const char* call,
                                                 cudaError_t code) {
   cudaGetLastError();
@@ -148,7 +150,7 @@ TEST(ExportPoolLimits, PoliciesOfAnImportedPoolStayThere) {
     for (const uint64_t value : {1, 0}) {
       for (const cudaMemPoolAttr policy : kPolicies)
         set_attribute(pool, policy, value);
-      pool.exported();  // which sets none of them
+      pool.exported();  // the export changes no policy
       me.signal("set by the exporter");
       me.wait("set by the importer");
       for (const cudaMemPoolAttr policy : kPolicies)
@@ -232,7 +234,7 @@ TEST(ExportPoolLimits, TrimmingAnImportedPoolTakesFromNobody) {
 
 // --- size and end -----------------------------------------------------------
 
-// Allocates until the pool has no more.
+// Allocates until the pool has no memory left.
 template <class Api>
 static void reaches_the_maximal_size(Role& me, Api api) {
   const Pool pool = created(api, shareable(kMaxSize));
@@ -292,7 +294,8 @@ TEST(ExportPoolLimits, TheMaximalSizeIsKept) {
 }
 
 // An exporter that destroys its pool while an allocation is in use and a free
-// has not happened yet. The importer of this API uses no GPU before.
+// has not happened yet. The importer of this API makes its first CUDA call
+// after free memory was measured.
 template <class Api>
 static void destroys_a_pool_in_use(Role& me, Api api) {
   const Stream stream;
@@ -419,7 +422,7 @@ static void imports_a_large_allocation(Role& me, size_t size,
   CALL(cudaFree(memory));
 }
 
-// After a crash of the importer the next size has another one.
+// After a crash of the importer the next size has a new importer.
 TEST(ExportPoolLimits, LargeAllocationsAreShared) {
   covers("IMPL-14");
   needs(gpus(1), pool_fd);

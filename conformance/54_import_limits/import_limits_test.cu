@@ -1,5 +1,5 @@
-// What an imported pool cannot do: allocate, be current, count. And that many
-// importers do not disturb each other. Mirror of samples/54_import_limits.
+// What an imported pool cannot do: allocate, be current, count. Many importers
+// do not disturb each other. Mirror of samples/54_import_limits.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -18,7 +18,8 @@ constexpr int kAllocations = 8;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// The importer's use of what `lends_by_both_apis` lends, after `attempt`.
+// An importer that makes an `attempt`, and then uses what `lends_by_both_apis`
+// lends.
 std::function<void(Role&)> borrows_after(
     const std::function<void(Role&, cudaMemPool_t)>& attempt) {
   return [attempt](Role& me) {

@@ -17,7 +17,7 @@ constexpr auto kReadWrite = cudaMemAccessFlagsProtReadWrite;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// By a kernel on this GPU and by a copy that it makes.
+// Judges that a kernel and a copy of this GPU read the pattern.
 void expect_reads(int gpu, const Words& words, Pattern written) {
   SCOPED_TRACE("on GPU " + std::to_string(gpu));
   int before = 0;
@@ -168,7 +168,7 @@ TEST(PoolTwoGpus, AccessIsThatOfOneImportedPool) {
   scenario.run(30s);
 }
 
-// In both directions, the hidden GPU is that of the pool.
+// The test runs in both directions. The hidden GPU is always that of the pool.
 TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
   covers("IMPL-08");
   needs(gpus(2), pool_fd, peer_access);
@@ -181,7 +181,7 @@ TEST(PoolTwoGpus, ThePoolsGpuMayBeHidden) {
       const Pool pool(shareable(0, resident));
       const AsyncBuffer buffer(pool, kBytes);
       buffer.fill(pattern("exporter"));
-      CALL(cudaSetDevice(1 - resident));  // an export needs no current GPU
+      CALL(cudaSetDevice(1 - resident));  // not the pool's GPU
       for (int i = 0; i < 2; ++i)
         me.send_descriptor("pool", pool.exported().get());
       me.send("pointer", buffer.exported());

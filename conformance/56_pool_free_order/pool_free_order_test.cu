@@ -20,7 +20,7 @@ constexpr uint64_t kKeepAll = UINT64_MAX;
 
 using PointerData = cudaMemPoolPtrExportData;
 
-// A copy that is queued before the free reads what was written.
+// Judges that a copy that is queued before the free reads the written values.
 void expect_freed_in_order(AsyncBuffer* buffer, Pattern written,
                            cudaStream_t stream) {
   const DeviceBuffer copy(kBytes);
@@ -82,8 +82,8 @@ static void frees_first(Role& me, Api api) {
     me.signal("freed");
   }
   CALL(cudaDeviceSynchronize());
-  // Whether an importer may ask is judged for IMPL-05; the answer is judged
-  // here.
+  // IMPL-05 judges whether an importer may query this. Here only the value is
+  // judged.
   Sentinel<uint64_t> used;
   const auto code = api.mem_pool_get_attribute(
       pool, cudaMemPoolAttrUsedMemCurrent, used.out());
@@ -153,7 +153,7 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
     EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
 
-    // A default stream frees when it comes to the free, too.
+    // Default streams also free in stream order.
     AsyncBuffer third(pool, me.receive<PointerData>("third pointer"), kBytes);
     expect_freed_in_order(&other, pattern("other"), cudaStreamPerThread);
     expect_freed_in_order(&third, pattern("third"), cudaStreamLegacy);

@@ -137,7 +137,8 @@ TEST(Teardown, OrderedMemoryLeavesNothing) {
             mapping.close();
             other->run([&] { again.close(); });
           }
-          // What one API leaves is not released by a close of the other.
+          // Each API closes only its own opens, so a leak of one API stays
+          // visible.
           const auto same = me.receive<Handle>("handle by the driver API");
           MappingBy mapping(DriverApi{}, same, kBytes),
               again(DriverApi{}, same, kBytes);
@@ -287,8 +288,8 @@ TEST(Teardown, OrderedPoolsLeaveNothing) {
       });
 }
 
-// The barrier of every correct program: free after the last importer has
-// closed, in any order and after any time.
+// Every correct program has this barrier: the exporter frees after the last
+// importer has closed. The importers close in any order and at any time.
 TEST(Teardown, FreeingWaitsForEveryImporter) {
   covers("LIFE-14");
   needs(gpus(1), legacy_memory);

@@ -29,13 +29,13 @@ struct Handles {
   cudaIpcEventHandle_t event;
 };
 
-// The rest of the role lives in these namespaces.
+// The rest of the role runs in these namespaces.
 void enter(Role& me, int kinds, int number = 1) {
   if (kinds == 0) return;
   if (const auto refused = enter_namespaces(kinds, number)) me.broken(*refused);
 }
 
-// Whether the call opens something; this is only observed.
+// Does the call open something? This is only observed.
 bool opens(Role& me, const std::string& where, const char* call,
            cudaError_t code) {
   me.observe(where + ": " + call + " gives " + name_of(code));

@@ -144,8 +144,8 @@ TEST(ImporterDies, ANewImporterAfterAKilledOne) {
   scenario.run(20s);
 }
 
-// In processes of its own: under MPS the fault may reach every process that
-// waits for another test.
+// The roles have new processes: under MPS the fault may reach every process
+// that waits for another test.
 TEST(ImporterDies, AFaultStaysInTheImporter) {
   covers("LIFE-12");
   needs(gpus(1), legacy_memory);
@@ -162,7 +162,7 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
     };
     for (const std::string step : {"faulted", "end of importer"}) {
       me.wait(step);
-      if (mps)  // shares its fault with the other clients, perhaps
+      if (mps)  // the fault may reach the other clients
         observe_check(me, "under MPS, unharmed at the " + step, unharmed);
       else
         EXPECT_TRUE(unharmed()) << step;

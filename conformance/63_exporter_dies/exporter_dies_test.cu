@@ -93,7 +93,7 @@ TEST(ExporterDies, AnExporterOfMemoryDies) {
 
 namespace {
 
-// Lends a chunk, and is killed when it was mapped.
+// Lends a chunk, and is killed after the importer has mapped it.
 void lends_a_chunk_and_dies(Role& me) {
   const size_t bytes = granule();
   auto& chunk = abandoned<Chunk>(Chunk::create(bytes));
@@ -106,7 +106,8 @@ void lends_a_chunk_and_dies(Role& me) {
 
 }  // namespace
 
-// By kernels, copies and memsets, and by a second mapping.
+// The importer writes by kernels, copies and memsets, and through a second
+// mapping.
 TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   covers("LIFE-06");
   needs(gpus(1), vmm_fd);
@@ -135,7 +136,8 @@ TEST(ExporterDies, ItsImportedChunkCanStillBeWritten) {
   scenario.run(20s);
 }
 
-// A process that has imported it before its exporter died does so again.
+// A process that imported the descriptor before the exporter died imports it
+// again.
 TEST(ExporterDies, ItsDescriptorCanBeImportedAgain) {
   covers("LIFE-07");
   needs(gpus(1), vmm_fd);
@@ -225,14 +227,14 @@ TEST(ExporterDies, AHandleOfAProcessThatIsGone) {
 
     auto& other = scenario.role("somebody else", [](Role& me) {
       me.wait_for_end("exporter");
-      const DeviceBuffer buffer(kBytes);  // in the place of the exporter's
+      const DeviceBuffer buffer(kBytes);  // may get the exporter's memory
       buffer.fill(pattern("secret"));
       buffer.legacy_handle();  // lent to others, so that it is easier to find
       me.signal("overwritten");
       me.wait("tried");
       EXPECT_TRUE(kernel_reads(buffer, pattern("secret")));
     });
-    other.in_new_process();  // gets no memory that it had before
+    other.in_new_process();  // it has no memory of an earlier role
 
     scenario.role("importer", [&](Role& me) {
       CALL(cudaFree(nullptr));
@@ -295,7 +297,8 @@ TEST(ExporterDies, TheOwnerOfAnAwaitedEventDies) {
     while (!host.returned() && std::chrono::steady_clock::now() < until)
       std::this_thread::yield();
     if (!host.returned()) me.observe("a host that waits still does after 5 s");
-    if (!goes_on || !host.returned()) me.die(SIGKILL);  // no other way out
+    if (!goes_on || !host.returned())
+      me.die(SIGKILL);  // the role cannot end otherwise
     observe_code(me, "a host that waits goes on", host.join());
     observe_code(me, "cudaEventQuery", NOTED(cudaEventQuery(event)));
     observe_check(me, "the context is usable", context_is_usable);

@@ -1,6 +1,6 @@
 // Processes that are clients of MPS share memory with each other and with a
 // process that is not a client. Mirror of samples/64_mps; the daemon is started
-// as there.
+// as in the lesson.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
@@ -18,7 +18,7 @@ using Handle = cudaIpcMemHandle_t;
 
 constexpr size_t kBytes = 4 << 20;
 
-// Of the daemon. The referee makes and removes it, whatever a role does.
+// The daemon's folder. The referee makes and removes it, whatever a role does.
 struct Folder {
   const std::string path = in_role() ? "" : new_folder();
   ~Folder() {
@@ -27,7 +27,7 @@ struct Folder {
 };
 
 // Why this process is not a client of MPS although it should be; empty if it is
-// a client. The first CUDA call of the process.
+// a client. Makes the first CUDA call of the process.
 std::string cannot_join() {
   const cudaError_t code = cudaFree(nullptr);
   cudaGetLastError();
@@ -50,8 +50,9 @@ std::function<void(Role&)> runs_mps(std::vector<std::string> clients) {
   };
 }
 
-// Joins MPS, if the role has to be a client, and tells the others. False, with
-// the reason in the report, if any of the roles cannot.
+// Joins MPS if the role has to be a client, and sends the result to the others.
+// Returns false, with the reason in the report, if one of the roles cannot
+// join.
 bool all_are_there(Role& me, const std::vector<std::string>& roles,
                    bool client) {
   const bool runs = me.receive_bytes("problem of MPS").empty();
@@ -84,7 +85,7 @@ std::function<void(Role&)> lends_as(bool client) {
     CALL(cudaEventRecord(event, stream));
     me.send("event", event.handle());
     me.send("handle", buffer.legacy_handle());
-    // Not for a step, because the daemon must be ended.
+    // Waits for the end, not for a step: the importer may return early.
     me.wait_for_end("importer");
     latch.release();
     EXPECT_TRUE(kernel_reads(by_kernel, pattern("importer")));
@@ -92,7 +93,8 @@ std::function<void(Role&)> lends_as(bool client) {
   };
 }
 
-// Reads what was lent, twice, and writes it. The exporter's event is pending.
+// Reads the lent memory by a kernel and by a copy, and writes it by both. The
+// exporter's event is pending.
 std::function<void(Role&)> borrows_as(bool client) {
   return [=](Role& me) {
     if (!all_are_there(me, {"exporter", "importer"}, client)) return;

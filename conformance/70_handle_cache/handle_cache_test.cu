@@ -1,5 +1,5 @@
-// A cache that opens each allocation of each exporter once.
-// Mirror of samples/70_handle_cache; the cache is that of its header.
+// A cache that opens each allocation of each exporter once. Mirror of
+// samples/70_handle_cache; the cache is that of the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>

@@ -1,5 +1,6 @@
-// Tensors in one block of a caching allocator, which another process uses. Each
-// has its own offsets, strides and event. Mirror of samples/71_pytorch_tensor.
+// Tensors in one block of a caching allocator; another process uses the
+// tensors. Each has its own offsets, strides and event. Mirror of
+// samples/71_pytorch_tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

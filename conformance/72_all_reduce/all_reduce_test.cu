@@ -1,5 +1,5 @@
-// Ranks that sum their arrays through each other's memory.
-// Mirror of samples/72_all_reduce; the kernels are those of its header.
+// Ranks that sum their arrays through each other's memory. Mirror of
+// samples/72_all_reduce; the kernels are those of the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -13,8 +13,8 @@ using namespace ipclab;
 
 namespace {
 
-constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // by any team
-constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // in two phases
+constexpr size_t kPushed = kMaxPushed / sizeof(float) / 4;  // any team pushes
+constexpr size_t kSummed = kMaxPushed / sizeof(float) + 4;  // takes two phases
 constexpr int kInARow = 20;
 
 // What all_reduce.h needs to know about the ranks; here they are roles of a
@@ -36,7 +36,7 @@ struct Ranks {
   }
 };
 
-// Another order of the additions gives other bits.
+// With these values, another order of the additions gives other bits.
 float value_of(int rank, size_t i) {
   return static_cast<float>(1 + i % 1000) / static_cast<float>(rank + 3);
 }
@@ -189,8 +189,8 @@ TEST(AllReduce, ReplaysOfAGraphSeeEachOther) {
 }
 
 // The contents of memory whose process has ended are undefined, so only the end
-// of the other processes is judged. This is the last test, because these give
-// nothing back.
+// of the other processes is judged. This is the last test, because these
+// processes give nothing back.
 TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
   covers("ARED-03");
   needs(gpus(1), legacy_memory);
@@ -200,7 +200,7 @@ TEST(AllReduce, ARankIsKilledAndTheOthersEnd) {
     scenario.roles("rank", kRanks, [=](Role& me) {
       Member& member = *new Member(me, kRanks, 1);
       member.team.limit = 2'000'000'000;
-      member.ranks.gather(0);  // all have opened what is of rank 1
+      member.ranks.gather(0);  // all have opened rank 1's memory
       for (int i = 0; i < 20; ++i) {
         if (me.index() == 1 && i == after) me.die(SIGKILL);
         member.sum(i % 2 == 0 ? kPushed : kSummed);

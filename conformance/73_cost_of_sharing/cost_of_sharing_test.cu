@@ -19,8 +19,8 @@ constexpr size_t kSmall = kBytes / 4;  // what a driver uses for itself
 // Memory of kBytes with an owner.
 using Owned = std::shared_ptr<Words>;
 
-// The exporter makes it and calls `send`; `open` opens it in the importer.
-// Judges that this open uses no device memory.
+// `lend` makes the memory in the exporter and sends it; `open` opens it in the
+// importer. Judges that the open uses no device memory.
 void takes_no_memory(const std::function<Owned(Role&)>& lend,
                      const std::function<Owned(Role&)>& open) {
   Scenario scenario;
@@ -44,7 +44,7 @@ void takes_no_memory(const std::function<Owned(Role&)>& lend,
     Owned opened = open(me);
     const size_t after = free_memory();
     EXPECT_LT(before - std::min(before, after), kSmall);
-    // Uses every page once, so that no page is made later.
+    // Writes every page: a driver may take device memory only at the first use.
     const Words all(opened->data, kBytes);
     CALL(cudaMemset(all.data, 0xEE, all.bytes()));
     CALL(cudaDeviceSynchronize());

@@ -1,6 +1,6 @@
 // A ring of slots between a producer and its consumers: their streams wait for
 // words in the same memory, and no host takes part. Mirror of
-// samples/74_pipeline; the ring is that of its header.
+// samples/74_pipeline; the ring is that of the lesson's header.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
@@ -17,9 +17,9 @@ namespace {
 constexpr int kItems = 200;
 constexpr int kConsumers = 2;
 
-// The three ways: the memory that the producer makes and sends to each
-// consumer, and the memory that a consumer opens. `memory` has the slots;
-// words() are those of the ring.
+// The three ways to share the ring: the memory that the producer makes and
+// sends to each consumer, and the memory that a consumer opens. `memory` has
+// the slots; words() are those of the ring.
 struct Legacy {
   struct Lent {
     DeviceBuffer memory{kBytes};
@@ -57,8 +57,8 @@ struct ByDescriptor {
   };
 };
 
-// The words lie beside the pool: drivers refuse stream memory operations in it
-// (FLAG-06).
+// The words are not in the pool: drivers refuse stream memory operations on its
+// memory (FLAG-06).
 struct ByPool {
   struct Lent {
     Pool pool{shareable()};
@@ -190,7 +190,7 @@ TEST(Pipeline, EveryItemPassesByAPool) {
   all_items_pass<ByPool>();
 }
 
-// It dies after so many items, with work in its stream.
+// A consumer is killed after `after` items, with work in its stream.
 TEST(Pipeline, AKilledConsumerStopsNobody) {
   covers("PIPE-04");
   needs(gpus(1), legacy_memory);

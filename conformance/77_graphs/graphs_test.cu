@@ -42,7 +42,7 @@ class Replay {
   Replay(const Replay&) = delete;
   ~Replay() { cudaGraphExecDestroy(replay_); }
 
-  // Without events, in another stream than the others.
+  // Launches without events, in the given stream.
   void launch_in(cudaStream_t stream) const {
     CALL(cudaGraphLaunch(replay_, stream));
   }
@@ -65,9 +65,10 @@ Pattern round_pattern(int round) {
   return pattern("round " + std::to_string(round));
 }
 
-// In each round E's graph copies new values into the shared memory, and I's
-// graph copies them out. E queues the next values while the GPU works; only
-// the events keep the order. `judge` gets the values that I found.
+// In each round the exporter's graph copies new values into the shared memory,
+// and the importer's graph copies them out. The exporter queues the next values
+// while the GPU works; only the events keep the order. `judge` gets the number
+// of wrong values that the importer found.
 template <class Judge>
 void rounds(Events events, Judge judge) {
   Scenario scenario(Scenario::kShared);
@@ -111,7 +112,8 @@ void rounds(Events events, Judge judge) {
       }
       EXPECT_TRUE(passes(stream, 15s));
       if (events == Events::kAround) {
-        // A launch is in the stream that it names, not in the first one.
+        // A launch runs in the stream that it names, not in that of earlier
+        // launches.
         const Stream other;
         copy.poison();
         Latch latch;

@@ -333,7 +333,7 @@ def _name(step: Step) -> str:
 
 
 def _near(line: Line, name: str) -> float | None:
-    """The cost of helpers between the line and the call; None if it is not called."""
+    """The cost of helpers between line and call; None if the line does not call it."""
     if name in line.calls:
         return 0.0
     if name in line.leads.near:
@@ -349,7 +349,7 @@ def _laid(
         return [None for _ in steps]
     costs = [0.0] * len(order)
     trail: list[list[tuple[int, bool]]] = []
-    made: list[frozenset[str]] = [frozenset()] * len(order)  # since it came there
+    made: list[frozenset[str]] = [frozenset()] * len(order)  # in this stay
     for step in steps:
         key = f"{step.text} {step.who} {step.to}"
         new_made: list[frozenset[str]] = []

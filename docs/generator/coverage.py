@@ -44,11 +44,11 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
     return {
         "coverage.dox": "/**\n@page coverage Sentences\n"
         "@brief Each documented sentence: judged, observed, or why not.\n\n"
-        "A sentence is one of the comments of CUDA's headers, of a function or a type "
-        "with which processes share memory or events. "
-        "`ipclab catalogue INCLUDE --coverage` says the same of any toolkit. A rule "
-        "covers a sentence of a function only if its tests call this function, and not "
-        "only the function of the other API: `--runs RESULTS` checks it.\n\n"
+        "The sentences are from the comments in CUDA's headers. They are about "
+        "functions and types with which processes share memory or events. "
+        "`ipclab catalogue INCLUDE --coverage` prints the same for any toolkit. A rule "
+        "covers a sentence about a function only if its tests call this function, and "
+        "not only the same function of the other API: `--runs RESULTS` checks this.\n\n"
         f"{table(head, rows)}"
         "- @subpage coverage_sentences\n\n"
         f"@section coverage_open What no rule judges yet\n\n{_open(ledger, everything)}"
@@ -64,7 +64,7 @@ def pages(ledger: Ledger, kinds: dict[str, str]) -> dict[str, str]:
 
 
 def _open(ledger: Ledger, found: dict[str, list[Told]]) -> str:
-    """The reasons why a sentence that could be judged is not, with the functions."""
+    """Why some sentences that could be judged are not judged, with their functions."""
     rows = []
     for name, reason in ledger.reasons.items():
         if reason["class"] != catalogue.OPEN:

@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 MANUALS_AT = "https://docs.nvidia.com/cuda"
-# Header, and the manual of its functions below that.
+# Header -> the manual of its functions, below MANUALS_AT.
 MANUALS = {
     "cuda_runtime_api.h": "cuda-runtime-api",
     "cuda.h": "cuda-driver-api",
@@ -63,7 +63,7 @@ def _function(match: re.Match[str], manual: str, group: str) -> Function:
         result = ("__host__ __device__ " if builtin else "__host__ ") + result
     arguments = re.sub(r"\s*__dv\(([^)]*)\)", r"=\1", match["arguments"])
     arguments = "(" + " ".join(arguments.split()) + ")"
-    text = f"{result} {name}{name}{arguments}"  # Doxygen would report the name twice
+    text = f"{result} {name}{name}{arguments}"  # Doxygen digests the name twice
     digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
     base = "group__" + group.replace("_", "__")
     page, anchor = f"{manual}/{base}.html", f"{base}_1g{digest}"

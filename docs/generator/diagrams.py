@@ -89,7 +89,7 @@ def _drawn(steps: Sequence[Step], where: Sequence[Place]) -> list[tuple[Step, Pl
     """
     wanted = set(range(MOST_STEPS))
     for i, step in enumerate(steps):
-        if step.kind == "death":  # seen by another process, later than it was
+        if step.kind == "death":  # noted later, by another process
             own = [j for j in range(i) if step.who in (steps[j].who, steps[j].to)]
             for at in (*own[-1:], i):
                 wanted |= set(range(at - BEFORE, at + AFTER + 1))

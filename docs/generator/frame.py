@@ -61,7 +61,7 @@ class Page:
 
     @property
     def file(self) -> str:
-        """What a link to it says."""
+        """The address in links to the page."""
         return f"{self.name}.html"
 
 
@@ -154,7 +154,7 @@ def _table(table: re.Match[str]) -> str:
     inner = re.sub(r'\s*class="markdownTable\w*"', "", inner)
     inner = re.sub(r"<th(?: [^>]*)?>", '<th scope="col">', inner)
     inner = re.sub(r'<th scope="col">\s*</th>', "<td></td>", inner)  # a corner
-    # A table whose first column names things: it is the head of its row.
+    # If the first column names things, each of its cells is the head of its row.
     inner = re.sub(
         r"<tr>\s*<td>\s*<b>(.*?)</b>\s*</td>", r'<tr><th scope="row">\1</th>', inner
     )
@@ -165,7 +165,7 @@ def _table(table: re.Match[str]) -> str:
 
 
 def _headings(page: Page) -> None:
-    """Headings below the page's title, in order, each with an anchor and a link."""
+    """Gives each heading a level (without gaps), an anchor and a link."""
     open_levels: list[int] = []
     used: set[str] = set(re.findall(r'id="([^"]+)"', page.body))
 

@@ -32,7 +32,7 @@ WORDS, LINES, EXERCISES = 160, 12, 6  # read in a minute; minutes to try
 
 
 def completed(page: Page, lesson: dict[str, Any]) -> Page:
-    """The page with them."""
+    """The page with line numbers, minutes and buttons."""
     name = lesson["lesson"]
     path = source(name)
     program = (TOP / path).read_text().splitlines()

@@ -42,7 +42,7 @@ class Run:
 
     @property
     def machine(self) -> str:
-        """What a caption says."""
+        """The name of the machine for captions."""
         return str(self.about["machine"]).split(";")[0]
 
 

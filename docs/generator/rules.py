@@ -21,26 +21,26 @@ from ipclab.faults import Fault
 Row = dict[str, Any]
 NOT_COVERED = """@section rules_not_covered What is left out
 
-No test and no lesson makes a multicast object: if other people use GPUs on the same
-links, a program with a mistake in this can put their GPUs out of service. So two things
-that the documentation says about sharing are not covered:
+No test and no lesson makes a multicast object: a mistake in such a program can put GPUs
+of other people on the same links out of service. So two things that the documentation
+says about sharing are not covered:
 
 - a multicast object may be exported and imported like other handles, by its handle
   types (CUmulticastObjectProp, see cuMulticastCreate);
 - an object that can be shared, or that was imported, accepts only memory that can be
   shared (cuMulticastBindMem and cuMulticastBindAddr).
 
-@subpage coverage shows what covers each documented sentence, and why others are left
-out.
+@subpage coverage shows for each documented sentence what covers it, or why nothing
+does.
 
 """
 ABOUT = (
     "A rule is a sentence of the documentation, or a sentence that follows from it, "
     "in our words and short enough to be tested. Its source says where to read the "
     "original. "
-    "The documentation does not promise rules of the kinds OBSERVE and UNDEF; what "
-    "happens is written down. Their tests fail only for what their checks name, "
-    "such as a crash or wrong values in another process."
+    "The documentation does not promise what rules of the kinds OBSERVE and UNDEF "
+    "describe: their tests record what happens. These tests fail only for what their "
+    "checks name, such as a crash or wrong values in another process."
 )
 # The text between the name of a rule and its source.
 ORIGINS = {
@@ -120,7 +120,7 @@ def link(row: Row) -> str:
 
 
 def link_to(name: str) -> str:
-    """The same for its name alone."""
+    """A reference to the row of this name."""
     return f'@ref rule_{name.replace("-", "_")} "{name}"'
 
 
@@ -285,7 +285,7 @@ def summary(row: Row) -> str:
 
 
 def _documented(sentences: list[Entry]) -> str:
-    """The functions and types whose sentences a row is based on, with them."""
+    """Links to the functions and types whose sentences a row is based on."""
     topics = dict.fromkeys(x.topic for x in sentences)
     return lines(f'@ref coverage_{x} "{x}"' for x in topics)
 
@@ -299,7 +299,7 @@ def verdict(run: Run, row: str) -> str:
 
 
 def coloured(run: Run, row: str) -> str:
-    """The same in the colour of the verdict; a dash if there is no test."""
+    """The verdicts in their colour; a dash if there is no test."""
     shown = verdict(run, row)
     if not shown:
         return "–"  # noqa: RUF001

@@ -114,7 +114,7 @@ def framed(
 
 
 def _live(body: str, found: dict[str, frame.Page]) -> str:
-    """Without links to the pages that were left out."""
+    """The body without links to pages that were left out."""
 
     def kept(link: re.Match[str]) -> str:
         return link[0] if link[1] in found else link[2]

@@ -99,8 +99,8 @@ def read(lesson: str, top: Path = TOP / "docs/traces") -> Lesson:
 
 def steps(lesson: Lesson, source: str) -> list[Step]:
     """What a picture shows: the calls with the names in the lesson's source. It shows
-    every call of a lesson, also if nothing is shared. It leaves out calls that the
-    source does not name, because the runtime makes them itself.
+    these calls even if nothing is shared. It leaves out calls that the source does not
+    name, because the runtime makes them itself.
     """
     story = lesson.story
     story.concerns.update(
@@ -119,7 +119,7 @@ def steps(lesson: Lesson, source: str) -> list[Step]:
         if before is not None and _tried_again(before, text):
             drawn.remove(before)
         if before is not None and step.detail == sequence.NOT_YET == before.detail:
-            continue  # it asks again and again until the work is done
+            continue  # the lesson queries again and again until the work is done
         kept = step.kind in ("refused", "message") or step.detail == sequence.NOT_YET
         told = step.detail if kept else ""
         drawn.append(replace(step, text=text, detail=told, driver=driver))
@@ -183,7 +183,7 @@ class Sources:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The program and its headers in one text."""
         return self.program + "".join(self.headers)
 
 

@@ -172,14 +172,14 @@ def _kill_matrix(kills: matrix.Document) -> str:
 
 
 def _test(test: records.Row) -> str:
-    """Its name and its lesson, as a link."""
+    """The name of a test, and a link to its lesson."""
     name = test.record["test"].split(".")[1]
     lesson = test.record["lesson"]
     return f'`{name}` @ref {page_of(lesson)} "lesson\N{NO-BREAK SPACE}{lesson[:2]}"'
 
 
 def _seen(test: records.Row) -> str:
-    """The evidence of deviations.json as it was then, or else the record's reason."""
+    """The evidence that deviations.json had then; otherwise the record's reason."""
     if test.verdict == "deviates":
         return plain(test.record["deviation"]["evidence"])
     reason = " ".join(test.reason.split())

@@ -88,7 +88,7 @@ def _exercises(known: Iterable[Exercise]) -> str:
     return table(
         [
             *("", "exercise", "what to do", "level", "minutes", "lesson"),
-            "seen in the wild",
+            "where it was seen",
         ],
         (
             [

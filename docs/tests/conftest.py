@@ -50,9 +50,9 @@ class Site:
 
     @property
     def some(self) -> list[Path]:
-        """Every page that is written by hand, and some of the pages of one kind.
+        """Every page that has no kind in ALIKE, and some pages of each kind.
 
-        With IPCLAB_ALL_PAGES=1 it is all pages, for which a browser needs half an hour.
+        With IPCLAB_ALL_PAGES=1 it is all pages; a browser needs half an hour for these.
         """
         if os.environ.get("IPCLAB_ALL_PAGES") == "1":
             return self.pages

@@ -40,7 +40,7 @@ def violations(
 
 
 def whole(site: Site) -> list[Path]:
-    """The tested pages, without the page that joins all pages; and slides."""
+    """The tested pages except the page that joins all pages, and one file of slides."""
     pages = [path for path in site.some if path.name != "book.html"]
     return pages + site.slides[:1]
 

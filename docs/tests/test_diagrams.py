@@ -111,7 +111,7 @@ def test_a_descriptor_keeps_memory_when_nobody_has_a_handle() -> None:
 
 
 def test_only_what_ends_with_a_killed_process_has_a_cross() -> None:
-    """In lesson 63 two allocations and a mapping; the descriptor was closed before."""
+    """In lesson 63: two allocations and a mapping. The descriptor was closed before."""
     lesson = traces.read("63_exporter_dies")
     assert pictures.memory(lesson.story, "").count('class="cross"') == 3
 
@@ -141,7 +141,7 @@ def test_the_caption_says_where_it_was_recorded() -> None:
 
 
 def test_memory_has_a_name_that_the_page_explains() -> None:
-    """It is numbered as it is drawn, and not as the trace happens to count."""
+    """Its number is its place in the picture, not its number in the trace."""
     lesson = "70_handle_cache"
     drawn = diagrams.figure(traces.read(lesson), traces.sources(lesson), {})
     blocks = re.findall(r'<text class="block"[^>]*>([^<]*)', drawn)
@@ -179,7 +179,7 @@ def test_a_step_names_the_memory_that_it_concerns(lesson: str) -> None:
 def test_a_message_has_the_size_of_what_it_brings(
     sent: bytes, size: int, told: str
 ) -> None:
-    """The name at its beginning is no part of a handle of 64 bytes."""
+    """The name at the start of a message does not count: a handle has 64 bytes."""
     facts = {"bytes": sent.hex(), "size": size, "descriptors": []}
     event = SimpleNamespace(process=SimpleNamespace(name="a"), facts=facts)
     step = sequence._message(event, SimpleNamespace(name="b"), 0)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_a_message_has_the_size_of_what_it_brings(
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_death_is_drawn(lesson: str) -> None:
-    """With the steps around it, and with the number of steps that are left out."""
+    """A death has the steps around it, and the number of steps that are left out."""
     recorded = traces.read(lesson)
     source = traces.sources(lesson)
     deaths = [x for x in diagrams.located(recorded, source)[0] if x.kind == "death"]

@@ -68,7 +68,7 @@ return [...document.querySelectorAll(kinds)]
   .map(([element, box]) => `${box.width} pixels for: ${element.innerText.slice(0, 60)}`)
   .slice(0, 5);
 """
-# Words that a line ends inside, though they have a place to break; declarations of
+# Words that are broken inside, although each has a place to break; declarations of
 # the C++ reference are left out.
 BROKEN = """
 const found = [];
@@ -535,7 +535,7 @@ def test_every_step_of_a_lesson_shows_its_code(
 def test_code_beside_a_picture_begins_at_the_margin(
     browser: Browser, site: Site
 ) -> None:
-    """The panel is narrow: what all its lines begin with is left out."""
+    """The panel is narrow: blanks at the start of all its lines are left out."""
     page = browser.open(site.folder / "lesson_01.html")
     for _ in range(12):
         shown = page.run(PANELS)

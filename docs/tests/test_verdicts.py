@@ -385,6 +385,6 @@ def test_a_machine_can_be_taken_along_as_a_table() -> None:
 
 
 def test_every_group_of_rules_has_a_title() -> None:
-    """A machine without a kill matrix has its short name and a sentence about this."""
+    """GROUPS has the prefix of every row's id."""
     rows = json.loads((TOP / "conformance/requirements.json").read_text())["rows"]
     assert {row["id"].split("-")[0] for row in rows} <= set(rules.GROUPS)

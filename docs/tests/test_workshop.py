@@ -28,7 +28,7 @@ def test_slides_have_every_step(way: paths.Way) -> None:
     for step in way.steps:
         assert html.escape(step.block.title, quote=False) in text
         for exercise in step.exercises:
-            # The task as its first line says it, on a slide of its own.
+            # The first line of the task is on a slide.
             assert html.escape(exercise.task.splitlines()[0], quote=False) in text
         if step.block.lesson:
             assert f"picture {step.block.lesson[:2]}" in text

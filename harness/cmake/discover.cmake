@@ -27,7 +27,7 @@ else()
   string(REGEX MATCHALL "[^\n]+" tests "${tests}")
   foreach(test IN LISTS tests)
     if(NOT test MATCHES "^([^\t]+)\t([^\t]*)\t([0-9]+)\t(alone|shared|alone shared)?$")
-      continue()  # something that the program printed besides
+      continue()  # another line that the program printed
     endif()
     set(name ${CMAKE_MATCH_1})
     set(requirement ${CMAKE_MATCH_2})

@@ -5,12 +5,13 @@
 
 set_property(GLOBAL PROPERTY IPCLAB_LESSONS "")
 
-# Python for the tests, with what ci/setup installs: .venv's, or the system's.
+# Python for the tests, with the packages that ci/setup installs: the Python of .venv, or
+# the system's.
 find_program(IPCLAB_PYTHON NAMES python3 PATHS ${CMAKE_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
 find_program(IPCLAB_PYTHON NAMES python3 REQUIRED)
 
-# The name of the folder that is being read: 01_legacy_memory. A lesson's
-# target has its name without the number.
+# The name of the folder that is being read: 01_legacy_memory. A lesson's target has this
+# name without the number.
 function(ipc_lesson folder target)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(NOT name MATCHES "^[0-9][0-9]_([a-z0-9_]+)$")
@@ -24,18 +25,18 @@ endfunction()
 #                [PROFILE name] [BUILDS_ON folder...] [TIMEOUT seconds] [ALONE] [MPI])
 #
 # The lesson of this folder: target topic from topic.cu, CTest sample.NN_topic.
-#   TITLE      what the reader will see in the list of lessons
-#   GPUS       how many it needs (1)
-#   NEEDS      what else, in words for its reader
+#   TITLE      the text in the list of lessons
+#   GPUS       how many GPUs the lesson needs (1)
+#   NEEDS      what else the lesson needs, in words for its reader
 #   TOOLKIT    the oldest CUDA Toolkit that has the lesson's functions, if that is newer
 #              than 13.0; built with an older one, the lesson only skips
 #   PROFILE    the machine that the reference model must imitate for it, if the
 #              number of GPUs is not enough
 #   BUILDS_ON  lessons to read before
-#   TIMEOUT    seconds after which it counts as hung (30)
+#   TIMEOUT    seconds after which the lesson counts as hung (30)
 #   ALONE      no other test may use its GPUs: it measures device memory
-#   MPI        its source is also, with -DUSE_MPI, a program of two ranks: where
-#              there is MPI, target topic_mpi and CTest sample.NN_topic.mpi
+#   MPI        with -DUSE_MPI, its source is also a program of two ranks: if there
+#              is MPI, target topic_mpi and CTest sample.NN_topic.mpi
 function(ipc_add_sample)
   cmake_parse_arguments(PARSE_ARGV 0 arg "ALONE;MPI" "TITLE;GPUS;NEEDS;TOOLKIT;PROFILE;TIMEOUT" "BUILDS_ON")
   ipc_lesson(folder topic)
@@ -131,9 +132,9 @@ function(ipc_add_conformance)
   ipc_discover(${topic}_test conformance.${folder}. "conformance;${folder}" ${arg_TIMEOUT})
 endfunction()
 
-# ipc_straight_to_cxx(file...): a .cu that contains no kernel, also not in a lesson's
-# header, is plain C++. The C++ compiler needs a quarter of the time of nvcc, which parses
-# such a file three times.
+# ipc_straight_to_cxx(file...): a .cu that contains no kernel, and includes no lesson's
+# header, is plain C++. The C++ compiler needs a quarter of nvcc's time, because nvcc
+# parses such a file three times.
 function(ipc_straight_to_cxx)
   foreach(file IN LISTS ARGN)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
@@ -151,8 +152,8 @@ function(ipc_add_tests target prefix timeout)
 endfunction()
 
 # Fills CTest's list when CTest reads it: the program lists its tests, their requirements
-# and how many GPUs they need. (gtest_discover_tests() handles neither of them, and drops
-# all labels except the first.)
+# and how many GPUs they need. (gtest_discover_tests() handles neither requirements nor
+# GPUs, and drops all labels except the first.)
 function(ipc_discover target prefix labels timeout)
   set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_tests.cmake)
   file(GENERATE OUTPUT ${file} CONTENT

@@ -15,7 +15,7 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "no nvcc: run ci/setup, or put that of a CUDA Toolkit 13 on PATH "
+  message(FATAL_ERROR "no nvcc: run ci/setup, or put the nvcc of a CUDA Toolkit 13 on PATH "
                       "(or set CUDACXX to it)")
 endif()
 
@@ -57,12 +57,12 @@ set(IPCLAB_SANITIZE "" CACHE STRING "sanitizers for the harness: address,undefin
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${IPCLAB_OPTIONS}>")
 string(REPLACE ";" "," options "${IPCLAB_OPTIONS}")
 # Otherwise nvcc writes its process id into each object, and two builds of the same
-# sources differ. A few still differ.
+# sources differ. A few objects still differ.
 set(same --objdir-as-tempdir)
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${code} -Xcompiler ${options} -Werror all-warnings -no-compress ${same}>")
 if(IPCLAB_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${IPCLAB_SANITIZE};-fno-omit-frame-pointer;-Wno-maybe-uninitialized>")
-  if(IPCLAB_SANITIZE STREQUAL thread)  # it does not know fences, and says so
+  if(IPCLAB_SANITIZE STREQUAL thread)  # ThreadSanitizer does not know fences, and warns
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>")
   endif()
   add_link_options(-fsanitize=${IPCLAB_SANITIZE})

@@ -30,7 +30,7 @@ int from_current_device(Call& call) {
   CUgreenCtx green = nullptr;
   const cudaStream_t stream = call.value<cudaStream_t>(kStream);
   DRIVER_CALL(cuCtxGetCurrent)(&current);
-  // Since CUDA 12.5, the driver gives its second form for this name.
+  // For this name, the driver returns the second form since CUDA 12.5.
   driver<decltype(cuStreamGetCtx_v2)>("cuStreamGetCtx")(stream, &of_stream,
                                                         &green);
   if (call.is("cudaMallocAsync") ? of_stream != current
@@ -64,7 +64,7 @@ int allocation_truncated(Call& call) {
   return call.proceed();
 }
 
-// Memory of cudaMalloc, which cudaFreeAsync has to free, too.
+// Memory of cudaMalloc, which cudaFreeAsync must also free.
 Table<void*> of_malloc;
 
 int free_async_of_malloc_refused(Call& call) {
@@ -177,7 +177,7 @@ int reused_without_event(Call& call) {
              : noted_pools(call);
 }
 
-// Frees that are delayed until `due`, so that nobody gets the memory again.
+// Frees that are delayed until `due`, so that no allocation reuses the memory.
 Table<void*, cudaStream_t> put_off;
 
 int put_free_off(Call& call, bool due, bool of_any_stream) {
@@ -266,7 +266,7 @@ int foreign_pool_current(Call& call) {
              : code;
 }
 
-// A place and a kind of memory that do not match also name a pool.
+// A location and an allocation type that do not match are accepted, too.
 int any_location(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) return code;
@@ -277,7 +277,7 @@ int any_location(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// The pool's own device loses its access, at least in the reported answer.
+// The pool's own device loses its access in what the pool reports.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
   if (call.is("cudaMemPoolGetAccess")) {
@@ -300,7 +300,8 @@ bool set_access(cudaMemPool_t pool, int device, cudaMemAccessFlags flags) {
   return cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess;
 }
 
-// A change of peer access also changes the access to all pools.
+// A change of peer access also changes the current GPU's access to the pools of
+// other GPUs.
 template <cudaMemAccessFlags flags>
 int pools_follow_peers(Call& call) {
   const int code = noted_pools(call);
@@ -313,7 +314,7 @@ int pools_follow_peers(Call& call) {
   return code;
 }
 
-// Access to one pool is access to all pools of the process.
+// Access to one pool gives access to all pools of the process.
 int access_to_all_pools(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolSetAccess")) return code;
@@ -596,8 +597,8 @@ int stream_ordered_has_handle(Call& call) {
   return call.proceed();
 }
 
-// Pitched memory is shared without the padding of its rows, so the end is
-// missing.
+// The shared size of pitched memory does not count the padding of its rows, so
+// the end is missing.
 int pitch_is_cut(Call& call) {
   struct Pitched {
     size_t whole = 0, part = 0;
@@ -640,7 +641,7 @@ void add_allocator(List& list) {
   // Allocations and frees.
   list.named("pools-attr-denies",
              "the attribute says that there is no stream-ordered allocator, "
-             "and yet it works",
+             "but it works",
              {"cudaDeviceGetAttribute"}, [](Call& call) {
                const int code = call.proceed();
                if (code != kSuccess ||
@@ -650,10 +651,10 @@ void add_allocator(List& list) {
                call.fired();
                return code;
              });
-  list.named("mallocasync-blocks",
-             "an allocation waits for the earlier work of its stream",
-             {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
-             waits_for_own_stream);
+  list.named(
+      "mallocasync-blocks",
+      "an allocation call blocks until the earlier work of its stream is done",
+      {"cudaMallocAsync", "cudaMallocFromPoolAsync"}, waits_for_own_stream);
   list.named("async-current-device",
              "memory lies on the current device, not on the stream's",
              {"cudaMallocAsync"}, from_current_device, 2);
@@ -665,7 +666,7 @@ void add_allocator(List& list) {
   list.named("frompool-sets-current", "a named pool becomes the current one",
              {"cudaMallocFromPoolAsync"}, named_pool_becomes_current);
   list.named("mallocasync-truncates-4gib",
-             "the size loses its upper 32 bits, so 4 GiB and more become less",
+             "a stream-ordered allocation loses the upper 32 bits of its size",
              {"cudaMallocFromPoolAsync", "cudaMallocAsync"},
              allocation_truncated);
   list.named("wait-noop-local",
@@ -679,8 +680,8 @@ void add_allocator(List& list) {
              "cudaFreeAsync does not free memory of cudaMalloc",
              {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_leaks);
   list.named("freeasync-malloc-early",
-             "cudaFreeAsync frees memory of cudaMalloc before its stream comes "
-             "to it",
+             "cudaFreeAsync frees memory of cudaMalloc before its stream "
+             "reaches the free",
              {"cudaFreeAsync", "cudaMalloc"}, free_async_of_malloc_early);
   list.named("free-waits",
              "cudaFree of stream-ordered memory waits for all streams",
@@ -689,10 +690,10 @@ void add_allocator(List& list) {
              free_waits);
   list.named(
       "reset-orphans-async",
-      "after cudaDeviceReset stream-ordered memory cannot be freed",
+      "after cudaDeviceReset, stream-ordered memory cannot be freed",
       {"cudaDeviceReset", "cudaMallocAsync", "cudaFree", "cudaFreeAsync"},
       orphaned_by_reset);
-  list.named("captured-work-lost", "captured work is not done",
+  list.named("captured-work-lost", "a graph does not do its captured work",
              {"cudaGraphLaunch"}, graph_work_lost);
 
   // Reuse.
@@ -711,7 +712,7 @@ void add_allocator(List& list) {
               "cudaDeviceSynchronize"},
              free_seen_after_synchronise);
   list.named("sync-does-not-release",
-             "after a synchronise, freed memory is still not available to "
+             "after a synchronization, freed memory is still not available to "
              "other streams",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              free_seen_by_own_stream);
@@ -726,7 +727,7 @@ void add_allocator(List& list) {
              default_follows_current);
   list.named(
       "location-default-follows-current",
-      "the pool that was set is reported as the default pool of its place",
+      "the pool that was set is reported as the default pool of its location",
       {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
       default_follows_current);
   list.named(
@@ -742,7 +743,7 @@ void add_allocator(List& list) {
       {"cudaDeviceSetMemPool", "cudaMemPoolCreate"}, foreign_pool_current, 2);
   list.named(
       "location-pool-unchecked",
-      "a place and a kind of memory that do not match name a pool",
+      "a location and an allocation type that do not match are accepted",
       {"cudaMemGetDefaultMemPool", "cudaMemGetMemPool", "cudaMemSetMemPool"},
       any_location);
 
@@ -750,14 +751,16 @@ void add_allocator(List& list) {
   list.named(
       "resident-access-revoked", "a pool's own device can lose its access",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess"}, own_device_shut_out);
-  list.named("pool-follows-peer", "peer access opens all pools",
+  list.named("pool-follows-peer",
+             "enabling peer access also gives access to all pools",
              {"cudaDeviceEnablePeerAccess", "cudaMemPoolCreate"},
              pools_follow_peers<cudaMemAccessFlagsProtReadWrite>, 2);
-  list.named("pool-closes-with-peer", "the end of peer access closes all pools",
+  list.named("pool-closes-with-peer",
+             "disabling peer access also ends the access to all pools",
              {"cudaDeviceDisablePeerAccess", "cudaMemPoolCreate"},
              pools_follow_peers<cudaMemAccessFlagsProtNone>, 2);
   list.named("pool-access-shared",
-             "access to one pool is access to all pools of the process",
+             "access to one pool gives access to all pools of the process",
              {"cudaMemPoolSetAccess", "cudaMemPoolCreate"}, access_to_all_pools,
              2);
 
@@ -774,12 +777,13 @@ void add_allocator(List& list) {
   list.named("trim-noop", "trimming gives nothing back", {"cudaMemPoolTrimTo"},
              trims_nothing);
   list.named("trim-keeps-nothing",
-             "trimming gives back all memory, even the part that is to be kept",
+             "trimming gives back all memory, even the part that it must keep",
              {"cudaMemPoolTrimTo"}, trims_all);
-  list.named("trim-takes-pending",
-             "trimming takes memory whose free is not done yet",
-             {"cudaMemPoolTrimTo", "cudaFreeAsync", "cudaMallocFromPoolAsync"},
-             trim_takes_pending);
+  list.named(
+      "trim-takes-pending",
+      "trimming takes memory although its stream has not reached the free",
+      {"cudaMemPoolTrimTo", "cudaFreeAsync", "cudaMallocFromPoolAsync"},
+      trim_takes_pending);
   list.named("stats-wrong", "freed memory counts as used",
              {"cudaMemPoolGetAttribute"},
              attribute_of_another<cudaMemPoolAttrUsedMemCurrent,
@@ -804,11 +808,11 @@ void add_allocator(List& list) {
              watermark_reset_to_zero);
 
   // Policies.
-  list.named("policy-default-off", "the reuse policies begin with 0",
+  list.named("policy-default-off", "the reuse policies are 0 in a new pool",
              {"cudaMemPoolCreate"}, policies_off);
   list.named("policy-too-wide", "a policy is written as 8 bytes",
              {"cudaMemPoolGetAttribute"}, policy_too_wide);
-  list.named("policy-switches-all", "one policy switches all three",
+  list.named("policy-switches-all", "setting one reuse policy sets all three",
              {"cudaMemPoolSetAttribute"}, policy_sets_all);
   list.named("attribute-of-all-pools",
              "an attribute that is set on one pool is set on all",
@@ -825,19 +829,21 @@ void add_allocator(List& list) {
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_has_context);
   list.named(
-      "ordinal-attr-current", "memory reports the current device",
+      "ordinal-attr-current",
+      "stream-ordered memory reports the current device as its own",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_on_current_device, 2);
   list.named(
-      "mempool-attr-default", "memory reports the default pool",
+      "mempool-attr-default",
+      "stream-ordered memory reports the default pool as its own",
       {"cuPointerGetAttribute", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       pointer_is_of_default_pool);
   list.named("allowed-types-lies",
-             "all memory reports that it exports to descriptors",
+             "all memory reports that it can be exported as a descriptor",
              {"cuPointerGetAttributes", "cuPointerGetAttribute"},
              allows<CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR>);
   list.named("allowed-types-none",
-             "all memory reports that it exports to nothing",
+             "all memory reports that it cannot be exported",
              {"cuPointerGetAttributes", "cuPointerGetAttribute"},
              allows<CU_MEM_HANDLE_TYPE_NONE>);
 
@@ -848,8 +854,8 @@ void add_allocator(List& list) {
       {"cudaIpcGetMemHandle", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
       stream_ordered_has_handle);
   list.named("pitch-maps-short",
-             "only as many bytes of pitched memory are shared as the rows have "
-             "without padding",
+             "the end of pitched memory is not shared: the padding of its rows "
+             "is not counted",
              {"cudaIpcGetMemHandle", "cudaMallocPitch"}, pitch_is_cut);
   list.named("graph-mem-ipc-ok", "a graph's memory node accepts handle types",
              {"cudaGraphAddMemAllocNode"}, graph_memory_shared);

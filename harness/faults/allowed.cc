@@ -67,7 +67,8 @@ int ok_no_suballoc(Call& call) {
   return call.proceed();
 }
 
-// A code in the lists of cudaIpcOpenMemHandle and cudaIpcOpenEventHandle.
+// Returns another code that cudaIpcOpenMemHandle and cudaIpcOpenEventHandle
+// list.
 int ok_other_documented_code(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -191,7 +192,8 @@ void add_allowed(List& list) {
               "cudaMemPoolImportPointer"},
              ok_slow);
   list.named(
-      "ok-descriptor-high", "an exported descriptor has a number from 200 on",
+      "ok-descriptor-high",
+      "an exported descriptor has a number of 200 or more",
       {"cuMemExportToShareableHandle", "cudaMemPoolExportToShareableHandle"},
       ok_descriptor_high);
   list.named("ok-pageable-copy-returns-early",
@@ -202,7 +204,7 @@ void add_allowed(List& list) {
              "a launch returns 2 ms later, when its kernel may have ended",
              {"cudaLaunchKernel"}, ok_launch_returns_late);
   list.named("ok-kernel-starts-late",
-             "a kernel starts 2 ms after the stream has come to it",
+             "a kernel starts 2 ms after the stream has reached it",
              {"cudaLaunchKernel"}, ok_kernel_starts_late);
   list.named("ok-refusal-clears-result",
              "a refused open sets its result to null", {kOpen},

@@ -134,7 +134,7 @@ int unknown_is_host(Call& call) {
   return code;
 }
 
-// One attribute by the driver: is this call about it?
+// Does this call ask the driver for this attribute?
 bool asks(Call& call, CUpointer_attribute attribute) {
   return call.is("cuPointerGetAttribute") &&
          call.at<CUpointer_attribute>(1) == attribute;
@@ -195,7 +195,7 @@ int range_in_2_mib(Call& call) {
   return code;
 }
 
-// All memory of a kind has the id of the first one of it that was asked for.
+// All memory for which `applies` is true has the id that was queried first.
 int one_id(Call& call, bool applies) {
   static Table<int, unsigned long long> first;
   const int code = call.proceed();
@@ -349,7 +349,7 @@ int close_exported_ok(Call& call) {
                                                              : code;
 }
 
-// A free that closes opened memory instead.
+// cuMemFree of opened memory closes it.
 int driver_free_ok(Call& call) {
   if (is_open_call(call) || is_close_call(call)) return noted_open(call);
   void* const pointer = call.at<void*>(0);
@@ -390,68 +390,74 @@ void add_answers(List& list) {
   constexpr auto kMany = "cuPointerGetAttributes";
 
   list.named("import-host-pointer-told",
-             "opened memory is said to have an address for the host",
+             "opened memory is reported with an address for the host",
              {kAttributes, kOpen, kClose}, host_pointer_told);
   list.named("import-device-pointer-null",
-             "opened memory is said to have no address for the GPU",
+             "opened memory is reported without an address for the GPU",
              {kAttributes, kOpen, kClose}, device_pointer_null);
-  list.named("import-attr-first-only",
-             "only the memory that was opened first is known as memory",
-             {kAttributes, kOpen, kClose}, first_opened_known);
+  list.named(
+      "import-attr-first-only",
+      "cudaPointerGetAttributes knows only the memory that was opened first",
+      {kAttributes, kOpen, kClose}, first_opened_known);
   list.named("import-attr-until-first-close",
-             "opened memory is unknown after one of two closes",
+             "cudaPointerGetAttributes does not know opened memory after one "
+             "of two closes",
              {kAttributes, kOpen, kClose}, unknown_after_first_close);
   list.named("driver-open-unknown-to-runtime",
              "the runtime does not know memory that the driver API has opened",
              {kAttributes, kOpen, kClose}, driver_open_unknown);
   list.named("unknown-pointer-is-host",
-             "an unknown pointer is said to be registered host memory",
+             "an unknown pointer is reported as registered host memory",
              {kAttributes}, unknown_is_host);
   list.named("import-host-pointer-by-driver",
              "the driver API gives a host address of opened memory",
              {kAttribute, kOpen, kClose}, host_pointer_by_driver);
-  list.named("import-mapped-denied", "opened memory is said not to be mapped",
+  list.named("import-mapped-denied", "opened memory is reported as not mapped",
              {kAttribute, kOpen, kClose}, mapped_denied);
   list.named("range-size-from-pointer",
-             "the size of an allocation is told from an inner address on",
+             "the reported size counts from an address inside the allocation, "
+             "not from its start",
              {kAttribute}, size_from_pointer);
   list.named("range-start-at-pointer",
-             "the attribute says that an allocation starts at an inner address",
+             "an address inside an allocation is reported as its start",
              {kAttribute}, start_at_pointer);
-  list.named("range-in-2-mib",
-             "the size of an allocation is told in multiples of 2 MiB",
-             {"cuMemGetAddressRange"}, range_in_2_mib);
+  list.named(
+      "range-in-2-mib",
+      "the reported size of an allocation is rounded up to a multiple of 2 MiB",
+      {"cuMemGetAddressRange"}, range_in_2_mib);
   list.named("import-ids-equal", "all opened memory has the same id",
              {kAttribute, kOpen, kClose}, import_ids_equal);
   list.named("async-ids-equal", "all stream-ordered memory has the same id",
              {kAttribute}, async_ids_equal);
   list.named("many-id-zero",
-             "the query of many attributes answers that each id is 0", {kMany},
+             "the query of many attributes reports each id as 0", {kMany},
              many_id_zero);
   list.named("ptrattrs-to-8",
-             "the query of many attributes answers the first eight only",
+             "the query of many attributes reports only the first eight",
              {kMany}, only_eight);
   list.named("ptrattrs-unknown-first-only",
-             "of many attributes of an unknown pointer one is set to null",
+             "the query of many attributes writes only the first one for an "
+             "unknown pointer",
              {kMany}, unknown_first_only);
   list.named("ipc-attr-once", "the second query of the IPC attribute says no",
              {"cudaDeviceGetAttribute"}, ipc_once);
   list.named("ipc-attr-until-open",
-             "the IPC attribute says no when memory has been opened",
+             "the IPC attribute says no after memory has been opened",
              {"cudaDeviceGetAttribute", kOpen}, ipc_after_open);
   list.named("unified-attr-denied",
              "the attribute says that there is no unified addressing",
              {"cudaDeviceGetAttribute"}, not_unified);
   list.named("last-error-generic",
-             "the last error is an invalid value whatever the call returned",
+             "the last error is always cudaErrorInvalidValue, whatever the "
+             "call returned",
              {"cudaGetLastError"}, last_error_generic);
-  list.named("peek-once", "a second cudaPeekAtLastError says success",
+  list.named("peek-once", "a second cudaPeekAtLastError returns success",
              {"cudaPeekAtLastError", "cudaGetLastError"}, peek_once);
   list.named("timing-ipc-event-as-unsupported",
              "an interprocess event with timing is refused as not supported",
              {"cudaEventCreateWithFlags"}, timing_as_unsupported);
   list.named("untimed-not-ready",
-             "the time between events without timing is not ready",
+             "the time between events without timing is refused as not ready",
              {"cudaEventElapsedTime"}, untimed_not_ready);
   list.named("close-inside-ok",
              "a close accepts an address inside opened memory", {kOpen, kClose},
@@ -459,14 +465,15 @@ void add_answers(List& list) {
   list.named("close-exported-ok",
              "a close accepts memory that the process has exported",
              {"cudaIpcGetMemHandle", kClose}, close_exported_ok);
-  list.named("import-driver-free-ok", "cuMemFree takes opened memory",
+  list.named("import-driver-free-ok",
+             "cuMemFree accepts opened memory and closes it",
              {"cudaFree", kOpen, kClose}, driver_free_ok);
   list.named("driver-timing-ipc-event-ok",
              "the driver API creates an interprocess event with timing",
              {"cudaEventCreateWithFlags"}, driver_timing_ok);
   list.named(
       "elapsed-import-ok",
-      "a time is given if the second event is an imported one",
+      "cudaEventElapsedTime returns a time if the second event is imported",
       {"cudaEventElapsedTime", "cudaEventCreateWithFlags",
        "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle", "cudaEventDestroy"},
       elapsed_import_ok);

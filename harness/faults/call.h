@@ -85,7 +85,8 @@ class Call {
 
   /// Calls the driver's function with the present arguments; returns its code.
   int proceed();
-  /// Has the driver itself refused the call? Then the runtime knows the error.
+  /// Has the driver itself refused the call? If so, the runtime knows the
+  /// error.
   bool refused_by_driver() const { return refused_by_driver_; }
   /// The argument at `index`; T has the size of the declared type.
   template <class T>

@@ -69,7 +69,7 @@ int reset_clears(Call& call) {
   return call.proceed();
 }
 
-// What is opened after a reset cannot be opened.
+// After a reset, no memory and no event can be opened.
 int reset_is_final(Call& call) {
   static std::atomic<bool> over{false};
   if (call.is("cudaDeviceReset")) {
@@ -84,7 +84,8 @@ int primary_only(Call& call) {
                                                 : refused(call);
 }
 
-// Opens for a context that is refused: the address that another context has.
+// Instead of a refusal, the context gets the address that another context has
+// opened.
 int lent_by_other_context(Call& open) {
   const auto& handle = open.at<cudaIpcMemHandle_t>(1);
   for (const auto& [address, one] : opened.all())
@@ -97,7 +98,7 @@ int lent_by_other_context(Call& open) {
   return kSuccess + 1;
 }
 
-// Of the contexts that are refused, the second one and later ones are not.
+// Only the first context that must be refused is refused; later ones are not.
 int third_context_opens(Call& call) {
   static Table<unsigned long long> refused_contexts;
   if (!is_open_call(call)) return noted_open(call);
@@ -115,7 +116,8 @@ int third_context_opens(Call& call) {
   return lent_by_other_context(call) == kSuccess ? kSuccess : code;
 }
 
-// Memory that was closed and is opened again is not known as memory.
+// After memory was closed and opened again, cudaPointerGetAttributes does not
+// know it.
 int reopened_unknown(Call& call) {
   static Table<void*> closed, again;
   if (!call.is("cudaPointerGetAttributes")) {
@@ -263,7 +265,7 @@ void add_contexts(List& list) {
   constexpr auto kReset = "cudaDeviceReset";
 
   list.named("reset-clears-imports",
-             "a reset clears the exporter's memory that was open",
+             "a reset clears the exporter's memory that the process had open",
              {kReset, kOpen, kClose}, reset_clears);
   list.named("open-after-reset-refused",
              "no memory can be opened after a reset", {kReset, kOpen},
@@ -275,7 +277,8 @@ void add_contexts(List& list) {
              "a second context is refused, and a third one is not",
              {kOpen, kClose}, third_context_opens);
   list.named("reopened-unknown",
-             "memory that is opened again is not known as memory",
+             "cudaPointerGetAttributes does not know memory that was closed "
+             "and opened again",
              {"cudaPointerGetAttributes", kOpen, kClose}, reopened_unknown);
   list.named("export-primary-only",
              "only the primary context can export memory", {kGet},
@@ -287,14 +290,14 @@ void add_contexts(List& list) {
              "only the primary context can open events",
              {"cudaIpcOpenEventHandle"}, primary_only);
   list.named("driver-caches-handles",
-             "the driver API gives the handle of the earlier allocation at an "
-             "address",
+             "the driver API gives the handle of the earlier allocation at the "
+             "same address",
              {kGet}, driver_caches_handles);
   list.named("second-export-clears",
              "the second export of memory clears its first bytes", {kGet},
              second_export_clears);
   list.named("odd-size-export-refused",
-             "memory cannot be exported if its size is no multiple of 4",
+             "memory cannot be exported if its size is not a multiple of 4",
              {kGet, "cudaMalloc", "cudaFree"}, odd_size_refused);
   list.named("import-async-set-lost",
              "asynchronous memsets do not reach opened memory",

@@ -15,7 +15,7 @@
 namespace ipclab::faults {
 
 /// A key that is the same for all descriptors of one file in all processes. It
-/// is 0 if this is no open descriptor. All descriptors of NVIDIA's driver refer
+/// is 0 if the descriptor is not open. All descriptors of NVIDIA's driver refer
 /// to one file, the driver's device.
 inline ino_t identity(int descriptor) {
   struct stat file {};
@@ -39,7 +39,8 @@ inline bool name_the_same(int one, int other) {
 inline int descriptor_of(Call& call) {
   return static_cast<int>(reinterpret_cast<intptr_t>(call.at<void*>(1)));
 }
-/// Does an import read a descriptor? The value is the same for both kinds.
+/// Does an import read a descriptor? The handle type has the same value for
+/// memory and for pools.
 inline bool imports_descriptor(Call& call) {
   return call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }

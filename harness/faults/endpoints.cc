@@ -57,7 +57,7 @@ int always_ready(Call& call) {
   return code;
 }
 
-// The driver's own query comes first.
+// Queries the endpoint first, as the program should have done.
 int bound_without_query(Call& call) {
   int status = 0;
   DRIVER_CALL(cuLogicalEndpointQuery)(call.at<Id>(0), 1, &status);
@@ -202,35 +202,37 @@ int one_clique_too_many(Call& call) {
 
 void add_endpoints(List& list) {
   list.named("endpoint-numbers-too-few",
-             "only the first of the wanted numbers of endpoints is reserved",
+             "only the first of the requested endpoint numbers is reserved",
              {"cuLogicalEndpointIdReserve"}, fewer_numbers);
   list.named("endpoint-numbers-again",
-             "reserved numbers of endpoints are reserved again",
+             "reserved endpoint numbers are reserved again",
              {"cuLogicalEndpointIdReserve"}, same_numbers_again);
   list.named("endpoint-id-released-in-use",
-             "a number that has an endpoint, or is not reserved, is released",
+             "releasing a number succeeds although it has an endpoint or is "
+             "not reserved",
              {"cuLogicalEndpointIdRelease"}, refusal_told_as_success);
   list.named("endpoint-ready-too-early",
-             "an endpoint is called ready while its team lacks a device",
+             "an endpoint is reported as ready while its team lacks a device",
              {"cuLogicalEndpointQuery"}, always_ready);
   list.named("endpoint-bind-without-query",
              "memory is bound to an endpoint that was not queried before",
              {"cuLogicalEndpointBindMem"}, bound_without_query);
-  list.named("endpoint-size-unchecked",
-             "an endpoint of a size between two units is created",
-             {"cuLogicalEndpointCreate"}, size_rounded);
+  list.named(
+      "endpoint-size-unchecked",
+      "an endpoint is created although its size is not a multiple of the unit",
+      {"cuLogicalEndpointCreate"}, size_rounded);
   list.named("endpoint-memory-offset-ignored",
-             "the beginning of memory is bound instead of a part of it",
+             "a binding ignores the offset into the memory",
              {"cuLogicalEndpointBindMem"}, argument_is_zero<cuuint64_t, 4>);
   list.named("endpoint-bind-flags-ignored",
              "a binding with a flag that does not exist is accepted",
              {"cuLogicalEndpointBindMem"},
              argument_is_zero<unsigned long long, 6>);
   list.named("endpoint-address-unchecked",
-             "the bind of an address that cannot be bound returns success",
+             "binding an address that cannot be bound returns success",
              {"cuLogicalEndpointBindAddr"}, refusal_told_as_success);
   list.named("endpoint-memory-unchecked",
-             "the bind of memory that cannot be bound returns success",
+             "binding memory that cannot be bound returns success",
              {"cuLogicalEndpointBindMem"}, refusal_told_as_success);
   list.named("endpoint-device-ignored",
              "a device binds memory to an endpoint that is not its own",
@@ -239,11 +241,12 @@ void add_endpoints(List& list) {
              "host memory of the nearest node cannot be bound",
              {"cuLogicalEndpointBindMem"}, host_memory_refused);
   list.named("endpoint-unbind-does-nothing",
-             "memory stays bound after it was unbound",
+             "unbinding returns success, but the memory stays bound",
              {"cuLogicalEndpointUnbind"}, nothing_done);
-  list.named("endpoint-destroy-does-nothing",
-             "a destroyed endpoint keeps its number and its bindings",
-             {"cuLogicalEndpointDestroy"}, nothing_done);
+  list.named(
+      "endpoint-destroy-does-nothing",
+      "destroying an endpoint does nothing: its number and its bindings stay",
+      {"cuLogicalEndpointDestroy"}, nothing_done);
   list.named("endpoint-team-too-large",
              "a complete team seems to accept one more device",
              {"cuLogicalEndpointAddDevice"}, refusal_told_as_success, 2);
@@ -253,7 +256,7 @@ void add_endpoints(List& list) {
   list.named("endpoint-import-unchecked", "a refused import returns success",
              {"cuLogicalEndpointImport"}, refusal_told_as_success);
   list.named("endpoint-export-none",
-             "an endpoint that was created for no export is exported",
+             "an endpoint that was created without a handle type is exported",
              {"cuLogicalEndpointExport"}, refusal_told_as_success);
   list.named("endpoint-offset-ignored",
              "a copy goes to the beginning of an endpoint, not to its offset",
@@ -276,14 +279,15 @@ void add_endpoints(List& list) {
              "copies over a missing fabric return success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("cliques-miscounted",
-             "a device is in one clique fewer than counted",
+             "the number of a device's cliques is reported too large by one",
              {"cuDeviceGetCliqueCount"}, one_clique_too_many);
   list.named("cliques-too-many",
              "more cliques are written than the array has room for",
              {"cuDeviceGetCliqueInfo"}, all_cliques_told);
-  list.named("cluster-untold",
-             "success, but the UUID of the cluster is not written",
-             {"cuDeviceGetFabricClusterUuid"}, nothing_done);
+  list.named(
+      "cluster-untold",
+      "the query of the cluster returns success, but does not write the UUID",
+      {"cuDeviceGetFabricClusterUuid"}, nothing_done);
 }
 
 }  // namespace ipclab::faults

@@ -61,8 +61,8 @@ __attribute__((constructor)) void choose() {
         function->concerned = true;
 }
 
-// The code that a fault returned last in this thread instead of the runtime,
-// which does not know it: what cudaGetLastError must return.
+// The last code that a fault itself returned in this thread. The runtime does
+// not know it, but cudaGetLastError must return it.
 thread_local int last_refusal = cudaSuccess;
 
 bool reads_last_error(const Function& function) {
@@ -70,8 +70,8 @@ bool reads_last_error(const Function& function) {
          std::strncmp(function.name, "cudaPeekAtLastError", 19) == 0;
 }
 
-// The last error where the runtime knows `code`. An error that it knows is
-// newer than the fault's refusal.
+// The last error if the runtime's own last error is `code`. If this is an
+// error, it is newer than the fault's refusal.
 int last_error_after(int code, const Call& call) {
   if (last_refusal == cudaSuccess) return code;
   const int refusal = last_refusal;
@@ -234,8 +234,8 @@ cudaStream_t private_stream() {
   const std::lock_guard lock(mutex);
   cudaStream_t& stream = streams[context];
   if (stream == nullptr) {
-    // On a GPU, streams of one priority can share a queue, and work of one
-    // then waits for work of another.
+    // On a GPU, streams of one priority can share a queue. Then work of one
+    // stream waits for work of another.
     int least = 0, greatest = 0;
     DRIVER_CALL(cuCtxGetStreamPriorityRange)(&least, &greatest);
     DRIVER_CALL(cuStreamCreateWithPriority)

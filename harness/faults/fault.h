@@ -15,7 +15,8 @@ namespace ipclab::faults {
 
 /// This runs instead of the driver's function; it returns the code that the
 /// program gets. CUDA calls that a fault makes itself go straight to the
-/// driver.
+/// driver. The comment above a fault states the bug: how the broken driver
+/// behaves.
 using Fault = int (*)(Call& call);
 
 /// One fault of the list.

@@ -24,7 +24,7 @@ std::string key_of_export(const void* data) {
   return "bytes-" + key_of(data, sizeof(cudaMemPoolPtrExportData));
 }
 
-// Keeps the tables above after a call that succeeded.
+// Updates the tables above after a call that succeeded.
 void note(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     chunks.put(*call.at<Chunk*>(0));
@@ -69,7 +69,7 @@ bool touches_import(Call& call) {
   return false;
 }
 
-// Only the driver's cuMemcpyDtoD, or only the memsets of more than a byte.
+// Loses one kind of copy or memset; the fault's list of functions names it.
 int other_access_lost(Call& call) {
   const bool wide = call.is("cuMemsetD16") || call.is("cuMemsetD32");
   const bool copies = std::strcmp(call.function().name, "cuMemcpyDtoD") == 0 ||
@@ -84,7 +84,7 @@ int other_access_lost(Call& call) {
   return code;
 }
 
-// Proceeds and keeps the tables above.
+// Proceeds and updates the tables above.
 int noted(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) note(call);
@@ -171,7 +171,7 @@ int access_lost(Call& call) {
   return kSuccess;
 }
 
-// What two granules of 2 MiB do not hold is not copied.
+// A copy stops after two granules of 2 MiB.
 int two_granules_copied(Call& call) {
   constexpr size_t kReach = 4 << 20;
   if (!is_access(call)) return noted(call);
@@ -192,7 +192,7 @@ uintptr_t end_at(const void* address) {
   return begin == 0 ? 0 : begin + imports.get(begin);
 }
 
-// A copy or memset that ends where the memory ends leaves its last byte.
+// A copy or memset up to the end of the memory leaves out the last byte.
 int last_byte_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -255,7 +255,7 @@ int driver_function_lost(Call& call) {
   return kSuccess;
 }
 
-// The rows of a rectangle are taken as adjacent in imported memory.
+// The rows of a rectangle in imported memory are treated as adjacent.
 int pitch_ignored(Call& call) {
   if (!is_access(call)) return noted(call);
   const auto width = call.at<size_t>(4);
@@ -267,7 +267,7 @@ int pitch_ignored(Call& call) {
   return call.proceed();
 }
 
-// What another GPU than that of the memory sets is lost.
+// A memset by another GPU than the memory's is lost.
 int set_from_other_gpu_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   int current = 0;
@@ -324,12 +324,12 @@ void add_import_paths(List& list) {
       {kImport, kMap, kUnmap, "cudaMemcpy3D"}, first_row_of_box);
   list.named("chunk-copy-tail-lost",
              "the last bytes of a copy of imported memory of cuMemCreate are "
-             "lost if its size is no multiple of 4",
+             "lost if its size is not a multiple of 4",
              {kImport, kMap, kUnmap, "cudaMemcpy", "cudaMemcpyAsync"},
              tail_lost);
   list.named("chunk-set-tail-lost",
              "the last bytes of a memset of imported memory of cuMemCreate are "
-             "lost if its size is no multiple of 4",
+             "lost if its size is not a multiple of 4",
              {kImport, kMap, kUnmap, "cudaMemset", "cudaMemsetAsync"},
              tail_lost);
   list.named(
@@ -424,13 +424,13 @@ void add_import_paths(List& list) {
       first_row_of_box);
   list.named("pool-copy-tail-lost",
              "the last bytes of a copy of imported memory of a pool are lost "
-             "if its size is no multiple of 4",
+             "if its size is not a multiple of 4",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemcpy",
               "cudaMemcpyAsync"},
              tail_lost);
   list.named("pool-set-tail-lost",
              "the last bytes of a memset of imported memory of a pool are lost "
-             "if its size is no multiple of 4",
+             "if its size is not a multiple of 4",
              {kAllocate, kExport, kPointer, kFree, kFreeAsync, "cudaMemset",
               "cudaMemsetAsync"},
              tail_lost);

@@ -40,8 +40,7 @@ std::map<cudaEvent_t, Shared>& shared() {
   return all;
 }
 
-// Keeps shared() up to date; calls that neither export nor open are not
-// changed.
+// Proceeds, and keeps shared() up to date.
 int keep(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -137,7 +136,7 @@ int self_open_event(Call& call) {
 
 int rt_drv_event_mismatch(Call& call) {
   if (!call.is_runtime()) return call.proceed();
-  // The handles of the runtime and of the driver are written differently.
+  // The runtime and the driver write their handles in different ways.
   const auto turn = [](cudaIpcEventHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
@@ -151,7 +150,7 @@ int rt_drv_event_mismatch(Call& call) {
   return code;
 }
 
-// An open connects to an event that nobody records.
+// An open connects to an event that no process records.
 int open_unconnected_event(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -159,7 +158,7 @@ int open_unconnected_event(Call& call) {
   return own_event(call, code);
 }
 
-// A second process that opens the handle gets an event that nobody records.
+// A second process that opens the handle gets an event that no process records.
 int second_importer_unconnected(Call& call) {
   const std::string key = key_of(&given(call), sizeof(cudaIpcEventHandle_t));
   const int code = call.proceed();
@@ -180,7 +179,7 @@ int import_destroy_leaks(Call& call) {
   return call.proceed();
 }
 
-// Nobody can use the event any more.
+// No process can use the event after an importer has destroyed it.
 int event_destroy_global(Call& call) {
   if (is_get(call) || is_open(call)) return keep(call);
   if (call.is("cudaEventDestroy")) {
@@ -247,7 +246,7 @@ int only_first_records(Call& call, unsigned most) {
 int record_once(Call& call) { return only_first_records(call, 1); }
 int event_ring_32(Call& call) { return only_first_records(call, 32); }
 
-// Each record releases only one process.
+// Only the first wait for an imported event waits, among all processes.
 int event_single_waiter(Call& call) {
   if (is_open(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));
@@ -359,14 +358,14 @@ void add_legacy_events(List& list) {
   list.named("open-event-garbage-ok", "any 64 bytes open as an event",
              {kGet, kOpen}, open_event_garbage_ok);
   list.named("self-open-event",
-             "a process opens its own event and gets another", {kGet, kOpen},
-             self_open_event);
+             "a process opens its own event and gets another event",
+             {kGet, kOpen}, self_open_event);
   list.named("rt-drv-event-mismatch",
              "the driver API does not know the runtime's event handles",
              {kGet, kOpen}, rt_drv_event_mismatch);
   list.named("open-unconnected-event",
-             "an opened event has nothing to do with the exporter's", {kOpen},
-             open_unconnected_event);
+             "an opened event is not connected to the exporter's event",
+             {kOpen}, open_unconnected_event);
   list.named("second-importer-unconnected",
              "only the first importing process sees the exporter's records",
              {kOpen}, second_importer_unconnected);
@@ -374,7 +373,7 @@ void add_legacy_events(List& list) {
              "destroying an imported event loses 64 KiB of device memory",
              {kOpen, kDestroy}, import_destroy_leaks);
   list.named("event-destroy-global",
-             "destroying an imported event ends it in every process",
+             "destroying an imported event destroys it in every process",
              {kGet, kOpen, kDestroy, kRecord, kWait, kQuery, kSync},
              event_destroy_global);
   list.named("ipc-wait-noop", "a stream does not wait for an imported event",
@@ -391,15 +390,17 @@ void add_legacy_events(List& list) {
              {kOpen, kRecord}, import_record_early);
   list.named("import-record-noop", "an importer's record does nothing",
              {kOpen, kRecord}, import_record_noop);
-  list.named("record-once", "only the first record of an event counts",
+  list.named("record-once", "only the first record of an event has an effect",
              {kCreate, kOpen, kRecord, "cudaEventRecordWithFlags"},
              record_once);
-  list.named("event-ring-32", "the 33rd record of an event does nothing",
+  list.named("event-ring-32",
+             "only the first 32 records of an event have an effect",
              {kCreate, kOpen, kRecord}, event_ring_32);
-  list.named("event-single-waiter",
-             "a record works for the streams of one importing process; other "
-             "processes do not wait",
-             {kOpen, kWait}, event_single_waiter);
+  list.named(
+      "event-single-waiter",
+      "of all waits of streams for an imported event, only the first one "
+      "waits",
+      {kOpen, kWait}, event_single_waiter);
   list.named("ipc-sync-early",
              "a host wait for an imported event returns at once",
              {kOpen, kSync}, ipc_sync_early);
@@ -411,13 +412,14 @@ void add_legacy_events(List& list) {
   list.named("cross-device-wait-noop",
              "a stream of another GPU does not wait for an imported event",
              {kOpen, kWait}, cross_device_wait_noop, 2);
-  list.named("ipc-elapsed-ok", "events without timing give a time",
+  list.named("ipc-elapsed-ok",
+             "cudaEventElapsedTime returns a time for events without timing",
              {"cudaEventElapsedTime"}, ipc_elapsed_ok);
   list.named("record-foreign-device-ok",
-             "an event takes a record in a stream of another GPU", {kRecord},
+             "an event can be recorded in a stream of another GPU", {kRecord},
              record_foreign_device_ok, 2);
   list.named("launch-attr-ipc-event-ok",
-             "a launch takes an interprocess event as its programmatic event",
+             "a launch accepts an interprocess event as its programmatic event",
              {"cudaLaunchKernelExC"}, launch_attr_ipc_event_ok);
 
   list.named("wait-value-noop", "a stream does not wait for a word in memory",

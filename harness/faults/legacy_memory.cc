@@ -238,8 +238,8 @@ int get_invalidates_previous(Call& call) {
       const std::lock_guard lock(mutex);
       generation = ++generations[name];
     }
-    // Reports the first calls to other processes at once, and later calls
-    // rarely.
+    // Tells other processes each of the first exports, but only few of the
+    // later ones.
     const bool power = (generation & (generation - 1)) == 0;
     if (generation < 64 || power) tell_processes(name, generation);
     last_word(handle_of(call)) ^= static_cast<uint32_t>(generation) << 16;
@@ -284,7 +284,8 @@ int handle_cached_by_address(Call& call) {
   return code;
 }
 
-// The allocation before the exported one, in the order of cudaMalloc.
+// The handle is that of the allocation that was made just before the exported
+// one.
 int handles_swapped(Call& call) {
   static auto& made = *new std::vector<void*>;
   if (is_get(call)) {
@@ -320,8 +321,7 @@ int get_accepts_dead_pointer(Call& call) {
   return call.proceed();
 }
 
-// The handle of an allocation inside a block is that of the first allocation in
-// the block.
+// An open gives the start of the block, not the start of the allocation in it.
 int suballoc_offset_lost(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -443,8 +443,8 @@ int self_open_copy(Call& call) {
   return own_memory(call, code);
 }
 
-// Another context of this process has memory of the same or another handle
-// open.
+// An open that is refused because of another context succeeds. `same_handle`:
+// whether both opened the same handle.
 int second_context(Call& call, bool same_handle) {
   if (!is_open(call)) return keep_count(call);
   const std::string handle = key(given(call));
@@ -477,7 +477,7 @@ int one_context_per_process(Call& call) {
   return keep_count(call);
 }
 
-// Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process.
+// Memory of a GPU that CUDA_VISIBLE_DEVICES hides from this process is refused.
 int visible_only(Call& call) {
   if (is_get(call)) {
     const int code = call.proceed();
@@ -504,7 +504,7 @@ int visible_only(Call& call) {
 }
 
 int rt_drv_mismatch(Call& call) {
-  // The handles of the runtime and of the driver are written differently.
+  // The runtime and the driver write their handles in different ways.
   const auto turn = [](cudaIpcMemHandle_t& handle) {
     for (char& byte : handle.reserved) byte = static_cast<char>(~byte);
   };
@@ -605,8 +605,8 @@ int close_any_pointer(Call& call) {
   return kSuccess;
 }
 
-// Counts for each block instead of each opened memory, so a close also ends
-// neighbours.
+// Counts opens for each block, not for each memory, so a close also ends other
+// mappings in the block.
 int close_unmaps_block(Call& call) {
   if (is_open(call)) return keep_count(call);
   void* const address = closed(call);
@@ -803,14 +803,15 @@ void add_legacy_memory(List& list) {
              "a new export of an allocation makes its earlier handle invalid",
              {kGet, kOpen}, get_invalidates_previous);
   list.named("get-consumes-memory",
-             "each thousandth export costs 2 MiB of device memory", {kGet},
+             "every 1000th export loses 2 MiB of device memory", {kGet},
              get_consumes_memory);
   list.named(
       "handle-cached-by-address",
       "an allocation has the handle of the earlier allocation at its address",
       {kGet}, handle_cached_by_address);
   list.named("handles-swapped",
-             "the handle names the allocation that was made before",
+             "the handle names the allocation that was made just before the "
+             "exported one",
              {kGet, "cudaMalloc", "cudaFree"}, handles_swapped);
   list.named("get-accepts-dead-pointer",
              "an export of an invalid pointer names another allocation", {kGet},
@@ -824,12 +825,12 @@ void add_legacy_memory(List& list) {
   list.named("open-second-not-counted",
              "a second open of a handle does not raise the reference count",
              {kOpen, kClose}, open_second_not_counted);
-  list.named("reopen-refused", "a handle opens only once in a process",
+  list.named("reopen-refused", "a process can open a handle only once",
              {kOpen, kClose}, reopen_refused);
   list.named("single-importer", "a second process cannot open the handle",
              {kOpen}, single_importer);
-  list.named("lazy-flag-refused", "the documented flag is refused", {kOpen},
-             lazy_flag_refused);
+  list.named("lazy-flag-refused", "an open with the documented flag is refused",
+             {kOpen}, lazy_flag_refused);
   list.named("open-accepts-garbage", "any 64 bytes open as a handle",
              {kGet, kOpen}, open_accepts_garbage);
   list.named("self-open-copy",
@@ -844,9 +845,10 @@ void add_legacy_memory(List& list) {
   list.named("one-context-per-process",
              "contexts of two devices cannot both open handles",
              {kOpen, kClose}, one_context_per_process, 2);
-  list.named("visible-only",
-             "memory of a GPU that is hidden from the importer does not open",
-             {kGet, kOpen}, visible_only, 2);
+  list.named(
+      "visible-only",
+      "memory of a GPU that is hidden from the importer cannot be opened",
+      {kGet, kOpen}, visible_only, 2);
   list.named("rt-drv-mismatch",
              "the driver API does not know the runtime's handles",
              {kGet, kOpen}, rt_drv_mismatch);
@@ -856,8 +858,9 @@ void add_legacy_memory(List& list) {
   list.named("close-never-unmaps",
              "the last close lowers the count and does not unmap",
              {kOpen, kClose}, close_never_unmaps);
-  list.named("close-underflow-ok", "one close more than opens succeeds",
-             {kClose}, close_underflow_ok);
+  list.named("close-underflow-ok",
+             "memory can be closed once more than it was opened", {kClose},
+             close_underflow_ok);
   list.named("close-frees-origin",
              "the last close in an importer destroys the exporter's data",
              {kOpen, kClose}, close_frees_origin);
@@ -869,7 +872,7 @@ void add_legacy_memory(List& list) {
              "close succeeds for pointers that no open returned", {kClose},
              close_any_pointer);
   list.named("close-unmaps-block",
-             "a close also ends opened neighbours in the same 2 MiB",
+             "a close also ends the other mappings in the same 2 MiB",
              {kOpen, kClose}, close_unmaps_block);
   list.named("lazy-peer-noop",
              "an open on another GPU is refused until the program enables peer "
@@ -877,10 +880,9 @@ void add_legacy_memory(List& list) {
              {kGet, kOpen, "cudaDeviceEnablePeerAccess"}, lazy_peer_noop, 2);
   list.named("peer-resource-leak", "a close on another GPU gives nothing back",
              {kOpen, kClose}, peer_resource_leak, 2);
-  list.named("open-close-leak",
-             "each cycle of open and close loses 64 KiB of device memory",
+  list.named("open-close-leak", "each close loses 64 KiB of device memory",
              {kClose}, open_close_leak);
-  list.named("import-cudafree-ok", "cudaFree takes an imported pointer",
+  list.named("import-cudafree-ok", "cudaFree accepts an imported pointer",
              {kOpen, kClose, "cudaFree"}, import_cudafree_ok);
   list.named(
       "import-copy-broken", "copies that touch imported memory move nothing",
@@ -913,11 +915,13 @@ void add_legacy_memory(List& list) {
              "imported memory is valid only in the thread that opened it",
              {kOpen, kClose, "cudaLaunchKernel", "cudaMemcpy"},
              thread_local_map);
-  list.named("third-opener-copy", "a third process that opens gets a copy",
+  list.named("third-opener-copy",
+             "a third process that opens the handle gets a copy",
              {kOpen, kClose}, third_process_opens_copy);
-  list.named("reopen-is-copy",
-             "what was closed and is opened again is a copy of the contents",
-             {kOpen, kClose}, reopen_is_copy);
+  list.named(
+      "reopen-is-copy",
+      "memory that was closed and is opened again is a copy of the contents",
+      {kOpen, kClose}, reopen_is_copy);
   list.named("open-33rd-time-is-copy",
              "the 33rd open of a handle in a process gives a copy",
              {kOpen, kClose}, open_33rd_time_is_copy);

@@ -28,7 +28,7 @@ Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
 Table<Chunk> exports;
 
-// Keeps the tables above after a call that succeeded.
+// Updates the tables above after a call that succeeded.
 void note(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     imports.put(*call.at<Chunk*>(0));
@@ -50,7 +50,7 @@ void note(Call& call) {
   }
 }
 
-// Proceeds and keeps the tables above.
+// Proceeds and updates the tables above.
 int noted(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess) note(call);
@@ -64,7 +64,7 @@ CUdeviceptr mapping_at(CUdeviceptr address) {
   return 0;
 }
 
-// The same of a reservation.
+// The beginning of the reservation that contains an address, or 0.
 CUdeviceptr reservation_at(CUdeviceptr address) {
   for (const auto& [begin, bytes] : reservations.all())
     if (address >= begin && address < begin + bytes) return begin;
@@ -123,7 +123,8 @@ int odd_address_accepted(Call& call) {
   return call.proceed();
 }
 
-// No more than so many objects at once; `gone` is the call that ends one.
+// Refuses more than `most` objects at the same time. The function that ends an
+// object has its handle as argument `gone`.
 template <size_t most>
 int refused_beyond(Call& call, const char* made, size_t gone) {
   static auto& there = *new Table<unsigned long long>;
@@ -167,7 +168,7 @@ int host_id_looked_at(Call& call) {
              : call.proceed();
 }
 
-// The refusal of memory at that place has another code.
+// The refusal of memory at this location has another code.
 template <CUmemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -229,7 +230,7 @@ int mapped_beyond_reservation(Call& call) {
   return proceed_changed(call);
 }
 
-// Memory of the CPU is of every GPU.
+// Memory on the host counts as memory of every GPU.
 bool is_of_current_gpu(Chunk chunk) {
   CUmemAllocationProp known{};
   int current = 0;
@@ -245,7 +246,7 @@ int mapped_for_current_gpu_only(Call& call) {
              : refused(call, CUDA_ERROR_INVALID_DEVICE);
 }
 
-// An unmapping of more than the mapping.
+// Unmaps the mapping if the size is larger than the mapping.
 int larger_unmapped(Call& call) {
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
   const int code = noted(call);
@@ -256,7 +257,7 @@ int larger_unmapped(Call& call) {
   return proceed_changed(call);
 }
 
-// An unmapping of the end of a mapping.
+// Unmaps the whole mapping if the range is only its end.
 int end_unmapped(Call& call) {
   const int code = noted(call);
   if (code == kSuccess || !call.is("cuMemUnmap")) return code;
@@ -271,7 +272,7 @@ int end_unmapped(Call& call) {
   return proceed_changed(call);
 }
 
-// An unmapping of a little less than the mapping.
+// Unmaps the whole mapping if the size is a little too small.
 int unmapping_rounded_up(Call& call) {
   constexpr size_t kSmall = 4096;
   const auto mapped = mappings.get(call.value<CUdeviceptr>(kPointer));
@@ -301,7 +302,7 @@ int unmapping_of_other_thread_lost(Call& call) {
              : noted(call);
 }
 
-// A second mapping of the same memory leaves a reference.
+// A second mapping of the same memory leaves a reference to it behind.
 int leaked_if_aliased(Call& call) {
   Chunk kept = 0;
   if (call.is("cuMemMap"))
@@ -315,7 +316,7 @@ int leaked_if_aliased(Call& call) {
   return noted(call);
 }
 
-// Each second import leaves a reference.
+// Every second import leaves a reference behind.
 int second_import_leaked(Call& call) {
   static std::atomic<int> count{0};
   const int code = call.proceed();
@@ -331,7 +332,7 @@ int second_import_leaked(Call& call) {
 
 bool is_mapped(CUdeviceptr address) { return mapping_at(address) != 0; }
 
-// A range of which only the beginning or only the end is mapped.
+// Accepts a range of which only the end, or only the beginning, is mapped.
 template <bool begin>
 int hole_at_one_end_accepted(Call& call) {
   const int code = noted(call);
@@ -342,7 +343,7 @@ int hole_at_one_end_accepted(Call& call) {
                                                                : code;
 }
 
-// The access that was only said to be set, by the beginning of the mapping.
+// Access that is reported but was never set, by the beginning of the mapping.
 Table<CUdeviceptr, int> in_name;
 
 int told(Call& call) {
@@ -353,7 +354,7 @@ int told(Call& call) {
   return code;
 }
 
-// A change of access from `from` to `to` is told, but not made.
+// A change of access from `from` to `to` is reported, but not made.
 template <CUmemAccess_flags from, CUmemAccess_flags to>
 int changed_in_name(Call& call) {
   if (call.is("cuMemGetAccess")) return told(call);
@@ -438,7 +439,7 @@ int imex_refused_as_value(Call& call) {
   return code == CUDA_ERROR_NOT_PERMITTED ? refused(call) : code;
 }
 
-// Of two handle types only descriptors can be exported.
+// Memory with two handle types can only be exported as a descriptor.
 int one_of_two_types(Call& call) {
   CUmemAllocationProp known{};
   DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)
@@ -470,7 +471,7 @@ int type_untold(Call& call) {
 
 // --- what is said about memory -----------------------------------------------
 
-// Sets an attribute of a pointer if `wrong` says what it becomes.
+// Changes an attribute of a pointer if `wrong` gives a value for it.
 template <class Value, class Wrong>
 int attribute_wrong(Call& call, CUpointer_attribute attribute, Wrong wrong) {
   if (!call.is("cuPointerGetAttribute")) return noted(call);
@@ -565,7 +566,7 @@ int import_told_as_managed(Call& call) {
   return accepted(call);
 }
 
-// What the exporter sets after an export of its memory is lost.
+// After an export, a memset by the exporter is lost.
 int set_after_export_lost(Call& call) {
   if (!call.is("cudaMemset") && !call.is("cudaMemsetAsync")) return noted(call);
   const CUdeviceptr begin = mapping_at(call.at<CUdeviceptr>(0));
@@ -575,8 +576,8 @@ int set_after_export_lost(Call& call) {
 
 // --- what one call leaves for the next one -----------------------------------
 
-// Another thread than the one that has set the access is told that there is
-// none.
+// cuMemGetAccess reports no access to threads other than the one that has set
+// it.
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, std::thread::id>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
@@ -597,7 +598,7 @@ int access_told_to_one_thread(Call& call) {
   return accepted(call);
 }
 
-// All descriptions of a list have the flags of the first one.
+// All entries of a list of accesses get the flags of the first one.
 int flags_of_first(Call& call) {
   const auto* const list = call.at<const CUmemAccessDesc*>(2);
   std::vector<CUmemAccessDesc> same(list, list + call.at<size_t>(3));
@@ -645,18 +646,20 @@ void add_mapping(List& list) {
   list.named("reserve-alignment-capped",
              "addresses are aligned to 16 MiB where more is requested",
              {kReserve}, alignment_capped);
-  list.named("reserve-address-odd-ok",
-             "a wanted address that is no multiple of a page is rounded",
-             {kReserve}, odd_address_accepted);
+  list.named(
+      "reserve-address-odd-ok",
+      "a wanted address that is not a multiple of a page is rounded down",
+      {kReserve}, odd_address_accepted);
   list.named("reservations-end-at-65",
              "a process cannot have more than 65 reservations",
              {kReserve, kAddressFree}, reservations_end_at_65);
   list.named("chunks-end-at-64",
              "a process cannot create more than 64 allocations at once",
              {kCreate, "cuMemRelease"}, chunks_end_at_64);
-  list.named("addressfree-longer-ok",
-             "more addresses than were reserved are freed",
-             {kAddressFree, kReserve}, longer_free_accepted);
+  list.named(
+      "addressfree-longer-ok",
+      "cuMemAddressFree accepts a size that is larger than the reservation",
+      {kAddressFree, kReserve}, longer_free_accepted);
   list.named("map-unreserved-ok",
              "memory is mapped at addresses that are not reserved",
              {kMap, kReserve, kAddressFree, kUnmap}, unreserved_mapped);
@@ -667,12 +670,12 @@ void add_mapping(List& list) {
              "memory of another GPU than the current one cannot be mapped",
              {kMap}, mapped_for_current_gpu_only, 2);
   list.named("unmap-larger-ok",
-             "an unmapping of more than a mapping unmaps the mapping",
-             {kUnmap, kMap}, larger_unmapped);
-  list.named("unmap-end-ok", "an unmapping of the end of a mapping unmaps all",
+             "unmapping more than a mapping unmaps the mapping", {kUnmap, kMap},
+             larger_unmapped);
+  list.named("unmap-end-ok", "unmapping the end of a mapping unmaps all of it",
              {kUnmap, kMap}, end_unmapped);
   list.named("unmap-rounds-up",
-             "an unmapping of a few bytes less than a mapping unmaps all",
+             "unmapping a few bytes less than a mapping unmaps all of it",
              {kUnmap, kMap}, unmapping_rounded_up);
   list.named("unmap-twice-ok",
              "reserved addresses without memory can be unmapped",
@@ -685,7 +688,7 @@ void add_mapping(List& list) {
              "memory that has two mappings at once is never given back",
              {kMap, kUnmap}, leaked_if_aliased);
   list.named("second-import-leaks",
-             "each second import of a process keeps its memory for ever",
+             "every second import of a process keeps its memory forever",
              {kImport}, second_import_leaked);
   list.named("setaccess-hole-at-begin-ok",
              "a range whose first addresses have no memory gets access",
@@ -713,8 +716,8 @@ void add_mapping(List& list) {
              "not that of the memory",
              {kSetAccess, kMap, kUnmap}, node_looked_at);
   list.named("setaccess-of-other-thread-lost",
-             "access that another thread sets than the one that mapped the "
-             "memory is lost",
+             "access is lost if another thread than the one that mapped the "
+             "memory sets it",
              {kSetAccess, kMap, kUnmap}, access_of_other_thread_lost);
 }
 
@@ -764,10 +767,10 @@ void add_handles(List& list) {
              "the properties of memory do not have its type", {kProperties},
              type_untold);
   list.named("mempool-attr-of-mapped",
-             "mapped memory of cuMemCreate names the default pool",
+             "mapped memory of cuMemCreate reports the default pool",
              {kAttribute, kMap, kUnmap}, pool_told_of_mapping);
   list.named("mempool-attr-of-malloc",
-             "memory of cudaMalloc names the default pool",
+             "memory of cudaMalloc reports the default pool",
              {kAttribute, "cudaMalloc"}, pool_told_of_malloc);
   list.named("mapped-attr-of-reserved",
              "reserved addresses without memory are reported as mapped",
@@ -782,12 +785,12 @@ void add_handles(List& list) {
   list.named("buffer-id-of-mappings-same",
              "all mapped memory of cuMemCreate has the same id",
              {kAttribute, kMap, kUnmap}, id_of_all_mappings);
-  list.named("chunk-import-is-of-host",
-             "the driver API says that imported memory of cuMemCreate is host "
-             "memory",
-             {kAttribute, kMap, kUnmap, kImport}, import_told_as_host);
+  list.named(
+      "chunk-import-is-of-host",
+      "the driver API reports imported memory of cuMemCreate as host memory",
+      {kAttribute, kMap, kUnmap, kImport}, import_told_as_host);
   list.named("chunk-import-is-managed",
-             "imported memory of cuMemCreate is said to be managed memory",
+             "imported memory of cuMemCreate is reported as managed memory",
              {"cudaPointerGetAttributes", kMap, kUnmap, kImport},
              import_told_as_managed);
   list.named("chunk-set-after-export-lost",
@@ -836,11 +839,11 @@ void add_next_calls(List& list) {
              "only the first thread of a process can free addresses",
              {kAddressFree}, first_thread_only);
   list.named("getaccess-of-other-thread-none",
-             "only the thread that has set access is told of it",
+             "cuMemGetAccess reports access only to the thread that has set it",
              {kGetAccess, kSetAccess, kMap, kUnmap}, access_told_to_one_thread);
   list.named("setaccess-flags-of-first",
-             "all accesses of a list are like the first one", {kSetAccess},
-             flags_of_first, 2);
+             "all entries of a list of accesses get the flags of the first one",
+             {kSetAccess}, flags_of_first, 2);
   list.named("export-needs-current-gpu",
              "memory of another GPU than the current one cannot be exported",
              {kExport}, export_needs_current_gpu, 2);

@@ -68,7 +68,7 @@ namespace {
 // The function of that name in the next library.
 void* next(Face face, const char* symbol) {
   if (void* const found = real_dlsym(RTLD_NEXT, symbol)) return found;
-  // The program has loaded the library itself, with its own names.
+  // The program has loaded the library by dlopen, with local names.
   void* const library = dlopen(library_of(face), RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : real_dlsym(library, symbol);
 }

@@ -1,5 +1,5 @@
-// The systematic faults: every function of calls.inc, combined with every way
-// to be wrong that its arguments allow.
+// The systematic faults: most functions of calls.inc, each combined with the
+// ways to be wrong that its arguments allow.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/eventfd.h>
@@ -292,7 +292,7 @@ int refuses_other_thread(Call& call) {
   return kRefusal;
 }
 
-// Another process has made this call before.
+// Refuses if another process has made this call before.
 int refuses_second_process(Call& call) {
   static const bool first =
       first_of_all_processes(std::string("first-") + call.function().canonical);
@@ -491,7 +491,7 @@ constexpr Names kNeverWait = {
     "cudaStreamWaitEvent",      "cudaEventQuery",
     "cudaStreamQuery",          "cudaLaunchKernel",
     "cudaMemPoolExportPointer", "cudaMemPoolImportPointer"};
-// Functions that refuse by a documented sentence.
+// Functions whose refusals are documented.
 constexpr Names kRefuses = {"cudaIpcGetMemHandle",
                             "cudaIpcOpenMemHandle",
                             "cudaIpcCloseMemHandle",
@@ -603,7 +603,7 @@ constexpr Names kMade = {"cudaIpcOpenMemHandle",
                          "cudaMallocFromPoolAsync"};
 
 // Functions of the driver API that tests call beside the runtime's function.
-// They are also broken alone: a driver may be wrong by one API only.
+// They are also broken alone: a driver may be wrong in one API only.
 constexpr Names kBesideRuntime = {"cuDeviceGetDefaultMemPool",
                                   "cuDeviceGetMemPool",
                                   "cuDeviceSetMemPool",
@@ -680,7 +680,8 @@ constexpr Operator kOperators[] = {
               !is_one_of(f, {"cudaStreamWaitEvent", "cudaEventRecordWithFlags",
                              "cudaDeviceEnablePeerAccess"});
      }},
-    // GPUs of one kind have the same attributes; addresses name their GPU.
+    // No effect on these: equal GPUs have equal attributes; an address
+    // determines its GPU.
     {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
      [](const Function& f) {
        return has(f, kDevice) &&
@@ -700,7 +701,8 @@ constexpr Operator kOperators[] = {
     {"first-pointer", "acts on the first address that the process named",
      first_object<kPointer>,
      [](const Function& f) { return has(f, kPointer); }},
-    // Imported events and pools know their GPU, whichever is current.
+    // No effect on imported events and pools: they keep their GPU, whatever
+    // device is current.
     {"first-gpu", "acts on GPU 0 whatever device is current", first_gpu,
      [](const Function& f) {
        return is_one_of(
@@ -714,7 +716,7 @@ constexpr Operator kOperators[] = {
               is_one_of(f, {"cudaEventRecord", "cudaEventRecordWithFlags",
                             "cudaFreeAsync"});
      }},
-    {"late", "lets the later work of its stream begin before it is done", late,
+    {"late", "lets the later work of its stream begin too early", late,
      [](const Function& f) { return is_one_of(f, kWork); }},
     {"blocks", "waits for all work of the GPU before it begins", blocks,
      [](const Function& f) { return is_one_of(f, kNeverWait); }},
@@ -745,7 +747,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
     {"result-unwritten", "returns success and does not write its result",
      result_unwritten, writes_result},
-    // The second half of a pointer's attributes is reserved.
+    // No effect on this: the second half of its result is reserved.
     {"result-half-written", "writes the first half of its result only",
      result_half_written,
      [](const Function& f) {
@@ -756,15 +758,16 @@ constexpr Operator kOperators[] = {
     {"result-of-first", "always returns the result of the first call",
      result_of_first,
      [](const Function& f) {
-       // All granularities of a machine may be equal.
+       // No effect on this: all granularities of a machine may be equal.
        return writes_result(f) &&
               !is_one_of(f, {"cuMemGetAllocationGranularity"});
      }},
-    {"leaks-memory", "loses 2 MiB of device memory a call", leaks_memory,
+    {"leaks-memory", "loses 2 MiB of device memory in each call", leaks_memory,
      [](const Function& f) { return is_one_of(f, kRounds); }},
-    {"leaks-addresses", "loses 64 MiB of addresses a call", leaks_addresses,
-     [](const Function& f) { return is_one_of(f, kRounds); }},
-    {"leaks-descriptors", "loses a file descriptor a call", leaks_descriptors,
+    {"leaks-addresses", "loses 64 MiB of addresses in each call",
+     leaks_addresses, [](const Function& f) { return is_one_of(f, kRounds); }},
+    {"leaks-descriptors", "loses a file descriptor in each call",
+     leaks_descriptors,
      [](const Function& f) { return is_one_of(f, kRounds); }},
 };
 

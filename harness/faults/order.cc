@@ -29,7 +29,7 @@ int refused(Call& call, int code = cudaErrorInvalidResourceHandle) {
 }
 
 bool is_pending(cudaEvent_t event) {
-  // By the runtime: a new thread has no context yet.
+  // Uses the runtime: a new thread has no context yet.
   return cudaEventQuery(event) == cudaErrorNotReady;
 }
 bool is_busy(cudaStream_t stream) {
@@ -144,7 +144,7 @@ int stream_destroy_waits(Call& call) {
   return call.proceed();
 }
 
-// Does nothing with an imported event that nobody has recorded, and says so.
+// Refuses a wait for an imported event that no process has recorded.
 int unrecorded_refused(Call& call) {
   static Table<cudaEvent_t> recorded;
   const auto tell = [](cudaEvent_t event) {
@@ -190,7 +190,7 @@ int runtime_refuses(Call& call) {
 
 using Fits = bool (*)(Call& call, cudaStream_t stream);
 
-// A wait for an imported event is lost in streams that fit.
+// A wait for an imported event is lost in streams for which `fits` is true.
 int wait_lost(Call& call, Fits fits) {
   if (keeps_events(call)) return noted_event(call);
   const cudaEvent_t event = shared_event(call);
@@ -266,7 +266,7 @@ int query_while_word(Call& call) {
   return kSuccess;
 }
 
-// Of an event of another context of the same GPU.
+// Does the event belong to another context of the same GPU?
 bool is_of_other_context(cudaEvent_t event, Table<cudaEvent_t, CUcontext>& of) {
   const CUcontext now = current_context();
   if (!of.has(event) || of.get(event) == now) return false;
@@ -383,7 +383,7 @@ int wait64_all_bits(Call& wait) {
   return wait.proceed();
 }
 
-// A batch is lost in calls that `applies` to.
+// A batch is lost if `applies` is true.
 int batch_lost(Call& batch, bool applies) {
   return applies ? no_wait(batch) : batch.proceed();
 }
@@ -409,7 +409,7 @@ int batch_waits_for_half(Call& batch) {
   return changed ? proceed_with(batch, all) : batch.proceed();
 }
 
-// Each write of 64 bits in a batch but the first is lost.
+// Only the first write of 64 bits in a batch is done.
 int batch_writes_one_wide(Call& batch) {
   Operations some;
   bool found = false;
@@ -449,8 +449,8 @@ CUdeviceptr begin_of(CUdeviceptr pointer) {
   return begin;
 }
 
-// Words in memory that this process has exported are neither written nor
-// waited for.
+// Skips the calls of `function`, a write or a wait, for words in memory that
+// this process has exported.
 int exported_word_lost(Call& call, const char* function) {
   static Table<CUdeviceptr> exported;
   if (call.is("cudaIpcGetMemHandle")) {
@@ -549,7 +549,7 @@ void add_order(List& list) {
              "the exporter waits when it destroys a pending event",
              {kDestroy, kCreate, kExport, kOpenEvent}, exporter_destroy_waits);
   list.named("stream-destroy-waits",
-             "the end of a stream waits for the work in it",
+             "cudaStreamDestroy waits for the work in the stream",
              {"cudaStreamDestroy"}, stream_destroy_waits);
   list.named(
       "unrecorded-wait-refused",
@@ -595,19 +595,19 @@ void add_order(List& list) {
              "a wait for 64 bits in a batch looks at the lower 32 bits",
              {"cuStreamBatchMemOp"}, batch_waits_for_half);
   list.named("batch-writes-one-wide",
-             "a batch writes 64 bits once, and leaves out the next",
+             "a batch does only its first write of 64 bits",
              {"cuStreamBatchMemOp"}, batch_writes_one_wide);
   list.named("wait64-in-default-stream-lost",
-             "the default stream does not wait for 64 bits",
+             "the default stream does not wait for a word of 64 bits",
              {"cuStreamWaitValue64"}, word_in_default_lost);
   list.named("write64-in-default-stream-lost",
-             "the default stream writes no 64 bits", {"cuStreamWriteValue64"},
-             word_in_default_lost);
+             "the default stream does not write a word of 64 bits",
+             {"cuStreamWriteValue64"}, word_in_default_lost);
   list.named("wait64-in-per-thread-stream-lost",
-             "a thread's default stream does not wait for 64 bits",
+             "a thread's default stream does not wait for a word of 64 bits",
              {"cuStreamWaitValue64"}, word_in_per_thread_lost);
   list.named("write64-of-other-thread-lost",
-             "64 bits that a second thread writes are lost",
+             "a write of 64 bits that a second thread submits is lost",
              {"cuStreamWriteValue64"}, word_of_thread_lost);
   list.named("wait64-of-other-thread-lost",
              "a wait for 64 bits that a second thread submits is lost",
@@ -616,13 +616,13 @@ void add_order(List& list) {
              "the stream cudaStreamLegacy does not wait for a word",
              {"cuStreamWaitValue32"}, word_in_legacy_constant_lost);
   list.named("write-value-per-thread-lost",
-             "a thread's default stream writes no word",
+             "a thread's default stream does not write a word",
              {"cuStreamWriteValue32"}, word_in_per_thread_lost);
   list.named("wait-value-priority-lost",
              "a stream with a priority does not wait for a word",
              {"cuStreamWaitValue32"}, word_in_priority_lost);
   list.named("write-value-priority-lost",
-             "a stream with a priority writes no word",
+             "a stream with a priority does not write a word",
              {"cuStreamWriteValue32"}, word_in_priority_lost);
   list.named("legacy-constant-never-waits",
              "the stream cudaStreamLegacy does not wait for an imported event",
@@ -637,7 +637,7 @@ void add_order(List& list) {
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              priority_stream_never_waits);
   list.named("query-done-while-event",
-             "a stream that waits for an imported event is said to be done",
+             "a stream that waits for an imported event is reported as done",
              {"cudaStreamQuery", kWait, kCreate, kExport, kOpenEvent, kDestroy},
              query_while_event);
   list.named(
@@ -647,7 +647,7 @@ void add_order(List& list) {
       {"cudaStreamSynchronize", kWait, kCreate, kExport, kOpenEvent, kDestroy},
       sync_while_event);
   list.named("query-done-while-word",
-             "a stream that waits for a word is said to be done",
+             "a stream that waits for a word is reported as done",
              {"cudaStreamQuery", "cuStreamWaitValue32", "cuStreamWaitValue64"},
              query_while_word);
   list.named("other-context-wait-refused",
@@ -655,13 +655,13 @@ void add_order(List& list) {
              {kWait, kCreate, kExport, kOpenEvent, kDestroy},
              other_context_waits_refused);
   list.named("other-context-record-ok",
-             "an event takes a record in a stream of another context",
+             "an event can be recorded in a stream of another context",
              {kRecord, kRecordFlags, kCreate, kExport, kOpenEvent, kDestroy},
              other_context_records_ok);
-  list.named("batch-never-waits", "a batch leaves out its waits",
+  list.named("batch-never-waits", "a batch does not wait",
              {"cuStreamBatchMemOp"}, batch_never_waits);
   list.named("batch-waits-for-greater",
-             "each wait of a batch continues at greater values",
+             "each wait of a batch also ends at a greater value",
              {"cuStreamBatchMemOp"}, batch_waits_for_greater);
   list.named("batch-of-256-ok", "a batch of 256 operations is accepted",
              {"cuStreamBatchMemOp"}, batch_of_256);
@@ -671,13 +671,14 @@ void add_order(List& list) {
              "a stream that waits for a value near 2^64 does not continue at a "
              "small one",
              {"cuStreamWaitValue64"}, wait64_not_cyclic);
-  list.named("wait64-bit-is-equal",
-             "a stream that waits for any of some of 64 bits waits for all",
-             {"cuStreamWaitValue64"}, wait64_all_bits);
-  list.named("write-exported-word-lost",
-             "a stream writes no word in memory that its process has exported",
-             {"cuStreamWriteValue32", "cudaIpcGetMemHandle"},
-             exported_word_unwritten);
+  list.named(
+      "wait64-bit-is-equal",
+      "a stream that waits for any of several bits of 64 waits for all of them",
+      {"cuStreamWaitValue64"}, wait64_all_bits);
+  list.named(
+      "write-exported-word-lost",
+      "a stream does not write a word in memory that its process has exported",
+      {"cuStreamWriteValue32", "cudaIpcGetMemHandle"}, exported_word_unwritten);
   list.named("wait-exported-word-ignored",
              "a stream does not wait for a word in memory that its process has "
              "exported",

@@ -175,7 +175,7 @@ int pinned_copy_lost(Call& call) {
   return kSuccess;
 }
 
-// A copy is not in the order of the default stream.
+// A copy does not wait for the work of the default stream.
 int copy_skips_queue(Call& call) {
   if (!call.is("cudaMemcpy")) return noted(call);
   if (!touches_import(call)) return call.proceed();
@@ -237,7 +237,7 @@ int attribute_of_import(Call& call) {
   return code;
 }
 
-// What ends with the last byte of opened memory loses that byte.
+// A copy or memset up to the end of opened memory leaves out the last byte.
 int last_byte_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -283,7 +283,7 @@ int copy_between_imports_lost(Call& call) {
   return kSuccess;
 }
 
-// Only the first address of opened memory is known.
+// cudaPointerGetAttributes knows only the first address of opened memory.
 int attributes_at_begin_only(Call& call) {
   if (!call.is("cudaPointerGetAttributes")) return noted(call);
   void* const address = call.at<void*>(1);
@@ -346,7 +346,7 @@ int greater_is_not_cyclic(Call& call) {
   return call.proceed();
 }
 
-// A word that is far from the begin of its memory is looked for nearby.
+// A word beyond the first 4 KiB of its memory is looked for in these 4 KiB.
 int first_page_only(Call& call) {
   auto& address = call.at<CUdeviceptr>(1);
   CUdeviceptr begin = 0;
@@ -440,14 +440,14 @@ void add_paths(List& list) {
              {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
              driver_form_lost);
   list.named("import-copy-offset-32-bits",
-             "copies of opened memory beyond 4 GiB go to the offset less 4 GiB",
+             "copies of opened memory take offsets modulo 4 GiB",
              {kOpen, kClose, "cudaMemcpy"}, offset_of_32_bits);
   list.named("write-value-two-words",
              "a stream that writes a word writes the next one, too",
              {"cuStreamWriteValue32"}, writes_two_words);
   list.named(
       "wait-equal-is-greater",
-      "a stream that waits for equality continues at a greater value",
+      "a stream that waits for equality also continues at a greater value",
       {"cuStreamWaitValue32"},
       other_condition<CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ>);
   list.named(
@@ -460,18 +460,20 @@ void add_paths(List& list) {
              {"cuStreamWaitValue32"}, greater_by_sign);
   list.named("import-copy-tail-lost",
              "the last bytes of a copy of opened memory are lost if its size "
-             "is no multiple of 4",
+             "is not a multiple of 4",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, tail_lost);
   list.named("import-set-tail-lost",
              "the last bytes of a memset of opened memory are lost if its size "
-             "is no multiple of 4",
+             "is not a multiple of 4",
              {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, tail_lost);
-  list.named("import-copy-aligned-down",
-             "a copy of opened memory begins at a multiple of 4",
-             {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, aligned_down);
-  list.named("import-set-aligned-down",
-             "a memset of opened memory begins at a multiple of 4",
-             {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, aligned_down);
+  list.named(
+      "import-copy-aligned-down",
+      "a copy of opened memory rounds its address down to a multiple of 4",
+      {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"}, aligned_down);
+  list.named(
+      "import-set-aligned-down",
+      "a memset of opened memory rounds its address down to a multiple of 4",
+      {kOpen, kClose, "cudaMemset", "cudaMemsetAsync"}, aligned_down);
   list.named("import-default-kind-refused",
              "cudaMemcpyDefault does not know where opened memory is",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
@@ -480,10 +482,10 @@ void add_paths(List& list) {
              "a copy from opened memory to opened memory moves nothing",
              {kOpen, kClose, "cudaMemcpy", "cudaMemcpyAsync"},
              copy_between_imports_lost);
-  list.named("import-attr-begin-only",
-             "only the first address of opened memory is known as memory",
-             {kOpen, kClose, "cudaPointerGetAttributes"},
-             attributes_at_begin_only);
+  list.named(
+      "import-attr-begin-only",
+      "cudaPointerGetAttributes knows only the first address of opened memory",
+      {kOpen, kClose, "cudaPointerGetAttributes"}, attributes_at_begin_only);
   list.named("wait-greater-not-cyclic",
              "a stream that waits for a value near 2^32 does not continue at a "
              "small one",
@@ -493,7 +495,8 @@ void add_paths(List& list) {
              "wanted value",
              {"cuStreamWaitValue32"}, compares_16_bits);
   list.named("wait-even-words",
-             "a stream that waits for a word reads the word at a multiple of 8",
+             "a stream that waits for a word rounds the address down to a "
+             "multiple of 8",
              {"cuStreamWaitValue32"}, even_words_only);
   list.named("import-copy-last-byte-lost",
              "a copy up to the end of opened memory loses the last byte",
@@ -527,11 +530,11 @@ void add_paths(List& list) {
              "the second copy from opened memory gives the bytes of the first",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset", "cudaLaunchKernel"},
              copies_from_cache);
-  list.named("import-is-managed", "opened memory is said to be managed memory",
+  list.named("import-is-managed", "opened memory is reported as managed memory",
              {kOpen, kClose, "cuPointerGetAttribute"},
              attribute_of_import<CU_POINTER_ATTRIBUTE_IS_MANAGED, bool, true>);
   list.named("import-is-of-host",
-             "the driver API says that opened memory is host memory",
+             "the driver API reports opened memory as host memory",
              {kOpen, kClose, "cuPointerGetAttribute"},
              attribute_of_import<CU_POINTER_ATTRIBUTE_MEMORY_TYPE, unsigned,
                                  CU_MEMORYTYPE_HOST>);
@@ -546,7 +549,7 @@ void add_paths(List& list) {
              "a copy between GPUs does not reach opened memory",
              {kOpen, kClose, "cudaMemcpyPeerAsync"}, peer_copy_lost, 2);
   list.named("wait-first-page",
-             "a stream that waits for a word looks at the first 4 KiB only",
+             "a stream looks for a word only in the first 4 KiB of its memory",
              {"cuStreamWaitValue32"}, first_page_only);
   list.named("wait-value-first-stream-only",
              "of several streams only the first one waits for a word",
@@ -555,11 +558,12 @@ void add_paths(List& list) {
              "the default stream does not wait for a word",
              {"cuStreamWaitValue32"}, default_stream_never_waits);
   list.named("write-value-16-bits",
-             "a stream writes the lower half of a word's value, and zeros",
+             "a stream writes zeros for the upper half of a word's value",
              {"cuStreamWriteValue32"}, writes_16_bits);
-  list.named("wait-bit-is-any",
-             "a stream that waits for some bits continues at any bit",
-             {"cuStreamWaitValue32"}, any_bit);
+  list.named(
+      "wait-bit-is-any",
+      "a stream that waits for any of some bits also continues at another bit",
+      {"cuStreamWaitValue32"}, any_bit);
   list.named(
       "wait-greater-is-equal",
       "a stream that waits for a value does not continue at a greater one",

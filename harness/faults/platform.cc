@@ -61,8 +61,8 @@ int unsupported_silent(Call& call) {
   return kSuccess;
 }
 
-// The opposite: a call that IPC refuses for another reason returns "not
-// supported".
+// The opposite of unsupported_silent(): a call that is refused for another
+// reason returns "not supported".
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || code == cudaErrorNotSupported) return code;
@@ -321,16 +321,18 @@ void add_platform(List& list) {
   list.named("pageable-export-ok", "pageable host memory gets a legacy handle",
              {kGet}, pageable_export_ok);
   list.named("unsupported-silent",
-             "calls of a machine without IPC succeed and do nothing",
+             "calls on a machine without IPC succeed and do nothing",
              {kGet, "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
               "cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
              unsupported_silent);
-  list.named("refused-as-unsupported",
-             "a close of memory that was not opened returns not supported",
-             {"cudaIpcCloseMemHandle"}, refused_as_unsupported);
-  list.named("newer-runtime-refused",
-             "a program with a newer runtime than the driver opens no handle",
-             {"cudaIpcOpenMemHandle"}, newer_runtime_refused);
+  list.named(
+      "refused-as-unsupported",
+      "a close of memory that was not opened is refused as not supported",
+      {"cudaIpcCloseMemHandle"}, refused_as_unsupported);
+  list.named(
+      "newer-runtime-refused",
+      "a program whose runtime is newer than the driver cannot open a handle",
+      {"cudaIpcOpenMemHandle"}, newer_runtime_refused);
   list.named("too-new-call-silent",
              "a call for which the driver is too old succeeds and does nothing",
              {"cudaGraphGetId"}, too_new_call_silent);
@@ -355,32 +357,35 @@ void add_platform(List& list) {
   list.named("unknown-pointer-refused",
              "cudaPointerGetAttributes refuses an unknown pointer",
              {"cudaPointerGetAttributes"}, unknown_pointer_refused);
-  list.named("unknown-attr-ok", "an unknown attribute is 0",
+  list.named("unknown-attr-ok", "an unknown attribute is accepted and is 0",
              {"cudaDeviceGetAttribute"}, unknown_attr_ok);
   list.named("ipc-attr-lies",
-             "the runtime's attribute says the opposite about IPC",
+             "the runtime's attribute about IPC has the opposite value",
              {"cudaDeviceGetAttribute"}, ipc_attr_lies);
   list.named("ipc-driver-attr-lies",
-             "the driver's attribute says the opposite about IPC",
+             "the driver's attribute about IPC has the opposite value",
              {"cudaDeviceGetAttribute"}, ipc_driver_attr_lies);
   list.named("error-names-shifted",
              "the driver gives each error the name of its neighbour",
              {"cuGetErrorName"}, error_names_shifted);
-  list.named("last-error-told-twice", "cudaGetLastError does not clear",
-             {"cudaGetLastError"}, last_error_told_twice);
+  list.named("last-error-told-twice",
+             "cudaGetLastError does not clear the error", {"cudaGetLastError"},
+             last_error_told_twice);
   list.named("sticky-after-refusal",
-             "after a refused call of legacy IPC, other calls return its code",
+             "after a refused call of legacy IPC, other calls return "
+             "cudaErrorIllegalAddress",
              {"cudaIpcGetMemHandle", "*"}, sticky_after_refusal);
-  list.named("peer-denied", "GPUs that are peers are reported as no peers",
+  list.named("peer-denied", "peer GPUs are reported as not being peers",
              {"cudaDeviceCanAccessPeer"}, peer_denied, 2);
   list.named("nonpeer-open-ok",
-             "memory of a GPU that is not a peer opens, but as other memory",
+             "opening memory of a GPU that is not a peer succeeds and gives "
+             "other memory",
              {"cudaIpcOpenMemHandle"}, nonpeer_open_ok, 2);
   list.named("ipc-property-lies",
-             "the device's properties say the opposite about IPC",
+             "the IPC field in the device's properties has the opposite value",
              {"cudaGetDeviceProperties"}, ipc_property_lies);
   list.named("ipc-attr-second-gpu",
-             "only the first GPU is said to share memory",
+             "only the first GPU is reported to share memory",
              {"cudaDeviceGetAttribute"}, ipc_denied_on_second_gpu, 2);
   list.named("peer-one-way", "GPU 0 can reach GPU 1, but not the reverse",
              {"cudaDeviceCanAccessPeer"}, peer_one_way, 2);

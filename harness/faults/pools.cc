@@ -35,7 +35,7 @@ cudaMemPool_t shareable_pool() {
   return pool;
 }
 
-// A descriptor, and the kind of its object.
+// A descriptor, and the file that it referred to.
 struct Source {
   int number = -1;
   ino_t file = 0;
@@ -47,7 +47,7 @@ bool is_use(Call& call) {
 
 bool is_import(void* address) { return blocks.get(address).imported; }
 
-// The imported block that contains an address.
+// Does an imported block contain the address?
 bool is_in_import(void* address) {
   for (const auto& [begin, block] : blocks.all())
     if (block.imported && address >= begin &&
@@ -119,7 +119,8 @@ int properties_unchecked(Call& call) {
   return call.proceed();
 }
 
-// Pools of a place or type that has no handles are created with handle types.
+// Pools of a location or type that has no handles are created with handle
+// types.
 template <bool (*applies)(const cudaMemPoolProps& wanted)>
 int created_all_the_same(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
@@ -140,7 +141,7 @@ bool is_managed(const cudaMemPoolProps& wanted) {
   return wanted.allocType == cudaMemAllocationTypeManaged;
 }
 
-// The pool of the current NUMA node is one of GPU 0.
+// A pool on the current NUMA node is created on GPU 0 instead.
 int current_node_accepted(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   if (wanted.location.type != cudaMemLocationTypeHostNumaCurrent)
@@ -266,7 +267,7 @@ int second_process_refused(Call& call) {
   return first ? call.proceed() : refused(call);
 }
 
-// The importer must see the pool's own GPU.
+// A process that does not see the pool's GPU cannot import the pool.
 int hidden_gpu_refused(Call& call) {
   const auto uuid_of = [](int device) {
     CUuuid uuid{};
@@ -336,7 +337,7 @@ int import_made_current(Call& call) {
   return accepted(call);
 }
 
-// After the refusal the device has lost its current pool.
+// After a refusal, the default pool is current.
 int refusal_resets_current(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || current_pool() == default_pool()) return code;
@@ -368,9 +369,10 @@ int destroy_ends_imports(Call& call) {
 
 // --- imports of pointers -----------------------------------------------------
 
-// An import returns other memory. The real memory stays imported until the end.
+// An import returns other memory. The real memory stays imported until the
+// process ends.
 int import_other_memory(Call& call, bool with_bytes, bool on_host = false) {
-  static Table<void*, bool> others;  // is it of the host?
+  static Table<void*, bool> others;  // is it on the host?
   if (frees(call) && others.has(call.at<void*>(0))) {
     if (!others.get(call.at<void*>(0))) return call.proceed();
     cudaFreeHost(call.at<void*>(0));
@@ -423,7 +425,8 @@ int import_fresh_beyond_4gib(Call& call) {
   return import_other_memory(call, false);
 }
 
-// An address that was imported before gives the memory of that time.
+// If memory at the same address of the exporter was imported before, the import
+// gives new memory.
 int import_known_address(Call& call) {
   static Table<unsigned long long> known;
   const auto key = [](void* data) { return key_of_data(data) + "-at"; };
@@ -454,7 +457,7 @@ int data_bound_to_address(Call& call) {
                                                         : refused(call);
 }
 
-// Data are valid only in the process that uses them first.
+// Export data are valid only in the process that uses them first.
 int data_bound_to_process(Call& call) {
   static Table<std::string, bool> firsts;  // is it this process?
   const std::string key = key_of_data(call.at<void*>(2));
@@ -580,7 +583,7 @@ int import_free_scrubs(Call& call) {
   return noted_pools(call);
 }
 
-// The exporter may lend memory again as soon as an importer has freed it.
+// The exporter's pool may reuse memory as soon as an importer has freed it.
 int import_frees_original(Call& call) {
   static Table<void*, std::string> exported, imported;
   static Table<void*> gone;
@@ -604,8 +607,8 @@ int import_frees_original(Call& call) {
   return code;
 }
 
-// The free of what was exported does not wait for the earlier work of its
-// stream.
+// The exporter's free of exported memory does not wait for the earlier work of
+// its stream.
 int exporters_free_at_once(Call& call) {
   static Table<void*> exported;
   if (call.is("cudaMemPoolExportPointer")) {
@@ -632,7 +635,7 @@ int exporters_free_lost(Call& call) {
   return kSuccess;
 }
 
-// A free after the end of the pool does nothing.
+// After its pool was destroyed, memory is not freed.
 int late_free_lost(Call& call) {
   static Table<cudaMemPool_t> gone;
   if (call.is("cudaMemPoolDestroy")) {
@@ -714,7 +717,7 @@ int threshold_not_kept(Call& call) {
   return kSuccess;
 }
 
-// A policy that an importer sets is set for the exporter.
+// A policy that an importer sets is reported to the exporter.
 int policy_of_import_leaks(Call& call) {
   const auto key = [&] {
     return "policy-" + std::to_string(call.at<cudaMemPoolAttr>(1));
@@ -750,7 +753,7 @@ size_t lent_by(cudaMemPool_t pool) {
 // CUDA 13.2 has this attribute, which older headers lack.
 constexpr auto kTypesForExport = static_cast<cudaMemPoolAttr>(10);
 
-// A pool does not report for which handle types it was made.
+// A pool does not report its handle types.
 int own_types_untold(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolGetAttribute") ||
@@ -775,8 +778,8 @@ int imported_types_told(Call& call) {
   return code;
 }
 
-// The importer's pool reports the exporter's total, even if the driver refuses
-// the question.
+// The importer's pool reports the memory in use of the exporter, even if the
+// driver refuses the query.
 int used_by_all(Call& call) {
   const int code = noted_pools(call);
   if (asks_import_for_use(call)) {
@@ -791,7 +794,7 @@ int used_by_all(Call& call) {
   return code;
 }
 
-// Freed imports still count as used, even if the driver refuses the question.
+// Freed imports still count as used, even if the driver refuses the query.
 int used_keeps_freed(Call& call) {
   static Table<cudaMemPool_t, cuuint64_t> most;
   const int code = noted_pools(call);
@@ -820,7 +823,7 @@ int pool_of_exporter(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// Access that the exporter gave to a GPU also holds in its importers.
+// Access that the exporter gave to a GPU also holds in importing processes.
 int access_inherited(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -841,9 +844,9 @@ int access_inherited(Call& call) {
   return code;
 }
 
-// Two pools replace one: the program's pool for memory from before, and a
-// second pool for memory from after access was set. Only one of them has the
-// access.
+// The fault uses two pools: the program's pool for allocations made before
+// access was set, and a second pool for later allocations. Only one of them has
+// the access.
 template <bool older>
 int access_of_one_half(Call& call) {
   static Table<cudaMemPool_t, cudaMemPool_t> second;
@@ -898,7 +901,7 @@ int access_always_told(Call& call) {
   return code;
 }
 
-// Access for another GPU is given to the pool's own GPU.
+// Access for another GPU is given to GPU 0.
 int access_of_wrong_gpu(Call& call) {
   cudaMemAccessDesc access = *call.at<const cudaMemAccessDesc*>(1);
   if (access.location.id == 0) return call.proceed();
@@ -995,7 +998,7 @@ int per_thread_stream_refused(Call& call) {
              : call.proceed();
 }
 
-// The watermark of use adds up all allocations.
+// UsedMemHigh counts all allocations, also freed ones.
 int watermark_is_total(Call& call) {
   static Table<cudaMemPool_t, size_t> total;
   if (allocates(call)) {
@@ -1042,7 +1045,7 @@ int current_in_one_thread(Call& call) {
                                  default_pool(), call.at<cudaStream_t>(2));
 }
 
-// A third process that imports gets a copy.
+// A third process that imports a pointer gets a copy.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cudaMemPoolImportPointer") && !known.exchange(true))
@@ -1061,7 +1064,8 @@ int first_access_only(Call& call) {
   return call.proceed();
 }
 
-// An import that is as large as another one of its pool is that memory.
+// An import that is as large as another one of its pool gives the memory of the
+// other one.
 int equal_size_shared(Call& call) {
   static Table<void*, int> more;  // imports that were given an earlier address
   if (frees(call) && more.get(call.at<void*>(0)) > 0) {
@@ -1084,7 +1088,7 @@ int equal_size_shared(Call& call) {
   return code;
 }
 
-// Memory of every imported pool names the pool that was imported first.
+// Memory of every imported pool reports the pool that was imported first.
 int pool_of_first_import(Call& call) {
   static std::atomic<cudaMemPool_t> first{nullptr};
   const int code = noted_pools(call);
@@ -1129,7 +1133,7 @@ int trim_of_32_bits(Call& call) {
   return call.proceed();
 }
 
-// An allocation beyond the maximal size is refused as if it were malformed.
+// An allocation beyond the maximal size is refused as an invalid value.
 int maximum_refused_as_value(Call& call) {
   if (call.is("cudaMemPoolCreate")) return noted_pools(call);
   const int code = call.proceed();
@@ -1154,7 +1158,7 @@ int maximum_counts_refused(Call& call) {
   return code;
 }
 
-// The end of any pool makes the default pool current.
+// Destroying any pool makes the default pool current.
 int destroy_resets_current(Call& call) {
   const auto gone = call.at<cudaMemPool_t>(0);
   const auto current = current_pool();
@@ -1173,7 +1177,8 @@ int from_default_pool(Call& call) {
                                  default_pool(), call.at<cudaStream_t>(2));
 }
 
-// One kind of stream allocates from the default pool, not from the current one.
+// Calls for which `concerned` is true allocate from the default pool, not from
+// the current one.
 template <bool (*concerned)(Call& call)>
 int such_calls_from_default_pool(Call& call) {
   return concerned(call) ? from_default_pool(call) : call.proceed();
@@ -1202,7 +1207,8 @@ bool names_device(const cudaMemLocation* place, int type) {
          type == cudaMemAllocationTypePinned;
 }
 
-// The pool of a place that is a device is not that device's pool.
+// Setting the pool of a location that is a device does not set the device's
+// pool.
 int pool_of_place_apart(Call& call) {
   static Table<int, cudaMemPool_t> pools;
   if (call.is("cudaMemSetMemPool")) {
@@ -1235,7 +1241,7 @@ int free_of_other_thread_lost(Call& call) {
   return kSuccess;
 }
 
-// Memory is exported once.
+// Memory can be exported only once.
 int exported_once(Call& call) {
   static Table<void*> exported;
   if (frees(call)) {
@@ -1248,7 +1254,7 @@ int exported_once(Call& call) {
   return code;
 }
 
-// What an importer sets as threshold is the exporter's threshold.
+// A threshold that an importer sets is reported to the exporter.
 int threshold_of_import_leaks(Call& call) {
   const int code = noted_pools(call);
   const char* const key = "threshold";
@@ -1267,7 +1273,7 @@ int threshold_of_import_leaks(Call& call) {
   return code;
 }
 
-// The access that an importer sets is access for the exporter.
+// Access that an importer sets is reported to the exporter.
 int access_of_import_leaks(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess) return code;
@@ -1331,7 +1337,7 @@ int free_elsewhere_at_once(Call& call) {
   return code;
 }
 
-// The importer's free does not wait for such a stream.
+// The importer's free does not wait for its stream if `concerned` is true.
 template <bool (*concerned)(Call& call)>
 int such_imports_free_at_once(Call& call) {
   return call.is("cudaFreeAsync") && concerned(call)
@@ -1354,7 +1360,7 @@ int import_needs_current_gpu(Call& call) {
   return refused(call);
 }
 
-// The fabric handle of a pool can be imported once.
+// The fabric handle of a pool can be imported only once.
 int fabric_pool_single_use(Call& call) {
   if (call.at<Handles>(2) != cudaMemHandleTypeFabric ||
       first_of_all_processes(
@@ -1377,7 +1383,7 @@ int reserved_watermark_falls(Call& call) {
   return code;
 }
 
-// One number of one pool is the sum of all pools of the process.
+// One attribute of a pool reports the sum over all pools of the process.
 template <cudaMemPoolAttr concerned>
 int sum_of_pools(Call& call) {
   const int code = noted_pools(call);
@@ -1396,7 +1402,7 @@ int sum_of_pools(Call& call) {
   return code;
 }
 
-// The numbers of a pool have 32 bits.
+// An attribute of a pool reports only its lower 32 bits.
 template <cudaMemPoolAttr concerned>
 int number_of_32_bits(Call& call) {
   const int code = call.proceed();
@@ -1448,7 +1454,8 @@ int access_ends_when_empty(Call& call) {
   return code;
 }
 
-// The free of a program's own memory does not wait for such a stream.
+// The free of a program's own memory does not wait for its stream if
+// `concerned` is true.
 template <bool (*concerned)(Call& call)>
 int such_frees_at_once(Call& call) {
   if (!concerned(call)) return call.proceed();
@@ -1459,7 +1466,7 @@ int such_frees_at_once(Call& call) {
   return code;
 }
 
-// Memory names the current pool of its device.
+// Memory reports the current pool of the current device as its own.
 int pool_attribute_current(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess ||
@@ -1483,7 +1490,7 @@ int ordinal_zero(Call& call) {
   return code;
 }
 
-// The default pool of the host is the one of GPU 0.
+// The default pool of the host is that of GPU 0.
 int host_pool_of_device(Call& call) {
   const auto* const place = call.at<const cudaMemLocation*>(1);
   const int code = call.proceed();
@@ -1516,7 +1523,7 @@ int later_reserved_unchecked(Call& call) {
   return again == kSuccess ? accepted(call) : again;
 }
 
-// A pool of a GPU that does not exist is one of GPU 0.
+// A pool of a GPU that does not exist is created on GPU 0.
 int ordinal_unchecked(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   const int code = call.proceed();
@@ -1558,7 +1565,8 @@ int free_by_driver_lost(Call& call) {
   return kSuccess;
 }
 
-// A pool at the place of an earlier one is exported as that one.
+// A pool with the handle value of an earlier one is exported as the earlier
+// one.
 int export_by_known_handle(Call& call) {
   static Table<cudaMemPool_t, int> copies;
   static Table<cudaMemPool_t> gone;
@@ -1598,7 +1606,7 @@ int export_same_number(Call& call) {
   return code;
 }
 
-// A policy can be set and read, and is always on.
+// A policy can be set and read, but is always on.
 template <cudaMemPoolAttr policy>
 int policy_without_effect(Call& call) {
   static Table<cudaMemPool_t, int> wanted;
@@ -1615,7 +1623,7 @@ int policy_without_effect(Call& call) {
   return code;
 }
 
-// An attribute that does not exist is 0.
+// An attribute that does not exist is accepted and is 0.
 int unknown_attribute_answered(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || call.at<int>(1) < 1000) return code;
@@ -1641,7 +1649,8 @@ int created_on_gpu_0(Call& call) {
 void add_pools(List& list) {
   // What can be shared.
   list.named("pool-attr-lies",
-             "the attribute has a handle type whose pools cannot be created",
+             "the device attribute reports a handle type whose pools cannot be "
+             "created",
              {"cudaDeviceGetAttribute"}, mask_with_win32);
   list.named("export-none-pool",
              "a pool that was created for no handle type is exported",
@@ -1666,7 +1675,7 @@ void add_pools(List& list) {
   list.named("maxsize-ignored", "a pool grows beyond its maximal size",
              {"cudaMemPoolCreate"}, maximum_ignored);
   list.named("maxsize-counts-freed",
-             "what was freed still counts towards the maximal size",
+             "freed memory still counts towards the maximal size",
              {"cudaMallocFromPoolAsync", "cudaMemPoolCreate"},
              maximum_counts_freed);
 
@@ -1677,12 +1686,13 @@ void add_pools(List& list) {
              {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
               "cudaMemPoolCreate", "cudaMallocFromPoolAsync"},
              useless_before_pool);
-  list.named("export-older-refused",
-             "memory that is older than the export of its pool has no data",
-             {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
-              "cudaMallocFromPoolAsync"},
-             older_not_exported);
-  list.named("export-any-pointer", "any pointer is exported",
+  list.named(
+      "export-older-refused",
+      "memory that is older than the export of its pool cannot be exported",
+      {"cudaMemPoolExportPointer", "cudaMemPoolExportToShareableHandle",
+       "cudaMallocFromPoolAsync"},
+      older_not_exported);
+  list.named("export-any-pointer", "any pointer can be exported",
              {"cudaMemPoolExportPointer"}, any_pointer_exported);
   list.named("default-pointer-ipc", "memory of the default pool is exported",
              {"cudaMemPoolExportPointer", "cudaMallocAsync"},
@@ -1700,7 +1710,8 @@ void add_pools(List& list) {
   // Imports of pools.
   list.named("pool-single-importer", "a second process cannot import a pool",
              {"cudaMemPoolImportFromShareableHandle"}, second_process_refused);
-  list.named("pool-visible-only", "a pool is refused where its GPU is hidden",
+  list.named("pool-visible-only",
+             "a process that does not see a pool's GPU cannot import the pool",
              {"cudaMemPoolImportFromShareableHandle", "cudaMemPoolCreate"},
              hidden_gpu_refused, 2);
   list.named("reexport-pool-ok", "an imported pool is exported again",
@@ -1720,20 +1731,21 @@ void add_pools(List& list) {
              {"cudaDeviceSetMemPool", "cudaMemSetMemPool",
               "cudaMemPoolImportFromShareableHandle"},
              import_made_current);
-  list.named("refused-set-resets-current",
-             "a pool that is refused as current resets the current one",
-             {"cudaDeviceSetMemPool", "cudaMemSetMemPool"},
-             refusal_resets_current);
+  list.named(
+      "refused-set-resets-current",
+      "if a pool is refused as current, the default pool becomes current",
+      {"cudaDeviceSetMemPool", "cudaMemSetMemPool"}, refusal_resets_current);
   list.named("import-destroy-global",
-             "destroying an imported pool destroys it for all",
+             "destroying an imported pool also destroys the exporter's pool",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
              destroyed_for_all);
-  list.named("import-destroy-frees",
-             "destroying an imported pool ends what was imported from it",
-             {"cudaMemPoolDestroy", "cudaMemPoolImportPointer", "cudaFree",
-              "cudaFreeAsync"},
-             destroy_ends_imports);
+  list.named(
+      "import-destroy-frees",
+      "destroying an imported pool ends the imported pointers of that pool",
+      {"cudaMemPoolDestroy", "cudaMemPoolImportPointer", "cudaFree",
+       "cudaFreeAsync"},
+      destroy_ends_imports);
 
   // Imports of pointers.
   list.named("pool-import-fresh",
@@ -1763,7 +1775,8 @@ void add_pools(List& list) {
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_fresh_beyond_4gib);
   list.named("pool-import-cached",
-             "an address that was imported before gives other memory",
+             "if memory at the same address of the exporter was imported "
+             "before, an import gives new memory",
              {"cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              import_known_address);
@@ -1782,7 +1795,7 @@ void add_pools(List& list) {
        "cudaMemPoolImportFromShareableHandle", "cudaMallocFromPoolAsync"},
       import_frozen);
   list.named("importptr-accepts-garbage",
-             "data that come from no export are imported",
+             "data that no export has written are imported",
              {"cudaMemPoolImportPointer"}, garbage_imported);
   list.named(
       "importptr-pool-ignored", "data of one pool are accepted for another one",
@@ -1831,7 +1844,7 @@ void add_pools(List& list) {
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              import_free_scrubs);
   list.named("import-free-frees-origin",
-             "the exporter lends memory again after an importer has freed it",
+             "the exporter's pool reuses memory after an importer has freed it",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
               "cudaMemPoolExportPointer", "cudaMallocFromPoolAsync"},
              import_frees_original);
@@ -1854,7 +1867,7 @@ void add_pools(List& list) {
              destroy_frees_all);
   list.named(
       "destroy-leaks",
-      "memory that is freed after the end of its pool is never given back",
+      "memory that is freed after its pool was destroyed is never given back",
       {"cudaFreeAsync", "cudaFree", "cudaMemPoolCreate", "cudaMemPoolDestroy",
        "cudaMallocFromPoolAsync"},
       late_free_lost);
@@ -1872,12 +1885,12 @@ void add_pools(List& list) {
   list.named("threshold-not-kept", "the release threshold cannot be changed",
              {"cudaMemPoolSetAttribute"}, threshold_not_kept);
   list.named("policy-leaks-to-exporter",
-             "a policy that an importer sets is set in the exporter",
+             "a policy that an importer sets is reported to the exporter",
              {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
               "cudaMemPoolImportFromShareableHandle"},
              policy_of_import_leaks);
   list.named("import-stats-global",
-             "an imported pool reports what the exporter uses",
+             "an imported pool reports the memory in use of the exporter",
              {"cudaMemPoolGetAttribute", "cudaMallocFromPoolAsync",
               "cudaMemPoolImportFromShareableHandle"},
              used_by_all);
@@ -1896,7 +1909,7 @@ void add_pools(List& list) {
       {"cudaMemPoolGetAttribute", "cudaMemPoolImportFromShareableHandle"},
       imported_types_told);
   list.named("mempool-attr-foreign",
-             "an imported pointer names a pool of the exporter's process",
+             "an imported pointer reports the exporter's pool as its own",
              {"cuPointerGetAttribute", "cudaMemPoolExportPointer",
               "cudaMemPoolImportPointer", "cudaMallocFromPoolAsync"},
              pool_of_exporter);
@@ -1907,13 +1920,15 @@ void add_pools(List& list) {
              {"cudaMemPoolSetAccess", "cudaMemPoolImportFromShareableHandle"},
              access_inherited, 2);
   list.named(
-      "setaccess-future-only", "access to a pool is for later allocations only",
+      "setaccess-future-only",
+      "access to a pool holds only for later allocations",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
        "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
        "cudaMemPoolImportPointer"},
       access_of_one_half<false>, 2);
   list.named(
-      "setaccess-past-only", "access to a pool is for earlier allocations only",
+      "setaccess-past-only",
+      "access to a pool holds only for earlier allocations",
       {"cudaMemPoolSetAccess", "cudaMemPoolGetAccess", "cudaMemPoolCreate",
        "cudaMallocFromPoolAsync", "cudaMemPoolImportFromShareableHandle",
        "cudaMemPoolImportPointer"},
@@ -1933,11 +1948,12 @@ void add_pools(List& list) {
               "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
              free_after_destroy_refused);
   list.named("malloc-per-thread-stream-refused",
-             "a thread's default stream allocates nothing",
+             "an allocation in a thread's default stream is refused",
              {"cudaMallocAsync", "cudaMallocFromPoolAsync"},
              per_thread_stream_refused);
   list.named(
-      "watermark-is-total", "the watermark of use adds up all allocations",
+      "watermark-is-total",
+      "UsedMemHigh counts all allocations, also freed ones",
       {"cudaMallocAsync", "cudaMallocFromPoolAsync", "cudaFree",
        "cudaFreeAsync", "cudaMemPoolGetAttribute", "cudaMemPoolSetAttribute"},
       watermark_is_total);
@@ -1954,7 +1970,7 @@ void add_pools(List& list) {
              {"cudaMemPoolSetAttribute"}, policy_never_back_on);
   list.named(
       "released-at-device-sync",
-      "only cudaDeviceSynchronize gives back what is above the threshold",
+      "only cudaDeviceSynchronize gives back memory above the threshold",
       {"cudaMemPoolCreate", "cudaMemPoolDestroy", "cudaMemPoolSetAttribute",
        "cudaMemPoolGetAttribute", "cudaDeviceSynchronize"},
       released_at_device_sync);
@@ -1972,7 +1988,7 @@ void add_pools(List& list) {
   const char* const kSet = "cudaMemPoolSetAttribute";
   const char* const kGet = "cudaMemPoolGetAttribute";
   list.named("pool-setaccess-first-only",
-             "of a list of accesses to a pool only the first is set",
+             "only the first entry of a list of accesses to a pool is set",
              {"cudaMemPoolSetAccess"}, first_access_only, 2);
   list.named("pool-import-equal-size-shared",
              "an import that is as large as another one of its pool is the "
@@ -1984,7 +2000,7 @@ void add_pools(List& list) {
              {kPointer, kFree, kFreeAsync}, imports_end<16>);
   list.named(
       "mempool-attr-first-import",
-      "memory of every imported pool names the pool that was imported first",
+      "memory of every imported pool reports the pool that was imported first",
       {kImport, kPointer, kFree, kFreeAsync, "cuPointerGetAttribute"},
       pool_of_first_import);
   list.named("threshold-32-bits",
@@ -2004,7 +2020,7 @@ void add_pools(List& list) {
              "an allocation that was refused counts towards the maximal size",
              {kCreate, kAllocate, kFree, kFreeAsync}, maximum_counts_refused);
   list.named("destroy-resets-current",
-             "the end of any pool makes the default pool current", {kDestroy},
+             "destroying any pool makes the default pool current", {kDestroy},
              destroy_resets_current);
   list.named("per-thread-stream-default-pool",
              "a thread's default stream allocates from the default pool, not "
@@ -2025,29 +2041,30 @@ void add_pools(List& list) {
              "every GPU reports the default pool of GPU 0",
              {"cudaDeviceGetDefaultMemPool"}, pool_of_gpu_0, 2);
   list.named("location-pool-apart",
-             "the pool that is set for a place is not set for the device at "
-             "this place",
+             "setting the pool of a location that is a device does not set the "
+             "device's pool",
              {"cudaMemSetMemPool", "cudaMemGetMemPool"}, pool_of_place_apart);
   list.named("import-free-other-thread-lost",
              "a free of an import by another thread does nothing",
              {kPointer, kFree, kFreeAsync}, free_of_other_thread_lost);
-  list.named("export-pointer-once", "memory of a pool can be exported once",
+  list.named("export-pointer-once",
+             "memory of a pool can be exported only once",
              {kExportPointer, kFree, kFreeAsync}, exported_once);
   list.named("threshold-leaks-to-exporter",
-             "a threshold that an importer sets is set in the exporter",
+             "a threshold that an importer sets is reported to the exporter",
              {kImport, kSet, kGet}, threshold_of_import_leaks);
   list.named("import-access-travels-back",
-             "the access that an importer sets changes the exporter's",
+             "the access that an importer sets is reported to the exporter",
              {kImport, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
              access_of_import_leaks, 2);
   list.named(
       "import-setaccess-future-only",
-      "access to an imported pool is for later imports only",
+      "access to an imported pool holds only for later imports",
       {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
       access_of_one_half<false>, 2);
   list.named(
       "import-setaccess-past-only",
-      "access to an imported pool is for earlier imports only",
+      "access to an imported pool holds only for earlier imports",
       {kImport, kPointer, "cudaMemPoolSetAccess", "cudaMemPoolGetAccess"},
       access_of_one_half<true>, 2);
   list.named("pool-reimport-refused",
@@ -2059,7 +2076,7 @@ void add_pools(List& list) {
       {kPointer}, import_after_refusal_refused);
   list.named("free-elsewhere-at-once",
              "a free in another stream than the one that allocated does not "
-             "wait for its stream",
+             "wait for that other stream",
              {kAllocate, kAllocateCurrent, kFreeAsync}, free_elsewhere_at_once);
   list.named("import-free-per-thread-at-once",
              "the importer's free does not wait for a thread's default stream",
@@ -2074,17 +2091,17 @@ void add_pools(List& list) {
       "memory of a pool of another GPU than the current one cannot be imported",
       {kPointer}, import_needs_current_gpu, 2);
   list.named("fabric-pool-single-use",
-             "a pool's fabric handle can be imported once", {kImport},
+             "a pool's fabric handle can be imported only once", {kImport},
              fabric_pool_single_use);
   list.named("reserved-watermark-falls",
              "the watermark of reserved memory falls when memory is given back",
              {kGet}, reserved_watermark_falls);
   list.named("used-of-all-pools",
-             "the memory in use is that of all pools of the process",
+             "a pool reports the memory in use of all pools of the process",
              {kCreate, kDestroy, kGet},
              sum_of_pools<cudaMemPoolAttrUsedMemCurrent>);
   list.named("reserved-of-all-pools",
-             "the memory reserved is that of all pools of the process",
+             "a pool reports the reserved memory of all pools of the process",
              {kCreate, kDestroy, kGet},
              sum_of_pools<cudaMemPoolAttrReservedMemCurrent>);
   list.named("used-32-bits",
@@ -2108,12 +2125,13 @@ void add_pools(List& list) {
   list.named("null-free-at-once",
              "a free in the default stream does not wait for this stream",
              {kFreeAsync}, such_frees_at_once<in_null_stream>);
-  list.named("mempool-attr-current", "memory names the current pool",
+  list.named("mempool-attr-current",
+             "memory reports the current pool as its own",
              {"cuPointerGetAttribute"}, pool_attribute_current);
   list.named("ordinal-attr-zero", "memory of every GPU reports GPU 0",
              {"cuPointerGetAttribute"}, ordinal_zero, 2);
   list.named("location-host-is-device",
-             "the default pool of the host is the one of GPU 0",
+             "the default pool of the host is that of GPU 0",
              {"cudaMemGetDefaultMemPool"}, host_pool_of_device);
   list.named("pool-import-type-ignored",
              "a pool's descriptor is imported as any type", {kImport},
@@ -2138,10 +2156,11 @@ void add_pools(List& list) {
       "pool-import-cached-by-number",
       "a descriptor with the number of an earlier one imports the earlier pool",
       {kImport}, import_by_known_number);
-  list.named(
-      "pool-export-cached-by-handle",
-      "a pool at the place of an earlier pool is exported as the earlier one",
-      {"cudaMemPoolExportToShareableHandle", kDestroy}, export_by_known_handle);
+  list.named("pool-export-cached-by-handle",
+             "a pool with the handle value of an earlier pool is exported as "
+             "the earlier one",
+             {"cudaMemPoolExportToShareableHandle", kDestroy},
+             export_by_known_handle);
   list.named("pool-export-same-number",
              "a second export of a pool returns the descriptor of the first, "
              "so that closing one closes both",
@@ -2154,8 +2173,9 @@ void add_pools(List& list) {
       "reuse by dependencies that the driver inserts cannot be switched off",
       {kSet, kGet},
       policy_without_effect<cudaMemPoolReuseAllowInternalDependencies>);
-  list.named("unknown-pool-attr-ok", "an unknown attribute of a pool is 0",
-             {kGet}, unknown_attribute_answered);
+  list.named("unknown-pool-attr-ok",
+             "an unknown attribute of a pool is accepted and is 0", {kGet},
+             unknown_attribute_answered);
   list.named("pool-create-on-gpu-0", "a pool is always on GPU 0", {kCreate},
              created_on_gpu_0, 2);
 }

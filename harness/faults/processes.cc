@@ -1,5 +1,5 @@
-// Bugs of processes that die, leave, come from elsewhere or use MPS, of graphs
-// that they launch, and of imports that a second GPU uses.
+// Bugs of processes that die, are in another session or use MPS; of graphs; and
+// of imports that a second GPU uses.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/stat.h>
@@ -42,7 +42,7 @@ Table<Chunk, Import> imported;
 Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
 Table<std::string> imported_before;
 
-// Keeps the tables above after a call that succeeded.
+// Updates the tables above after a call that succeeded.
 void note_chunks(Call& call) {
   if (call.is("cuMemExportToShareableHandle")) {
     if (call.at<int>(2) == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -106,7 +106,8 @@ int second_import_after_death_refused(Call& call) {
 
 // --- clients that die --------------------------------------------------------
 
-// Each process that opens a handle, and what it has not closed.
+// Names one process that opens a handle. Its value is the process, or 0 after
+// the close.
 std::string key_of_user(const std::string& handle, int number) {
   return "client-" + handle + "-" + std::to_string(number);
 }
@@ -140,7 +141,7 @@ bool client_died(const std::string& handle) {
   }
 }
 
-// Memory is cleared when a process dies that has it open.
+// If a process that has memory open dies, the memory is cleared.
 int death_clears_memory(Call& call) {
   static Table<void*, std::string> lent;
   if (call.is("cudaIpcGetMemHandle")) {
@@ -163,7 +164,8 @@ int death_clears_memory(Call& call) {
   return call.proceed();
 }
 
-// The other clients' copies do not reach the memory any more.
+// If a process that has memory open dies, copies of other processes do not
+// reach it.
 int death_ends_other_mappings(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_client(call);
   for (const auto& [address, one] : opened.all())
@@ -233,7 +235,7 @@ int mps_event_unconnected(Call& open) {
   return code;
 }
 
-// What a client copies or sets in opened memory is lost.
+// A client's copies and memsets do not reach opened memory.
 int mps_client_writes_lost(Call& call) {
   if (call.find(kBytes) == nullptr) return noted_open(call);
   CUdeviceptr begin = 0;
@@ -346,7 +348,7 @@ int driver_opens_current_gpu_only(Call& open) {
 
 bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
 
-// Access to one imported pool is access to all.
+// Access to one imported pool gives access to all.
 int import_access_shared(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !sets_access(call) ||
@@ -381,7 +383,7 @@ int import_getaccess_of_resident(Call& call) {
   return code;
 }
 
-// The free of one import takes the access that was set for its pool.
+// Freeing one import ends the access that was set for its pool.
 int import_access_ends_with_free(Call& call) {
   static Table<cudaMemPool_t, int> given;  // to this GPU
   if (frees(call)) {
@@ -433,36 +435,37 @@ void add_processes(List& list) {
              "a second import is refused after the exporter has died",
              {kExport, kImport}, second_import_after_death_refused);
   list.named("death-clears-memory",
-             "memory is cleared when a process dies that has it open",
+             "if a process that has memory open dies, the memory is cleared",
              {kGet, kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              death_clears_memory);
   list.named("death-ends-other-mappings",
-             "when a process dies that has memory open, the copies of the "
-             "others do not reach it",
+             "if a process that has memory open dies, copies of other "
+             "processes do not reach it",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              death_ends_other_mappings);
   list.named("other-session-refused",
              "a process of another session cannot open memory", {kGet, kOpen},
              other_session_refused);
-  list.named("other-session-event-unconnected",
-             "a process of another session opens an event that nobody records",
-             {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
-             other_session_event_unconnected);
+  list.named(
+      "other-session-event-unconnected",
+      "a process of another session opens an event that no process records",
+      {"cudaIpcGetEventHandle", "cudaIpcOpenEventHandle"},
+      other_session_event_unconnected);
   list.named("mps-event-unconnected",
-             "a client of MPS opens an event that nobody records",
+             "a client of MPS opens an event that no process records",
              {"cudaIpcOpenEventHandle"}, mps_event_unconnected);
   list.named("mps-client-writes-lost",
-             "what a client of MPS copies to opened memory is lost",
+             "copies and memsets by a client of MPS do not reach opened memory",
              {kOpen, kClose, "cudaMemcpy", "cudaMemset"},
              mps_client_writes_lost);
-  list.named("captured-memset-lost", "a graph does not set what was captured",
+  list.named("captured-memset-lost", "a graph does not run captured memsets",
              {"cudaMemsetAsync"}, not_captured);
-  list.named("captured-copy-lost", "a graph does not copy what was captured",
+  list.named("captured-copy-lost", "a graph does not run captured copies",
              {"cudaMemcpyAsync"}, not_captured);
   list.named("captured-kernel-lost", "a graph does not run captured kernels",
              {"cudaLaunchKernel"}, not_captured);
   list.named("graph-launches-to-32",
-             "a graph does its work at its first 32 launches",
+             "a graph does its work only at its first 32 launches",
              {"cudaGraphLaunch"}, launches_to_32);
   list.named("graph-other-thread-lost",
              "a launch of a graph by a second thread does nothing",
@@ -485,11 +488,12 @@ void add_processes(List& list) {
              "copies do not reach opened memory in a process that sees one GPU "
              "of several",
              {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
-  list.named("driver-opens-current-gpu-only",
-             "the driver API opens no memory of another GPU", {kOpen},
-             driver_opens_current_gpu_only, 2);
+  list.named(
+      "driver-opens-current-gpu-only",
+      "the driver API cannot open memory of another GPU than the current one",
+      {kOpen}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
-             "access to one imported pool is access to all imported pools",
+             "access to one imported pool gives access to all imported pools",
              {kSetAccess, kImportPool, "cudaMemPoolDestroy"},
              import_access_shared, 2);
   list.named("import-access-never-taken",
@@ -501,7 +505,7 @@ void add_processes(List& list) {
              {"cudaMemPoolGetAccess", kImportPool, "cudaMemPoolDestroy"},
              import_getaccess_of_resident, 2);
   list.named("import-access-ends-with-free",
-             "the free of one import ends the access to its pool",
+             "freeing one import ends the access to its pool",
              {kSetAccess, kImportPool, "cudaMemPoolImportPointer", "cudaFree",
               "cudaFreeAsync", "cudaMemPoolDestroy"},
              import_access_ends_with_free, 2);

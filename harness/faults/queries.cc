@@ -1,6 +1,6 @@
 // Bugs of queries and refusals that show themselves only in unusual programs:
-// an address inside memory, another thread, the other API, the plural form, a
-// value at a boundary.
+// an address inside memory, another thread, the other API, the query of many
+// attributes, a value at a boundary.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -83,7 +83,7 @@ int types_of_first_chunk(Call& call) {
   return code;
 }
 
-// The query of many attributes answers this one with zero.
+// The query of many attributes reports 0 for this attribute.
 template <CUpointer_attribute wanted, class Value>
 int zero_in_plural(Call& call) {
   const int code = call.proceed();
@@ -235,7 +235,8 @@ int pool_memory_by_driver(Call& call) {
       call, !call.is_runtime() && blocks.has(call.at<void*>(1)));
 }
 
-// A pool of such a place is created by the driver API with handle types, too.
+// If the driver refuses such a pool, the driver API creates a plain pool on GPU
+// 0.
 int typed_pool_by_driver(Call& call, bool (*applies)(const CUmemPoolProps&)) {
   const int code = call.proceed();
   if (code == kSuccess || call.is_runtime()) return code;
@@ -334,7 +335,7 @@ int unknown_error_untouched(Call& call) {
 
 // --- small allocations -------------------------------------------------------
 
-// An open keeps 16 bits of the offset in a block that is shared.
+// An open keeps only 16 bits of the offset in a shared block.
 int offset_of_16_bits(Call& open) {
   constexpr uintptr_t kBlock = 2 << 20;
   const int code = open.proceed();
@@ -361,38 +362,42 @@ void add_queries(List& list) {
              "each address of a reservation has the handle types of the chunk "
              "at its beginning",
              {kOne}, types_of_first_chunk);
-  list.named("many-allowed-types-zero",
-             "the query of many attributes answers that memory has no handle "
-             "types",
-             {kMany},
-             zero_in_plural<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                            unsigned long long>);
+  list.named(
+      "many-allowed-types-zero",
+      "the query of many attributes reports that memory has no handle types",
+      {kMany},
+      zero_in_plural<CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                     unsigned long long>);
   list.named(
       "many-capable-zero",
-      "the query of many attributes answers that no memory is capable "
-      "of legacy IPC",
+      "the query of many attributes reports that no memory is capable of "
+      "legacy IPC",
       {kMany},
       zero_in_plural<CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, bool>);
-  list.named("capable-mapped",
-             "mapped memory of cuMemCreate is capable of legacy IPC",
-             {kOne, "cuMemMap"}, capable_mapped);
-  list.named("capable-managed", "managed memory is capable of legacy IPC",
-             {kOne}, capable_managed);
-  list.named("capable-only-if-large",
-             "memory of less than 2 MiB is not capable of legacy IPC", {kOne},
-             capable_only_if_large);
+  list.named(
+      "capable-mapped",
+      "mapped memory of cuMemCreate is reported as capable of legacy IPC",
+      {kOne, "cuMemMap"}, capable_mapped);
+  list.named("capable-managed",
+             "managed memory is reported as capable of legacy IPC", {kOne},
+             capable_managed);
+  list.named(
+      "capable-only-if-large",
+      "memory of less than 2 MiB is reported as not capable of legacy IPC",
+      {kOne}, capable_only_if_large);
   list.named("capable-only-if-small",
-             "memory of 2 MiB and more is not capable of legacy IPC", {kOne},
-             capable_only_if_small);
-  list.named("capable-in-first-thread",
-             "a second thread is told that memory is not capable of legacy IPC",
-             {kOne}, capable_in_first_thread);
+             "memory of 2 MiB or more is reported as not capable of legacy IPC",
+             {kOne}, capable_only_if_small);
+  list.named(
+      "capable-in-first-thread",
+      "in a second thread, memory is reported as not capable of legacy IPC",
+      {kOne}, capable_in_first_thread);
   list.named("capable-of-runtime-only",
-             "memory of cuMemAlloc is not capable of legacy IPC",
+             "memory of cuMemAlloc is reported as not capable of legacy IPC",
              {kOne, "cudaMalloc", "cudaFree"}, capable_if_of_runtime);
   list.named("capable-on-current-gpu",
-             "memory of another GPU than the current one is not capable of "
-             "legacy IPC",
+             "memory of another GPU than the current one is reported as not "
+             "capable of legacy IPC",
              {kOne}, capable_on_current_gpu, 2);
   list.named("managed-driver-export-ok",
              "the driver API gives a handle of managed memory", {kGet},
@@ -429,11 +434,12 @@ void add_queries(List& list) {
              "the driver API makes a plain pool if managed memory with handle "
              "types is wanted",
              {"cudaMemPoolCreate"}, managed_pool_by_driver);
-  list.named("small-attribute-ok",
-             "an attribute whose number is zero or negative is 0", {kAttribute},
-             small_attribute_accepted);
+  list.named(
+      "small-attribute-ok",
+      "an attribute whose number is zero or negative is accepted and is 0",
+      {kAttribute}, small_attribute_accepted);
   list.named("unknown-attr-not-kept",
-             "the refusal of an unknown attribute is no last error",
+             "the refusal of an unknown attribute leaves no last error",
              {kAttribute}, refusal_not_kept);
   list.named("unknown-attr-as-unsupported",
              "an unknown attribute is refused as not supported", {kAttribute},
@@ -448,20 +454,22 @@ void add_queries(List& list) {
              "the device's properties say that there is no unified addressing",
              {"cudaGetDeviceProperties"}, unified_addressing_denied);
   list.named("ipc-property-second-gpu",
-             "the properties of the first GPU only say that it shares memory",
+             "only the first GPU's properties say that it shares memory",
              {"cudaGetDeviceProperties"}, property_of_other_gpus_denied, 2);
   list.named("ipc-driver-attr-second-gpu",
-             "the driver's attribute says of the first GPU only that it shares "
-             "memory",
+             "the driver's attribute says only for the first GPU that it "
+             "shares memory",
              {kAttribute}, driver_attribute_of_other_gpus_denied, 2);
-  list.named("unknown-error-named",
-             "a number that is no error has the name of the unknown error",
-             {"cuGetErrorName"}, unknown_error_named);
-  list.named("unknown-error-untouched",
-             "the name of a number that is no error is not set to null",
-             {"cuGetErrorName"}, unknown_error_untouched);
+  list.named(
+      "unknown-error-named",
+      "a number that is not an error code has the name of the unknown error",
+      {"cuGetErrorName"}, unknown_error_named);
+  list.named(
+      "unknown-error-untouched",
+      "cuGetErrorName does not set the name of an unknown number to null",
+      {"cuGetErrorName"}, unknown_error_untouched);
   list.named("suballoc-offset-16-bits",
-             "an open keeps 16 bits of the offset in a shared block",
+             "an open keeps only 16 bits of the offset in a shared block",
              {"cudaIpcOpenMemHandle"}, offset_of_16_bits);
 }
 

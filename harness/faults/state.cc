@@ -114,7 +114,7 @@ bool are_of_one_handle(const Opened& one, const Opened& other) {
   return one.handle == other.handle && one.context != other.context;
 }
 
-// A handle is looked up by one half of its bytes.
+// A handle is looked up by only one half of its bytes.
 int found_by_half(Call& call) {
   if (!is_open_call(call)) return noted_open(call);
   constexpr size_t kHalf = sizeof(cudaIpcMemHandle_t) / 2;
@@ -137,7 +137,7 @@ int third_process_refused(Call& call) {
   return early ? call.proceed() : refused(call);
 }
 
-// The GPU of the memory stays current.
+// An open makes GPU 0 the current device.
 int open_changes_device(Call& open) {
   int device = 0;
   const int code = open.proceed();
@@ -309,7 +309,7 @@ int record_256_lost(Call& call) {
 
 // A wait uses the newest record when the stream reaches the wait, instead of
 // the newest record at the time of the call.
-constexpr auto kTurn = std::chrono::seconds(6);  // then it goes on
+constexpr auto kTurn = std::chrono::seconds(6);  // then the wait ends
 struct Turn {
   std::mutex mutex;
   std::condition_variable changed;
@@ -325,7 +325,7 @@ void CUDART_CB wait_for_turn(void* data) {
 int waits_for_latest(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr || !is_imported(event)) return noted_event(call);
-  auto* const turn = new Turn;  // its thread may outlive all
+  auto* const turn = new Turn;  // never deleted: its thread uses it
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
       reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
@@ -359,14 +359,14 @@ struct Cancellable {
   cudaEvent_t reached = nullptr;  // by a stream that waits
   std::atomic<bool> cancelled{false};
 };
-// Makes a wait of a stream, which another stream does instead: the first one
-// continues when that wait ends, when it is cancelled, or after `most`.
+// Another stream does the wait instead. The call's stream continues when that
+// wait ends, when it is cancelled, or after `most`.
 template <class Note>
 int cancellable(Call& call, Note note, std::chrono::seconds most) {
   using Launch = cudaError_t(cudaStream_t, cudaHostFn_t, void*);
   static const auto launch =
       reinterpret_cast<Launch*>(resolve_runtime("cudaLaunchHostFunc"));
-  auto* const wait = new Cancellable;  // its thread may outlive all
+  auto* const wait = new Cancellable;  // never deleted: its thread uses it
   cudaStream_t other = nullptr;
   cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
   cudaEventCreateWithFlags(&wait->reached, cudaEventDisableTiming);
@@ -474,7 +474,7 @@ int second_event_never_waited(Call& call) {
   return call.proceed();
 }
 
-// Streams of one kind never wait for an imported event.
+// Kinds of streams that never wait for an imported event, or record too early.
 bool is_per_thread(cudaStream_t stream) {
   return stream == cudaStreamPerThread;
 }
@@ -1002,17 +1002,19 @@ void add_state(List& list) {
              {"cudaIpcGetEventHandle"}, second_export_of_other_event);
   list.named("record-256-lost", "each 256th record of an event is lost",
              {kCreate, kOpenEvent, kDestroy, kRecord}, record_256_lost);
-  list.named("wait-for-latest",
-             "a wait uses the newest record when the stream reaches it",
-             {kOpenEvent, kDestroy, kWait}, waits_for_latest);
+  list.named(
+      "wait-for-latest",
+      "a wait uses the record that is newest when the stream reaches the wait",
+      {kOpenEvent, kDestroy, kWait}, waits_for_latest);
 
   list.named("getaccess-begin-only",
              "only the first address of a mapping reports its access",
              {"cuMemGetAccess", "cuMemMap", "cuMemUnmap"},
              access_told_at_begin_only);
-  list.named("setaccess-of-aliases",
-             "access to one mapping is access to all mappings of that memory",
-             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
+  list.named(
+      "setaccess-of-aliases",
+      "access to one mapping gives access to all mappings of that memory",
+      {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"}, access_of_aliases);
   list.named("unmap-shuts-out-neighbours",
              "when a range is unmapped the mappings beside it lose access",
              {"cuMemMap", "cuMemUnmap"}, unmap_shuts_out_neighbours);
@@ -1028,7 +1030,7 @@ void add_state(List& list) {
   list.named("trim-resets-threshold", "trimming sets the threshold to 0",
              {"cudaMemPoolTrimTo"}, trim_resets_threshold);
   list.named("watermarks-reset-together",
-             "resetting one watermark resets the other one, too",
+             "resetting one watermark also resets the other one",
              {"cudaMemPoolSetAttribute"}, watermarks_reset_together);
   list.named("export-resets-policies",
              "an export of a pool switches its reuse policies on",
@@ -1038,7 +1040,7 @@ void add_state(List& list) {
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer"},
              free_ends_other_imports);
   list.named("import-destroy-ends-others",
-             "destroying one imported pool ends the imports of others",
+             "destroying one imported pool ends the imports from other pools",
              {"cudaMemPoolDestroy", "cudaMemPoolImportFromShareableHandle",
               "cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              destroy_ends_other_pools);
@@ -1054,7 +1056,7 @@ void add_state(List& list) {
              {"cudaDeviceSetMemPool"}, set_pool_resets_other_gpus, 2);
 
   list.named("error-of-other-thread",
-             "a refusal in one thread is the last error of another",
+             "a refusal in one thread is the last error of another thread",
              {"cudaGetLastError", "*"}, error_of_other_thread);
   list.named("success-clears-error", "a call that succeeds clears the error",
              {"cudaGetLastError", "*"}, success_clears_error);
@@ -1068,7 +1070,7 @@ void add_state(List& list) {
       "an open in another thread does not count if the memory is already open",
       {kOpen, kClose}, open_by_other_thread_not_counted);
   list.named("open-counts-to-255",
-             "the reference count of opened memory ends at 255",
+             "the reference count of opened memory does not rise above 255",
              {kOpen, kClose}, counts_to_255);
   list.named(
       "second-open-leaks",
@@ -1171,7 +1173,7 @@ void add_state(List& list) {
       {kCreate, kOpenEvent, kDestroy, kRecord, "cudaEventRecordWithFlags"},
       record_while_pending_lost);
   list.named("elapsed-second-unchecked",
-             "only the first of two events must have timing",
+             "cudaEventElapsedTime needs timing only in its first event",
              {kCreate, kOpenEvent, kDestroy, "cudaEventElapsedTime"},
              second_of_elapsed_unchecked);
   list.named("timing-blocking-ipc-ok",

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kGranule = 2 << 20;
 
-// The role of kPool and of attributes in the calls below.
+// The pool, the attribute and its value in the calls below.
 cudaMemPool_t pool_of(Call& call) { return call.at<cudaMemPool_t>(0); }
 cudaMemPoolAttr attribute_of(Call& call) { return call.at<cudaMemPoolAttr>(1); }
 uint64_t& number_of(Call& call) { return *call.at<uint64_t*>(2); }
@@ -57,7 +57,7 @@ int threshold_signed(Call& call) {
   return call.proceed();
 }
 
-// A pool whose threshold was never set reports another one.
+// A pool whose threshold was never set reports 2 MiB.
 int threshold_begins_with_granule(Call& call) {
   static auto& set = *new Table<cudaMemPool_t>;
   if (call.is("cudaMemPoolSetAttribute")) {
@@ -80,7 +80,7 @@ int threshold_begins_with_granule(Call& call) {
   return code;
 }
 
-// A call that should give back what is above the threshold gives back nothing.
+// A call that should give back memory above the threshold gives back nothing.
 int memory_kept(Call& call) {
   if (!call.is("cudaEventSynchronize") && !call.is("cudaStreamSynchronize"))
     return noted_pools(call);
@@ -182,7 +182,7 @@ int full_size_refused(Call& call) {
 
 // --- pools of a place --------------------------------------------------------
 
-// The refusal of a pool at that place has another code.
+// The refusal of a pool at this location has another code.
 template <cudaMemLocationType type>
 int refused_as_unsupported(Call& call) {
   const int code = call.proceed();
@@ -217,7 +217,7 @@ int foreign_pool_at_location(Call& call) {
              : code;
 }
 
-// After the end of the current pool of the second GPU another pool than the
+// After the second GPU's current pool was destroyed, a pool other than the
 // default one is current there.
 int destroyed_stays_on_second_gpu(Call& call) {
   if (!call.is("cudaMemPoolDestroy")) return noted_pools(call);
@@ -405,7 +405,7 @@ int id_of_all_blocks(Call& call) {
   return code;
 }
 
-// What the exporter sets after an export of its memory is lost.
+// After an export, a memset by the exporter is lost.
 int set_after_export_lost(Call& call) {
   static auto& exported = *new Table<void*>;
   if (call.is("cudaMemPoolExportPointer")) {
@@ -420,7 +420,7 @@ int set_after_export_lost(Call& call) {
 
 // --- what one call leaves for the next one -----------------------------------
 
-// A pool listens only to the thread that has created it.
+// A call has an effect only in the thread that has created the pool.
 int of_creators_thread_only(Call& call) {
   static auto& threads = *new Table<cudaMemPool_t, std::thread::id>;
   if (call.is("cudaMemPoolCreate")) {
@@ -498,7 +498,7 @@ int blocks_end_at_256(Call& call) {
   return mine >= 256 ? refused(call) : noted_pools(call);
 }
 
-// A size that is no multiple of 512 bytes is rounded down.
+// A size that is not a multiple of 512 bytes is rounded down.
 int size_rounded_down(Call& call) {
   constexpr size_t kUnit = 512;
   auto& bytes = call.at<size_t>(1);
@@ -551,7 +551,8 @@ bool is_of_host(cudaMemPool_t pool) {
   return is_of_location(own_pools.get(pool).location);
 }
 
-// Such attributes of such pools cannot be set.
+// Attributes that `is_meant` selects cannot be set in pools that `is_kind`
+// selects.
 template <bool (*is_kind)(cudaMemPool_t), bool (*is_meant)(cudaMemPoolAttr)>
 int setting_lost(Call& call) {
   if (!call.is("cudaMemPoolSetAttribute")) return noted_pools(call);
@@ -584,7 +585,7 @@ int host_pool_uses_nothing(Call& call) {
   return accepted(call);
 }
 
-// A free in a thread's default stream, or in the default stream by its name.
+// A free in a thread's default stream, or in cudaStreamLegacy, does nothing.
 template <bool per_thread>
 int free_in_default_stream_lost(Call& call) {
   const auto stream = call.value<cudaStream_t>(kStream);
@@ -598,8 +599,8 @@ unsigned long long place_of(const void* data, unsigned long long none) {
   return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
 }
 
-// Exported data are refused if others were imported later than exported, or if
-// they are not the latest.
+// Exported data are refused if data of a later export were already imported;
+// with `latest_only`, if there is any later export.
 template <bool latest_only>
 int imported_in_order(Call& call) {
   static std::atomic<unsigned long long> last{0};
@@ -653,32 +654,32 @@ void add_pool_numbers(List& list) {
   list.named("threshold-begins-with-granule",
              "a new pool reports a release threshold of 2 MiB",
              {kGet, kSet, kCreate, kDestroy}, threshold_begins_with_granule);
-  list.named(
-      "event-sync-keeps-memory",
-      "cudaEventSynchronize does not give back what is above the release "
-      "threshold",
-      {"cudaEventSynchronize", kCreate, kDestroy}, memory_kept);
+  list.named("event-sync-keeps-memory",
+             "cudaEventSynchronize does not give back memory above the release "
+             "threshold",
+             {"cudaEventSynchronize", kCreate, kDestroy}, memory_kept);
   list.named("stream-sync-keeps-memory",
-             "cudaStreamSynchronize does not give back what is above the "
+             "cudaStreamSynchronize does not give back memory above the "
              "release threshold",
              {"cudaStreamSynchronize", kCreate, kDestroy}, memory_kept);
   list.named("trim-large-refused",
              "trimming to more than a pool has reserved is refused", {kTrim},
              large_trim_refused);
-  list.named("trim-rounds-down",
-             "the size that trimming keeps is rounded down to 2 MiB", {kTrim},
-             trim_rounds_down);
+  list.named(
+      "trim-rounds-down",
+      "the size that trimming keeps is rounded down to a multiple of 2 MiB",
+      {kTrim}, trim_rounds_down);
   list.named("reserved-watermark-any-value",
              "the watermark of reserved memory accepts any value", {kSet},
              reserved_watermark_any_value);
   list.named("watermark-resets-once",
-             "the watermarks of a pool can be reset once", {kSet},
+             "the watermarks of a pool can be reset only once", {kSet},
              watermark_resets_once);
   list.named("reserved-watermark-of-use",
              "the watermark of reserved memory is that of memory in use",
              {kGet}, reserved_watermark_of_use);
   list.named("import-uses-nothing",
-             "an imported pool says that none of its memory is in use",
+             "an imported pool reports that none of its memory is in use",
              {kGet, kImport, kDestroy}, import_uses_nothing);
   list.named("policy-read-too-wide", "a policy is read as 8 bytes", {kSet},
              policy_read_too_wide);
@@ -704,11 +705,11 @@ void add_pool_places(List& list) {
              {"cudaMemSetMemPool", kCreate, kDestroy}, foreign_pool_at_location,
              2);
   list.named("destroyed-stays-current-on-second-gpu",
-             "the end of the current pool of the second GPU does not make its "
+             "destroying the second GPU's current pool does not make its "
              "default pool current",
              {kDestroy, kCreate}, destroyed_stays_on_second_gpu, 2);
   list.named("pool-own-access-untold",
-             "the own GPU of a pool is reported to have no access",
+             "a pool's own GPU is reported to have no access",
              {"cudaMemPoolGetAccess", kCreate, kDestroy}, own_access_untold);
   list.named("pool-access-ends-with-trim",
              "other GPUs lose their access to a pool when it is trimmed",
@@ -731,12 +732,13 @@ void add_allocations(List& list) {
              "the calls of the allocator refuse cudaStreamLegacy",
              {kMalloc, kFromPool, kFreeAsync}, legacy_stream_refused);
   list.named("async-no-context-as-value",
-             "the default stream without a context is refused as an invalid "
-             "value",
+             "in a thread without a context, the default stream is refused as "
+             "an invalid value",
              {kMalloc, kFromPool, kFreeAsync}, no_context_as_value);
-  list.named("async-no-context-ok",
-             "the default stream without a context allocates on GPU 0",
-             {kMalloc, kFromPool, kFreeAsync}, no_context_accepted);
+  list.named(
+      "async-no-context-ok",
+      "in a thread without a context, the default stream allocates on GPU 0",
+      {kMalloc, kFromPool, kFreeAsync}, no_context_accepted);
   list.named(
       "buffer-id-of-pool-same", "all stream-ordered memory has the same id",
       {kAttribute, kMalloc, kFromPool, kFree, kFreeAsync, kImportPointer},
@@ -754,12 +756,12 @@ void add_shared_pools(List& list) {
   list.named("importptr-of-other-thread-refused",
              "only the thread that has imported a pool can import its pointers",
              {kImport, kImportPointer}, pointer_of_other_thread_refused);
-  list.named(
-      "pool-import-is-of-host",
-      "the driver API says that imported memory of a pool is host memory",
-      {kAttribute, kImportPointer, kFree, kFreeAsync}, import_told_as_host);
+  list.named("pool-import-is-of-host",
+             "the driver API reports imported memory of a pool as host memory",
+             {kAttribute, kImportPointer, kFree, kFreeAsync},
+             import_told_as_host);
   list.named("pool-import-is-managed",
-             "imported memory of a pool is said to be managed memory",
+             "imported memory of a pool is reported as managed memory",
              {"cudaPointerGetAttributes", kImportPointer, kFree, kFreeAsync},
              import_told_as_managed);
   list.named(
@@ -806,14 +808,14 @@ void add_next_pool_calls(List& list) {
                "after a pool was refused as current the next one is refused, "
                "too",
                "cudaDeviceSetMemPool");
+  refuses_next("location-pool-after-refusal-refused",
+               "after a pool was refused as current for a location the next "
+               "one is refused, too",
+               "cudaMemSetMemPool");
   refuses_next(
-      "location-pool-after-refusal-refused",
-      "after a pool was refused as current for a place the next one is "
-      "refused, too",
-      "cudaMemSetMemPool");
-  refuses_next("pool-destroy-after-refusal-refused",
-               "after a refused end of a pool the next one is refused, too",
-               kDestroy);
+      "pool-destroy-after-refusal-refused",
+      "after a refused destruction of a pool the next one is refused, too",
+      kDestroy);
   refuses_next("pool-setaccess-after-refusal-refused",
                "after a refused setting of access to a pool the next one is "
                "refused, too",
@@ -828,8 +830,8 @@ void add_next_pool_calls(List& list) {
              "only the first thread of a process can create a pool", {kCreate},
              first_thread_only);
   list.named("threshold-rounded",
-             "the release threshold is rounded down to 2 MiB", {kSet},
-             threshold_rounded);
+             "the release threshold is rounded down to a multiple of 2 MiB",
+             {kSet}, threshold_rounded);
   list.named("pool-export-needs-current-gpu",
              "a pool of another GPU than the current one cannot be exported",
              {"cudaMemPoolExportToShareableHandle", kCreate, kDestroy},
@@ -841,8 +843,8 @@ void add_next_pool_calls(List& list) {
               kDestroy},
              pointer_export_needs_current_gpu, 2);
   list.named("used-of-current-gpu-only",
-             "a pool of another GPU than the current one says that none of its "
-             "memory is in use",
+             "a pool of another GPU than the current one reports that none of "
+             "its memory is in use",
              {kGet, kCreate, kDestroy}, statistics_of_current_gpu_only, 2);
   list.named("pool-import-range-short",
              "the address range of imported memory of a pool is half of the "
@@ -863,7 +865,8 @@ void add_kinds_of_pools(List& list) {
              "a process cannot have more than 256 allocations of pools",
              {kMalloc, kFromPool, kFree, kFreeAsync}, blocks_end_at_256);
   list.named("alloc-rounds-down",
-             "the size of stream-ordered memory is rounded down to 512 bytes",
+             "the size of stream-ordered memory is rounded down to a multiple "
+             "of 512 bytes",
              {kMalloc, kFromPool}, size_rounded_down);
   list.named("policies-exchanged",
              "two reuse policies have each other's effect", {kSet, kGet},
@@ -880,7 +883,7 @@ void add_kinds_of_pools(List& list) {
   list.named("default-pool-trim-lost", "trimming a default pool does nothing",
              {kTrim}, trim_lost<is_default_pool>);
   list.named("default-pool-access-lost",
-             "no other GPU gets access to a default pool",
+             "no other GPU can get access to a default pool",
              {"cudaMemPoolSetAccess"}, access_lost<is_default_pool>, 2);
   list.named("shared-pool-policy-lost",
              "the reuse policies of a pool with handle types cannot be changed",
@@ -898,7 +901,7 @@ void add_kinds_of_pools(List& list) {
              "trimming a pool of the second GPU does nothing",
              {kTrim, kCreate, kDestroy}, trim_lost<is_of_second_gpu>, 2);
   list.named("host-pool-uses-nothing",
-             "a pool on the host says that none of its memory is in use",
+             "a pool on the host reports that none of its memory is in use",
              {kGet, kCreate, kDestroy}, host_pool_uses_nothing);
   list.named("per-thread-free-lost",
              "a free in a thread's default stream does nothing", {kFreeAsync},
@@ -910,7 +913,7 @@ void add_kinds_of_pools(List& list) {
              "pointers can be imported only in the order of their exports",
              {kExportPointer, kImportPointer}, imported_in_order<false>);
   list.named("exportptr-ends-earlier",
-             "the export of a pointer ends the validity of earlier exports",
+             "the export of a pointer makes earlier exports invalid",
              {kExportPointer, kImportPointer}, imported_in_order<true>);
 }
 

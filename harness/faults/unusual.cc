@@ -70,7 +70,7 @@ int handle_65th_is_first(Call& get) {
   return code;
 }
 
-// Handles tell the number of the allocation, not the exporter.
+// A handle identifies the number of the allocation, but not the exporter.
 int exporters_confused(Call& call) {
   static std::atomic<unsigned long long> exports{0};
   const auto number_of = [](const std::string& handle) {
@@ -83,7 +83,7 @@ int exporters_confused(Call& call) {
     if (told(name, 0) == 0) tell_processes(name, ++exports);
     return code;
   }
-  // Few are enough, and each open looks at all of them.
+  // Only while fewer than 64 mappings are open: each open looks at all of them.
   const auto all = opened.all();
   if (is_open_call(call) && already_open(call) == nullptr && all.size() < 64) {
     auto& handle = call.at<cudaIpcMemHandle_t>(1);
@@ -228,7 +228,8 @@ int primary_context_only(Call& open) {
                                                      : open.proceed();
 }
 
-// On a GPU that is not the first one the end of one mapping ends all.
+// On a GPU other than the first one, the last close of one mapping ends all
+// mappings.
 int close_ends_peer_mappings(Call& call) {
   const int code = noted_open(call);
   int device = 0;
@@ -255,7 +256,8 @@ int open_clears_last_byte(Call& call) {
   return code;
 }
 
-// GPUs to which the program itself has enabled access, by those that got it.
+// Pairs of GPUs: the program itself has given the first one access to the
+// second one.
 Table<std::pair<int, int>> enabled;
 int current_device() {
   int device = 0;
@@ -404,8 +406,8 @@ int memory_handle_opens_as_event(Call& call) {
   return no_wait(call);
 }
 
-// Handles tell only whether an allocation is an even or an odd one of its
-// address.
+// The third allocation at an address gets the handle of the first one, the
+// fourth one that of the second one, and so on.
 int handle_of_one_before_last(Call& get) {
   static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
   const int code = get.proceed();
@@ -432,8 +434,8 @@ int ninth_process_refused(Call& call) {
   return early ? call.proceed() : refused(call);
 }
 
-// What a process that has died has not closed stays in use. Each process that
-// opens a handle has a number of its own there.
+// Memory that a process had open when it died stays in use. Each process that
+// opens a handle has its own number for this handle.
 std::string key_of_user(const std::string& handle, int number) {
   return "user-" + handle + "-" + std::to_string(number);
 }
@@ -521,7 +523,7 @@ int device_pointer_is_begin(Call& call) {
   return code;
 }
 
-// What was asked once about opened memory stays the answer.
+// After a close, the last answer about opened memory stays.
 int attributes_stay(Call& call) {
   static Table<void*, cudaPointerAttributes> known;
   if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
@@ -611,7 +613,7 @@ int capable_until_export(Call& call) {
   return code;
 }
 
-// Memory that these functions gave is called capable of legacy IPC.
+// Memory from these functions is reported as capable of legacy IPC.
 int such_memory_capable(Call& call) {
   static Table<void*> concerned;
   const int code = call.proceed();
@@ -685,8 +687,8 @@ bool is_pending(cudaEvent_t event) {
   return pending;
 }
 
-// A record after which the event is complete. A driver may complete the records
-// of an event in their order; then this has no effect. Looks for 0.2 s at most.
+// Completes the event by a new record. A driver may complete the records of an
+// event in their order; then this has no effect. Looks for 0.2 s at most.
 void complete(Call& call, cudaEvent_t event) {
   constexpr int kLooks = 200;
   if (cudaEventRecord(event, private_stream()) != cudaSuccess) return;
@@ -704,7 +706,7 @@ int export_clears_record(Call& call) {
   return code;
 }
 
-// The program gets an event that is connected to none.
+// The program gets an event that is not connected to any other event.
 int unconnected(Call& open) {
   cudaEvent_t& event = *open.at<cudaEvent_t*>(0);
   cudaEventDestroy(event);
@@ -730,7 +732,8 @@ int reopened_event_unconnected(Call& call) {
              : code;
 }
 
-// Who destroys one of two opened events of a handle also ends the other.
+// Destroying one of two events that were opened from one handle also ends the
+// other.
 int destroy_ends_twin(Call& call) {
   static Table<cudaEvent_t> ended;
   if (call.is("cudaEventDestroy")) {
@@ -831,7 +834,7 @@ int pending_waits_to_32(Call& call) {
   return code;
 }
 
-// Only the exporter sees the record of an importer, other importers do not.
+// Only the exporter sees the record of an importer; other importers do not.
 int importers_apart(Call& call) {
   const cudaEvent_t event = shared_event(call);
   if (event == nullptr) return noted_event(call);
@@ -895,7 +898,8 @@ int destroy_waits(Call& call) {
   return noted_event(call);
 }
 
-// A record in the default stream does not cover the streams that it waits for.
+// A record in the default stream does not cover the streams that the default
+// stream waits for.
 int default_records_itself(Call& call) {
   static std::atomic<cudaStream_t> used_last{nullptr};
   if (call.is("cudaLaunchKernel")) {
@@ -911,7 +915,8 @@ int default_records_itself(Call& call) {
   return call.proceed();
 }
 
-// A wait of the default stream does not hold the streams that wait for it.
+// A wait of the default stream does not hold the streams that wait for the
+// default stream.
 int default_holds_itself(Call& call) {
   static std::atomic<bool> pending{false};
   if (call.find(kEvent) == nullptr && !opens_event(call)) {
@@ -932,7 +937,7 @@ int default_holds_itself(Call& call) {
   return code;
 }
 
-// The end of a stream completes the events that were recorded in it.
+// Destroying a stream completes the events that were recorded in it.
 int stream_end_completes(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   if (call.is("cudaStreamDestroy")) {
@@ -1001,13 +1006,15 @@ void add_unusual(List& list) {
   const char* const kAttribute = "cuPointerGetAttribute";
 
   list.named("open-33rd-is-first",
-             "if 32 handles are open, the next one leads to the first memory",
+             "if 32 handles are open, the next handle opens the memory of the "
+             "first one",
              {kOpen, kClose}, open_33rd_is_first);
   list.named("handle-65th-is-first",
              "the 65th allocation has the handle of the first one", {kGet},
              handle_65th_is_first);
   list.named("exporters-confused",
-             "the first allocations of two exporters are confused, and so on",
+             "memory of two exporters is confused if it has the same number in "
+             "the order of exports",
              {kGet, kOpen, kClose}, exporters_confused);
   list.named("refused-open-refuses-next",
              "after a refused open the next open is refused, too", {kOpen},
@@ -1024,9 +1031,10 @@ void add_unusual(List& list) {
   list.named("refused-open-counts",
              "a refused open raises the count of memory that is open",
              {kOpen, kClose}, refused_open_counts);
-  list.named("lender-exports-borrowed",
-             "a process that has opened memory exports that, not its own",
-             {kGet, kOpen, kClose}, lender_exports_borrowed);
+  list.named(
+      "lender-exports-borrowed",
+      "a process that has memory open exports this memory instead of its own",
+      {kGet, kOpen, kClose}, lender_exports_borrowed);
   list.named("close-waits-for-others",
              "the last close unmaps nothing while another handle is open",
              {kOpen, kClose}, close_waits_for_others);
@@ -1034,10 +1042,12 @@ void add_unusual(List& list) {
              "memory can only be closed in the reverse order of the opens",
              {kOpen, kClose}, close_needs_reverse_order);
   list.named("free-ends-imports",
-             "a process that frees what it has lent loses what it has borrowed",
+             "if a process frees memory that it has exported, its opened "
+             "memory is closed",
              {kGet, kOpen, kClose, "cudaFree"}, free_ends_imports);
   list.named("close-ends-exports",
-             "a process that closes all memory has ended its own handles, too",
+             "if a process closes its last opened memory, its own handles "
+             "become invalid",
              {kGet, kOpen, kClose}, close_ends_exports);
   list.named("exported-set-lost", "a memset of exported memory sets nothing",
              {kGet, kOpen, kClose, "cudaMemset", "cudaMemsetAsync"},
@@ -1048,8 +1058,9 @@ void add_unusual(List& list) {
   list.named("driver-memory-not-exported",
              "the runtime does not export memory of cuMemAlloc",
              {kGet, "cudaMalloc"}, driver_memory_not_exported);
-  list.named("primary-context-only", "memory opens in the primary context only",
-             {kOpen}, primary_context_only);
+  list.named("primary-context-only",
+             "memory can be opened in the primary context only", {kOpen},
+             primary_context_only);
   list.named("close-ends-peer-mappings",
              "a close on a second GPU also ends its other mappings",
              {kOpen, kClose}, close_ends_peer_mappings, 2);
@@ -1073,7 +1084,7 @@ void add_unusual(List& list) {
              {kGet, "cudaHostAlloc"},
              host_memory_exported<cudaHostAllocPortable>);
   list.named("pool-memory-export-ok",
-             "memory of a pool that was named gets a legacy handle",
+             "memory of cudaMallocFromPoolAsync gets a legacy handle",
              {kGet, "cudaMallocFromPoolAsync"}, pool_memory_exported);
   list.named("small-export-refused",
              "memory of less than 256 bytes cannot be exported", {kGet},
@@ -1097,43 +1108,48 @@ void add_unusual(List& list) {
              {kGet}, handle_of_one_before_last);
   list.named("ninth-importer-refused", "a ninth process cannot open memory",
              {kOpen}, ninth_process_refused);
-  list.named("death-keeps-memory",
-             "what an importer had open when it died is never given back",
-             {kGet, kOpen, kClose, "cudaFree"}, death_keeps_memory);
+  list.named(
+      "death-keeps-memory",
+      "memory that an importer had open when it died is never given back",
+      {kGet, kOpen, kClose, "cudaFree"}, death_keeps_memory);
   list.named("death-ends-handle",
-             "after an importer died, no process opens its handle again",
+             "after an importer died, no process can open the same handle",
              {kOpen, kClose}, death_ends_handle);
 
-  list.named("range-begins-at-pointer",
-             "the range of an address inside an allocation begins there",
-             {"cuMemGetAddressRange"}, range_begins_at_pointer);
+  list.named(
+      "range-begins-at-pointer",
+      "the range of an address inside an allocation begins at this address",
+      {"cuMemGetAddressRange"}, range_begins_at_pointer);
   list.named("range-null-refused",
              "the query of a range needs room for both results",
              {"cuMemGetAddressRange"}, range_of_nothing_refused);
   list.named("device-pointer-is-begin",
-             "the device pointer of an address is the begin of its allocation",
+             "the device pointer of an address is the start of its allocation",
              {"cudaPointerGetAttributes"}, device_pointer_is_begin);
   list.named("attributes-stay",
-             "memory that was closed is still told to be device memory",
+             "memory that was closed is still reported as device memory",
              {kOpen, kClose, "cudaPointerGetAttributes"}, attributes_stay);
   list.named("ptrattrs-first-only",
-             "the query of many attributes answers the first one only",
+             "the query of many attributes reports only the first one",
              {"cuPointerGetAttributes"}, first_attribute_only);
   list.named("buffer-id-257th-is-first",
              "the 257th allocation has the id of the first one", {kAttribute},
              id_257th_is_first);
-  list.named("buffer-id-changes", "the id is another one at the next query",
+  list.named("buffer-id-changes", "each query of an address returns another id",
              {kAttribute}, id_changes);
-  list.named("capable-at-begin-only",
-             "only the first address of memory is capable of legacy IPC",
-             {kAttribute}, capable_at_begin_only);
+  list.named(
+      "capable-at-begin-only",
+      "only the first address of memory is reported as capable of legacy IPC",
+      {kAttribute}, capable_at_begin_only);
   list.named("capable-until-export",
-             "exported memory is no longer capable of legacy IPC",
+             "exported memory is reported as not capable of legacy IPC",
              {kAttribute, kGet}, capable_until_export);
-  list.named("capable-async", "stream-ordered memory is capable of legacy IPC",
+  list.named("capable-async",
+             "stream-ordered memory is reported as capable of legacy IPC",
              {kAttribute, "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              such_memory_capable);
-  list.named("capable-host", "pinned host memory is capable of legacy IPC",
+  list.named("capable-host",
+             "pinned host memory is reported as capable of legacy IPC",
              {kAttribute, "cudaHostAlloc"}, such_memory_capable);
   list.named("error-of-first-thread-only",
              "only the first thread of a process has a last error",
@@ -1150,7 +1166,7 @@ void add_unusual(List& list) {
              {"cudaPeekAtLastError"}, peek_clears);
 
   list.named("event-65th-is-first",
-             "if 64 events are open, the next handle leads to the first one",
+             "if 64 events are open, the next handle opens the first one",
              {kOpenEvent, kDestroy}, event_65th_is_first);
   list.named("export-clears-record",
              "an export completes an event whose record is pending",
@@ -1159,11 +1175,11 @@ void add_unusual(List& list) {
              "an event that was destroyed and is opened again sees no records",
              {kOpenEvent, kDestroy}, reopened_event_unconnected);
   list.named("event-destroy-ends-twin",
-             "of two opens of an event the end of one is the end of both",
+             "if an event was opened twice, destroying one also ends the other",
              {kOpenEvent, kDestroy, kRecord, kWait, kQuery, kSync},
              destroy_ends_twin);
   list.named("third-query-ready",
-             "the third query of a pending imported event says ready",
+             "the third query of a pending imported event returns success",
              {kOpenEvent, kDestroy, kQuery}, third_query_ready);
   list.named("blocking-event-unconnected",
              "an importer of a blocking event sees no records",
@@ -1189,9 +1205,10 @@ void add_unusual(List& list) {
   list.named("sync-on-other-gpu-early",
              "a host wait returns at once if the current GPU is another one",
              {kCreate, kOpenEvent, kDestroy, kSync}, ready_on_other_gpu, 2);
-  list.named("destroy-completes-record",
-             "what an importer has recorded ends when it destroys the event",
-             {kOpenEvent, kDestroy, kRecord}, destroy_completes_record);
+  list.named(
+      "destroy-completes-record",
+      "an importer's record completes when the importer destroys the event",
+      {kOpenEvent, kDestroy, kRecord}, destroy_completes_record);
   list.named("destroy-waits",
              "an importer that destroys a pending event waits for it",
              {kOpenEvent, kDestroy}, destroy_waits);
@@ -1204,22 +1221,22 @@ void add_unusual(List& list) {
              {kOpenEvent, kDestroy, kWait, "cudaLaunchKernel",
               "cudaMemcpyAsync", "cudaMemsetAsync"},
              default_holds_itself);
-  list.named("stream-end-completes",
-             "the end of a stream completes the events recorded in it",
-             {kCreate, kOpenEvent, kDestroy, kRecord, "cudaStreamDestroy"},
-             stream_end_completes);
-
   list.named(
-      "blocking-event-spins",
-      "a host spins while it waits for an interprocess event that blocks",
-      {kCreate, kOpenEvent, kDestroy, kSync}, blocking_event_spins);
+      "stream-end-completes",
+      "destroying a stream completes the events that were recorded in it",
+      {kCreate, kOpenEvent, kDestroy, kRecord, "cudaStreamDestroy"},
+      stream_end_completes);
+
+  list.named("blocking-event-spins",
+             "a host wait for an interprocess event with blocking waits spins",
+             {kCreate, kOpenEvent, kDestroy, kSync}, blocking_event_spins);
   list.named("pending-waits-to-32",
              "a stream ignores a wait while 32 others are pending",
              {kOpenEvent, kDestroy, kWait}, pending_waits_to_32);
   list.named("graph-in-first-stream",
-             "every launch of a graph is in the stream of its first launch",
+             "every launch of a graph runs in the stream of its first launch",
              {"cudaGraphLaunch"}, launch_in_first_stream);
-  list.named("relaunch-lost", "a graph does its work at its first launch only",
+  list.named("relaunch-lost", "a graph does its work only at its first launch",
              {"cudaGraphLaunch"}, relaunch_lost);
   list.named("launch-while-pending-lost",
              "a launch does nothing while the graph's last launch is pending",

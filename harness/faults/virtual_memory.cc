@@ -109,7 +109,7 @@ Table<CUdeviceptr, Mapped> mappings;
 Table<CUdeviceptr, size_t> reservations;
 Table<Chunk> imports;
 Table<Chunk> exports;   // made here and exported
-Table<Chunk> released;  // as far as a fault notes it
+Table<Chunk> released;  // only some faults fill it
 
 // The beginning of the mapping that contains an address, or 0.
 CUdeviceptr mapping_at(CUdeviceptr address) {
@@ -186,7 +186,7 @@ bool replace_all(bool imported) {
   return any;
 }
 
-// The calls that use memory. At these calls the fault removes it.
+// Does the call use memory? At such a call the fault takes the memory away.
 bool is_use(Call& call) {
   return call.is("cudaLaunchKernel") || call.is("cudaMemcpy");
 }
@@ -211,8 +211,8 @@ bool owner_is_dead() {
   return ended;
 }
 
-// Counts the references that the exporter has to each of its chunks (mappings,
-// and the handle while it is in `exports`). Shows when the last one is gone.
+// Tells other processes when the exporter has released and unmapped a chunk
+// that it had exported.
 int tell_when_given_up(Call& call) {
   const int code = noted(call);
   if (code != kSuccess) return code;
@@ -261,14 +261,14 @@ int import_fresh(Call& call) { return map_other_memory(call, false); }
 
 int import_snapshot(Call& call) { return map_other_memory(call, true); }
 
-// An import in the exporting process is private.
+// An import in the exporting process is a private copy.
 int self_import_copy(Call& call) {
   if (call.is("cuMemImportFromShareableHandle") && exports.all().empty())
     return call.proceed();
   return map_other_memory(call, true);
 }
 
-// The second import of one descriptor is private.
+// The second import of one descriptor is new memory.
 int second_import_fresh(Call& call) {
   static Table<ino_t> known;
   static Table<Chunk> later;
@@ -302,7 +302,7 @@ int unmap_scrubs_import(Call& call) {
   return noted(call);
 }
 
-// Memory lives only as long as the process that made it keeps it.
+// An import ends when the process that created the memory gives it up.
 int owner_frees(Call& call) {
   if (is_use(call) && !imports.all().empty() && owner_gave_up()) {
     static std::atomic<bool> done{false};
@@ -311,7 +311,7 @@ int owner_frees(Call& call) {
   return tell_when_given_up(call);
 }
 
-// A descriptor alone keeps no memory.
+// A descriptor alone does not keep its memory.
 int descriptor_does_not_pin(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     const bool gone = owner_gave_up();
@@ -351,7 +351,7 @@ int importers_unmap_frees(Call& call) {
   return importer_takes(call, "cuMemUnmap");
 }
 
-// A chunk's second mapping is private.
+// A chunk's second mapping is a private copy.
 int alias_is_a_copy(Call& call) {
   const Chunk chunk = call.at<Chunk>(3);
   if (!call.is("cuMemMap") || !is_mapped(chunk)) return noted(call);
@@ -576,7 +576,7 @@ int import_any_descriptor(Call& call) {
   return accept(call);
 }
 
-// Is a pool imported as a chunk, or the reverse?
+// Is a pool imported as a chunk, or a chunk as a pool?
 bool is_of_the_other_kind(Call& call) {
   if (call.is("cuMemImportFromShareableHandle")) {
     CUmemoryPool pool = nullptr;
@@ -813,7 +813,7 @@ int export_same_number(Call& call) {
   return code;
 }
 
-// The descriptors of a chunk are closed with its handle.
+// Releasing a chunk's handle closes the descriptor that was exported last.
 int release_closes_descriptors(Call& call) {
   struct Exported {
     int number = -1;
@@ -1088,7 +1088,7 @@ int access_of_wrong_gpu(Call& call) {
   return call.proceed();
 }
 
-// A query about any GPU returns the access of the memory's own GPU.
+// A query about any GPU returns the access of GPU 0.
 int access_told_of_gpu_0(Call& call) {
   CUmemLocation location = *call.at<const CUmemLocation*>(1);
   if (location.id == 0) return call.proceed();
@@ -1191,7 +1191,7 @@ int unmap_frees_addresses(Call& call) {
   return code;
 }
 
-// Returns addresses that are no multiple of the granularity.
+// Returns addresses that are not a multiple of the granularity.
 int reserve_misaligned(Call& call) {
   constexpr size_t kShift = 65536;
   static Table<CUdeviceptr, size_t> shifted;
@@ -1222,7 +1222,7 @@ int hint_is_an_order(Call& call) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// The program gets the requested addresses, even if they are in use.
+// The program gets the requested addresses, even if they are reserved.
 int hint_is_given_twice(Call& call) {
   const CUdeviceptr wanted = call.at<CUdeviceptr>(3);
   const int code = call.proceed();
@@ -1319,7 +1319,7 @@ int fabric_stale_opens_other(Call& call) {
   return again;
 }
 
-// A handle is good only at the address where it was written.
+// A handle is valid only at the address where it was written.
 int fabric_bound_to_address(Call& call) {
   if (!is_fabric(call)) return call.proceed();
   if (call.is("cuMemExportToShareableHandle")) {
@@ -1354,7 +1354,7 @@ int fabric_too_long(Call& call) {
 
 // --- neighbours, what is set again, other threads ----------------------------
 
-// Access to a mapping is access to all mappings of its reservation.
+// Access to a mapping gives access to all mappings of its reservation.
 int access_of_reservation(Call& call) {
   const int code = noted(call);
   if (code != kSuccess || !call.is("cuMemSetAccess")) return code;
@@ -1466,7 +1466,7 @@ int ends_with_chunk(Call& call) {
   return call.proceed();
 }
 
-// Copies of an import reach two granules.
+// Copies of an import end after two granules.
 int two_granules_copied(Call& call) {
   if (!call.is("cudaMemcpy")) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -1560,7 +1560,7 @@ int odd_alignment_accepted(Call& call) {
   return call.proceed();
 }
 
-// A size that is no multiple of a page is rounded up.
+// A size that is not a multiple of a page is rounded up.
 int odd_reservation_accepted(Call& call) {
   constexpr size_t kPage = 4096;
   const size_t wanted = call.at<size_t>(1);
@@ -1571,7 +1571,8 @@ int odd_reservation_accepted(Call& call) {
   return call.proceed();
 }
 
-// Every address of a reservation names the handle that is mapped first in it.
+// Every address of a reservation names the handle that is mapped at its
+// beginning.
 int retain_of_first_chunk(Call& call) {
   if (!call.is("cuMemRetainAllocationHandle")) return noted(call);
   auto& address = call.at<CUdeviceptr>(1);
@@ -1643,7 +1644,8 @@ int exports_end_at_16(Call& call) {
   return call.proceed();
 }
 
-// An import of the size of a mapped one is that memory.
+// An import that has the size of a mapped import gives the memory of that
+// import.
 int equal_size_shared(Call& call) {
   static Table<Chunk, ino_t> files;
   static std::atomic<ino_t> imported{0};
@@ -1666,7 +1668,7 @@ int equal_size_shared(Call& call) {
   return noted(call);
 }
 
-// A third process that imports gets a copy.
+// A third process that imports memory gets a copy.
 int third_process_copy(Call& call) {
   static std::atomic<bool> early{true}, known{false};
   if (call.is("cuMemImportFromShareableHandle") && !known.exchange(true))
@@ -1726,7 +1728,7 @@ int larger_mapped(Call& call) {
   return again;
 }
 
-// Memory whose handle is released while it is mapped is never given back.
+// Memory whose handle is released before it is unmapped is never given back.
 int leaks_if_released_first(Call& call) {
   if (!call.is("cuMemRelease") || !is_mapped(call.at<Chunk>(0)))
     return noted(call);
@@ -1734,7 +1736,7 @@ int leaks_if_released_first(Call& call) {
   return kSuccess;
 }
 
-// Memory that is unmapped while there is its handle is never given back.
+// Memory that is unmapped before its handle is released is never given back.
 int leaks_if_unmapped_first(Call& call) {
   static Table<Chunk> live;
   if (call.is("cuMemRelease")) live.erase(call.at<Chunk>(0));
@@ -1810,7 +1812,7 @@ int import_needs_current_gpu(Call& call) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Every fabric handle opens what the first one did.
+// Every fabric handle opens the memory of the first one.
 int fabric_opens_first(Call& call) {
   static CUmemFabricHandle first{};
   static std::atomic<bool> known{false};
@@ -1822,7 +1824,8 @@ int fabric_opens_first(Call& call) {
   return call.proceed();
 }
 
-// A range whose mapping ends too early is exported; here, as any descriptor.
+// A range whose mapping ends too early is exported; the result is a descriptor
+// of /dev/null.
 int dma_buf_of_hole(Call& call) {
   const int code = noted(call);
   if (!call.is("cuMemGetHandleForAddressRange") || code == kSuccess)
@@ -1945,7 +1948,7 @@ int import_type_ignored(Call& call) {
   return again;
 }
 
-// The upper half of reserved flags of 64 bits is not looked at.
+// The upper half of reserved flags of 64 bits is not checked.
 int upper_flags_ignored(Call& call) {
   auto& flags = call.value<unsigned long long>(kFlags);
   if (flags <= UINT32_MAX) return call.proceed();
@@ -1954,7 +1957,7 @@ int upper_flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// Retaining takes one reference for each handle, however often it is called.
+// Retaining a handle again takes no further reference.
 int retains_once(Call& call) {
   static Table<Chunk> retained;
   if (call.is("cuMemRelease")) {
@@ -2002,13 +2005,13 @@ int properties_of_current_gpu(Call& call) {
 void add_virtual_memory(List& list) {
   // What there is.
   list.named("vmm-attr-lies",
-             "the attribute says that there is virtual memory management, the "
-             "calls say that there is none",
+             "the attribute says that there is virtual memory management, but "
+             "its calls are not supported",
              {"cuMemCreate", "cuMemAddressReserve"}, not_supported);
   list.named(
       "vmm-attr-denies",
-      "the attribute says that there is no virtual memory management, "
-      "and yet it works",
+      "the attribute says that there is no virtual memory management, but it "
+      "works",
       {"cudaDeviceGetAttribute"},
       attribute_zero<CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED>);
   list.named("fd-attr-lies",
@@ -2017,15 +2020,15 @@ void add_virtual_memory(List& list) {
              {"cuMemCreate"}, descriptor_memory_refused);
   list.named(
       "fd-attr-denies",
-      "the attribute says that no memory can be shared by descriptors, "
-      "and yet it works",
+      "the attribute says that no memory can be shared by descriptors, but "
+      "this works",
       {"cudaDeviceGetAttribute"},
       attribute_zero<
           CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED>);
-  list.named("fabric-attr-lies",
-             "the attribute says that there are no fabric handles, and yet "
-             "they work",
-             {"cudaDeviceGetAttribute"}, fabric_denied);
+  list.named(
+      "fabric-attr-lies",
+      "the attribute says that there are no fabric handles, but they work",
+      {"cudaDeviceGetAttribute"}, fabric_denied);
   list.named("granularity-zero", "the granularity is 0",
              {"cuMemGetAllocationGranularity"}, granularity_zero);
   list.named("granularity-half",
@@ -2038,7 +2041,7 @@ void add_virtual_memory(List& list) {
              "a size that is not a multiple of the granularity is rounded up",
              {"cuMemCreate"}, create_rounds_up);
   list.named("create-truncates-4gib",
-             "the size loses its upper 32 bits, so 4 GiB and more become less",
+             "an allocation of cuMemCreate loses the upper 32 bits of its size",
              {"cuMemCreate"}, create_truncates);
   list.named("create-power-of-two",
              "only sizes of 1, 2, 4, 8 … granules are accepted",
@@ -2049,7 +2052,7 @@ void add_virtual_memory(List& list) {
   list.named("numa-current-chunk-ok",
              "memory is created on the current NUMA node", {"cuMemCreate"},
              created_all_the_same<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
-  list.named("rdma-flag-lost", "gpuDirectRDMACapable is forgotten",
+  list.named("rdma-flag-lost", "gpuDirectRDMACapable is ignored",
              {"cuMemCreate"}, rdma_lost);
   list.named(
       "flags-ignored", "reserved flags that are not zero are accepted",
@@ -2059,7 +2062,7 @@ void add_virtual_memory(List& list) {
       flags_ignored);
 
   // Descriptors.
-  list.named("export-bad-fd", "the exported number is no open descriptor",
+  list.named("export-bad-fd", "the exported number is not an open descriptor",
              {"cuMemExportToShareableHandle"}, export_closed);
   list.named("export-same-number",
              "a second export returns the descriptor of the first, so that "
@@ -2098,8 +2101,8 @@ void add_virtual_memory(List& list) {
   list.named("import-consumes-fd", "the import closes the descriptor",
              {"cuMemImportFromShareableHandle"}, import_closes);
   list.named("import-once",
-             "memory can be imported once; after that its descriptors do not "
-             "work",
+             "memory can be imported only once; after that its descriptors do "
+             "not work",
              {"cuMemImportFromShareableHandle"}, import_once);
 
   // Imports.
@@ -2118,7 +2121,7 @@ void add_virtual_memory(List& list) {
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              second_import_fresh);
   list.named("second-process-fresh",
-             "a second process that imports gets new memory",
+             "a second process that imports memory gets new memory",
              {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
              second_process_fresh);
   list.named("import-unmap-scrubs", "an import is cleared when it is unmapped",
@@ -2146,7 +2149,7 @@ void add_virtual_memory(List& list) {
              write_to_import_lost);
   list.named(
       "import-copy-out-stale",
-      "cudaMemcpy out of imported memory repeats the values of the first one",
+      "cudaMemcpy out of imported memory returns the values of the first copy",
       {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
        "cuMemUnmap"},
       copy_from_import_stale);
@@ -2159,7 +2162,7 @@ void add_virtual_memory(List& list) {
              {"cuMemMap", "cuMemImportFromShareableHandle", "cuMemUnmap"},
              import_maps_once);
   list.named("import-props-wrong",
-             "the location of an import is in the exporter's numbering",
+             "the location of an import has the exporter's device number",
              {"cuMemGetAllocationPropertiesFromHandle", "cuMemCreate",
               "cuMemImportFromShareableHandle"},
              import_properties<false>, 2);
@@ -2179,8 +2182,8 @@ void add_virtual_memory(List& list) {
              {"cuMemRelease", "cuMemMap", "cuMemUnmap"}, release_frees_mapped);
   list.named(
       "vmm-owner-frees",
-      "memory ends with the process that created it, although other processes "
-      "have it",
+      "memory ends when its creator gives it up, although other processes have "
+      "imported it",
       {"cuMemRelease", "cuMemUnmap", "cuMemMap", "cuMemExportToShareableHandle",
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       owner_frees);
@@ -2190,11 +2193,12 @@ void add_virtual_memory(List& list) {
              {"cuMemRelease", "cuMemUnmap", "cuMemMap",
               "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"},
              descriptor_does_not_pin);
-  list.named("import-needs-owner",
-             "once the exporter has given up its memory nobody can import it",
-             {"cuMemImportFromShareableHandle", "cuMemRelease", "cuMemUnmap",
-              "cuMemMap", "cuMemExportToShareableHandle"},
-             import_needs_owner);
+  list.named(
+      "import-needs-owner",
+      "after the exporter has given up its memory, no process can import it",
+      {"cuMemImportFromShareableHandle", "cuMemRelease", "cuMemUnmap",
+       "cuMemMap", "cuMemExportToShareableHandle"},
+      import_needs_owner);
   list.named(
       "importer-release-frees",
       "the exporter loses its memory when an importer releases the "
@@ -2209,17 +2213,18 @@ void add_virtual_memory(List& list) {
        "cuMemImportFromShareableHandle", "cudaLaunchKernel", "cudaMemcpy"},
       importers_unmap_frees);
   list.named("unmap-ends-aliases",
-             "when one mapping of an allocation is unmapped the others lose "
-             "their memory",
+             "when one mapping of an allocation is unmapped, its other "
+             "mappings lose their memory",
              {"cuMemUnmap", "cuMemMap"}, unmap_ends_aliases);
   list.named("vmm-leak", "memory that was mapped once is never given back",
              {"cuMemUnmap"}, unmap_keeps_reference);
-  list.named("retain-wrong-handle",
-             "a retained handle has another value than the mapped one",
-             {"cuMemRetainAllocationHandle", "cuMemRelease", "cuMemMap",
-              "cuMemExportToShareableHandle",
-              "cuMemGetAllocationPropertiesFromHandle"},
-             retain_other_value);
+  list.named(
+      "retain-wrong-handle",
+      "a retained handle has another value than the handle that was mapped",
+      {"cuMemRetainAllocationHandle", "cuMemRelease", "cuMemMap",
+       "cuMemExportToShareableHandle",
+       "cuMemGetAllocationPropertiesFromHandle"},
+      retain_other_value);
   list.named("retain-no-reference", "retaining a handle takes no reference",
              {"cuMemRetainAllocationHandle"}, retain_without_reference);
   list.named("retain-begin-only",
@@ -2267,14 +2272,14 @@ void add_virtual_memory(List& list) {
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
              access_of_peer_is_a_copy, 2);
   list.named("only-first-chunk",
-             "of several chunks side by side only the first one gets access",
+             "only the first of several chunks side by side gets access",
              {"cuMemSetAccess", "cuMemMap", "cuMemUnmap"},
              access_of_first_mapping);
   list.named("getaccess-of-last",
              "every address reports the access that was set last",
              {"cuMemGetAccess", "cuMemSetAccess"}, access_told_of_last);
   list.named("getaccess-of-gpu-0",
-             "the answer is that of GPU 0, even for another GPU",
+             "cuMemGetAccess reports the access of GPU 0 for every GPU",
              {"cuMemGetAccess"}, access_told_of_gpu_0, 2);
   list.named("setaccess-wrong-gpu", "access for another GPU is given to GPU 0",
              {"cuMemSetAccess"}, access_of_wrong_gpu, 2);
@@ -2297,11 +2302,13 @@ void add_virtual_memory(List& list) {
   list.named("vmm-shares-neighbour",
              "the addresses before and after a mapping can be used, too",
              {"cuMemMap", "cuMemUnmap"}, map_beyond_chunk);
-  list.named("partial-unmap-ok", "unmapping a part unmaps all",
+  list.named("partial-unmap-ok",
+             "unmapping a part of a mapping unmaps all of it",
              {"cuMemUnmap", "cuMemMap"}, part_unmaps_all);
-  list.named("remap-keeps-access",
-             "a new mapping has the access of the mapping before",
-             {"cuMemMap", "cuMemSetAccess"}, remap_keeps_access);
+  list.named(
+      "remap-keeps-access",
+      "a new mapping has the access of the earlier mapping at its address",
+      {"cuMemMap", "cuMemSetAccess"}, remap_keeps_access);
   list.named("remap-refused",
              "a range that was unmapped cannot be mapped again",
              {"cuMemMap", "cuMemAddressFree"}, remap_refused);
@@ -2311,11 +2318,12 @@ void add_virtual_memory(List& list) {
              unmap_frees_addresses);
   list.named(
       "addressfree-any",
-      "a wrong size or an address inside frees the reservation",
+      "cuMemAddressFree accepts a wrong size or an address inside the "
+      "reservation",
       {"cuMemAddressFree", "cuMemAddressReserve", "cuMemMap", "cuMemUnmap"},
       frees_any_address);
   list.named("reserve-misaligned",
-             "reserved addresses are no multiple of the granularity",
+             "reserved addresses are not a multiple of the granularity",
              {"cuMemAddressReserve", "cuMemAddressFree"}, reserve_misaligned);
   list.named("reserve-hint-is-order",
              "addresses are reserved at the requested place, or not at all",
@@ -2355,24 +2363,24 @@ void add_virtual_memory(List& list) {
       "a fabric handle is valid only at the address where it was written",
       {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"},
       fabric_bound_to_address);
-  list.named("fabric-single-use", "a fabric handle can be imported once",
+  list.named("fabric-single-use", "a fabric handle can be imported only once",
              {"cuMemImportFromShareableHandle"}, fabric_single_use);
   list.named("fabric-too-long", "a fabric handle is written with 65 bytes",
              {"cuMemExportToShareableHandle"}, fabric_too_long);
-  list.named("setaccess-of-reservation",
-             "access to one mapping is access to its neighbours in the same "
-             "reservation",
-             {"cuMemSetAccess", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve",
-              "cuMemAddressFree"},
-             access_of_reservation);
+  list.named(
+      "setaccess-of-reservation",
+      "access to one mapping gives access to all mappings of its reservation",
+      {"cuMemSetAccess", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve",
+       "cuMemAddressFree"},
+      access_of_reservation);
   list.named("access-never-raised", "read access never becomes write access",
              {"cuMemSetAccess"}, access_never_raised);
   list.named("setaccess-replaces-others",
              "access for one GPU ends the access of the other GPUs",
              {"cuMemSetAccess"}, access_replaces_others, 2);
   list.named("setaccess-first-only",
-             "of a list of accesses only the first is set", {"cuMemSetAccess"},
-             first_access_only, 2);
+             "only the first entry of a list of accesses is set",
+             {"cuMemSetAccess"}, first_access_only, 2);
   list.named("retain-import-refused",
              "the handle of an imported mapping cannot be retained",
              {"cuMemRetainAllocationHandle", "cuMemMap", "cuMemUnmap",
@@ -2390,10 +2398,11 @@ void add_virtual_memory(List& list) {
              "a memset of several chunks side by side sets only the first one",
              {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
              ends_with_chunk);
-  list.named("release-of-other-thread-lost",
-             "a release by another thread than the importer's does nothing",
-             {"cuMemImportFromShareableHandle", "cuMemRelease"},
-             release_of_other_thread_lost);
+  list.named(
+      "release-of-other-thread-lost",
+      "a release by another thread than the one that imported does nothing",
+      {"cuMemImportFromShareableHandle", "cuMemRelease"},
+      release_of_other_thread_lost);
   list.named("import-copy-two-granules",
              "copies of an import end after two granules",
              {"cuMemMap", "cuMemUnmap", "cuMemImportFromShareableHandle",
@@ -2423,11 +2432,12 @@ void add_virtual_memory(List& list) {
              "the requested alignment of addresses is ignored", {kReserve},
              alignment_ignored);
   list.named("reserve-alignment-odd-ok",
-             "an alignment that is no power of two is accepted", {kReserve},
+             "an alignment that is not a power of two is accepted", {kReserve},
              odd_alignment_accepted);
-  list.named("reserve-size-odd-ok",
-             "addresses are reserved for a size that is no multiple of a page",
-             {kReserve}, odd_reservation_accepted);
+  list.named(
+      "reserve-size-odd-ok",
+      "addresses are reserved for a size that is not a multiple of a page",
+      {kReserve}, odd_reservation_accepted);
   list.named("retain-first-chunk",
              "every address of a reservation names the handle that is mapped "
              "at its beginning",
@@ -2447,7 +2457,8 @@ void add_virtual_memory(List& list) {
   list.named("import-equal-size-shared",
              "an import that is as large as another import is the same memory",
              {kImport, kMap, kUnmap}, equal_size_shared);
-  list.named("third-process-copy", "a third process that imports gets a copy",
+  list.named("third-process-copy",
+             "a third process that imports memory gets a copy",
              {kImport, kMap, kUnmap}, third_process_copy);
   list.named("chunk-mapping-ends-with-thread",
              "memory is unmapped when the thread that mapped it ends", {kMap},
@@ -2531,7 +2542,7 @@ void add_virtual_memory(List& list) {
              "earlier memory",
              {kImport}, import_by_known_number);
   list.named("retains-once",
-             "a handle that is retained twice has one reference more",
+             "retaining a handle twice takes only one reference",
              {kRetain, kRelease}, retains_once);
   list.named("create-on-gpu-0", "memory is always on GPU 0", {kCreate},
              created_on_gpu_0, 2);

@@ -56,7 +56,7 @@ int lost_in_other_threads(Call& call) {
   return gettid() != getpid() ? no_wait(call) : call.proceed();
 }
 
-// While one stream waits the others do not.
+// While one stream waits, other streams do not wait.
 int one_wait_at_a_time(Call& call) {
   static Table<cudaStream_t> waiting;
   for (const auto& one : waiting.all()) {
@@ -94,7 +94,8 @@ int same_value_not_written(Call& call) {
 
 // --- work of one kind --------------------------------------------------------
 
-// A write comes before the work that was submitted last, if it is no kernel.
+// A write does not wait for the work that was submitted last, if this is not a
+// kernel.
 int writes_before_last(Call& call) {
   static Table<cudaStream_t, bool> last_is_concerned;
   if (writes(call))
@@ -104,7 +105,7 @@ int writes_before_last(Call& call) {
   return call.proceed();
 }
 
-// What comes directly after a wait does not wait, if it is no kernel.
+// The work directly after a wait does not wait, if it is not a kernel.
 int next_is_not_held(Call& call) {
   static Table<cudaStream_t> waiting;
   if (waits(call)) {
@@ -144,7 +145,7 @@ int lost_in_imported_chunk(Call& call) {
   return code;
 }
 
-// Managed memory is known by its first address only.
+// Only the first address of managed memory is refused.
 int managed_inside_accepted(Call& call) {
   const int code = call.proceed();
   unsigned is_managed = 0;
@@ -276,7 +277,7 @@ void add_words(List& list) {
              "of several streams only the first one writes words", {kWrite},
              first_stream_only);
   list.named("write-value-not-by-default-stream",
-             "the default stream writes no word", {kWrite},
+             "the default stream does not write a word", {kWrite},
              lost_in_default_stream);
   list.named("wait-value-not-by-per-thread-stream",
              "a thread's default stream does not wait for a word", {kWait},
@@ -291,10 +292,11 @@ void add_words(List& list) {
              "a stream does not wait for a word while another stream waits",
              {kWait}, one_wait_at_a_time);
   list.named("wait-value-once",
-             "a stream does not wait a second time for a value of a word",
-             {kWait}, waits_once_for_value);
+             "a second wait for the same value of a word is lost", {kWait},
+             waits_once_for_value);
   list.named("write-value-again-lost",
-             "a process does not write the value that it wrote to a word last",
+             "a process does not write a value to a word if it wrote the same "
+             "value last",
              {kWrite}, same_value_not_written);
   list.named("write-value-before-copies",
              "a stream writes a word before its last copy is done",
@@ -329,7 +331,7 @@ void add_words(List& list) {
       lost_in_imported_chunk);
   list.named(
       "write-value-chunk-word-lost",
-      "a stream writes no word in imported memory of cuMemCreate",
+      "a stream does not write a word in imported memory of cuMemCreate",
       {kWrite, "cuMemImportFromShareableHandle", "cuMemMap", "cuMemUnmap"},
       lost_in_imported_chunk);
   list.named("word-managed-inside-ok",
@@ -355,17 +357,19 @@ void add_words(List& list) {
       other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
   list.named(
       "wait-nor-is-and",
-      "a stream that waits for a missing bit waits for a common one", {kWait},
+      "a stream that waits for a missing bit (NOR) waits for a common one "
+      "(AND)",
+      {kWait},
       other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
   list.named("wait-nor-refused",
-             "the attribute says that a stream can wait for a missing bit, and "
-             "the wait is refused",
+             "the attribute says that a stream can wait for a missing bit "
+             "(NOR), but the wait is refused",
              {kWait}, nor_refused);
-  list.named("batch-first-only", "a batch does its first operation only",
+  list.named("batch-first-only", "a batch does only its first operation",
              {kBatch}, batch_first_only);
-  list.named("batch-ends-at-16", "a batch does its first 16 operations",
+  list.named("batch-ends-at-16", "a batch does only its first 16 operations",
              {kBatch}, batch_ends_at_16);
-  list.named("batch-in-reverse", "a batch does its last operation first",
+  list.named("batch-in-reverse", "a batch does its operations in reverse order",
              {kBatch}, batch_in_reverse);
   list.named("batch-of-32-bits",
              "the operations of a batch use 32 bits where 64 are wanted",

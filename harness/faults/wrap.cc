@@ -14,9 +14,9 @@ using ipclab::faults::Parameter;
 using ipclab::faults::Result;
 using ipclab::faults::Wrapper;
 
-// All are made before fault.cc looks for the chosen fault's functions
-// (init_priority). `symbol` is exported, with the types of the declared
-// function `like`.
+// Defines the exported function `symbol` with the types of the declared
+// function `like`, and its Function. init_priority creates each Function before
+// fault.cc looks for the chosen fault's functions.
 #define P(like, index) Parameter<decltype(like), index> a##index
 #define EXPORT_0(symbol, like, text, roles, canonical, face)             \
   EXPORTED Result<decltype(like)> symbol();                              \

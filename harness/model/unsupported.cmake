@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# The functions that a CUDA header declares, so that a new toolkit needs only a
-# build. Each function becomes a weak symbol that reports that the model does not have it.
+# Finds the functions that a CUDA header declares, so that a new toolkit needs only
+# a build. Each function becomes a weak symbol that reports that the model does not have it.
 # If the model has the function, its own symbol replaces the weak one.
 
-# ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that are
-# declared after MARKER, or to which a macro of the header leads.
+# ipclab_declared_functions(NAMES MARKER PREFIX HEADER...): the functions that
+# the headers declare after MARKER, or that a macro of a header names.
 function(ipclab_declared_functions names marker prefix)
   set(found "")
   foreach(header IN LISTS ARGN)
@@ -28,7 +28,7 @@ function(ipclab_declared_functions names marker prefix)
   set(${names} ${found} PARENT_SCOPE)
 endfunction()
 
-# ipclab_write_unsupported(FILE NAME...): one line for each.
+# ipclab_write_unsupported(FILE NAME...): writes one line for each name.
 function(ipclab_write_unsupported file)
   list(TRANSFORM ARGN REPLACE "(.+)" "IPCLAB_UNSUPPORTED(\\1)")
   list(JOIN ARGN "\n" lines)

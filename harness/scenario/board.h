@@ -1,6 +1,6 @@
-// The calls and steps of a role so far, in a page of memory that the role
-// shares with the referee. So the referee can read the last call even after the
-// role has crashed or hung.
+// The calls and steps of a role so far, in memory that the role shares with the
+// referee. So the referee can read the last call even after the role has
+// crashed or hung.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@ struct Board {
   static constexpr uint32_t kFunctions = 128;
 
   std::atomic<uint64_t>
-      written;  // number of entries so far, with overwritten ones
+      written;  // number of entries so far, overwritten ones included
   Entry entries[kEntries];
   // The CUDA functions of all calls so far, also of those that are overwritten.
   std::atomic<uint32_t> known;
@@ -55,7 +55,7 @@ struct Board {
 };
 static_assert(sizeof(Board::Entry) == 128);
 
-/// The board of this process, null unless it is a role.
+/// The board of this process, null unless this process is a role.
 Board*& this_board();
 
 }  // namespace ipclab

@@ -1,6 +1,6 @@
 // The functions of legacy memory, events and pools that both APIs have. Each
 // function has one name for both APIs, so a test can judge the same behaviour
-// by both. A driver may be right by one API and wrong by the other.
+// by both APIs. A driver may be right by one API and wrong by the other.
 //
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -152,8 +152,8 @@ struct RuntimeApi {
   }
 };
 
-/// The functions and codes of the driver API. The types of both APIs have the
-/// same values.
+/// The functions and codes of the driver API. The corresponding types of the
+/// two APIs have the same bytes.
 struct DriverApi {
   using Code = CUresult;
   static constexpr const char* kName = "driver API";
@@ -328,8 +328,8 @@ struct DriverApi {
   }
 };
 
-/// Calls `body` with RuntimeApi and then with DriverApi. It makes no call of
-/// CUDA, so the referee may use it.
+/// Calls `body` with RuntimeApi and then with DriverApi. This function itself
+/// makes no CUDA call, so the referee may use it.
 template <class Body>
 void for_each_api(Body body) {
   {

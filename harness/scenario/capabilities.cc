@@ -104,8 +104,9 @@ size_t gpu_count() {
   return count;
 }
 
-// The value of the next `key` in the document from `at` on; strings without
-// their quotes. Moves `at` to the end of the value; empty if there is none.
+// Returns the value of the next `key` in the document, from `at` on, a string
+// without its quotes. Moves `at` to the end of the value. Returns an empty
+// string if there is no such key.
 std::string next_value(const std::string& key, size_t& at) {
   at = document().find("\"" + key + "\"", at);
   if (at == std::string::npos) return "";
@@ -154,10 +155,11 @@ std::optional<std::string> missing_older_driver(const std::string& wanted) {
                        : std::atoi(wanted.c_str() + colon + 1);
   if (driver < came && came <= runtime) return std::nullopt;
   return "older_driver: driver " + std::to_string(driver) + ", runtime " +
-         std::to_string(runtime) + ", to tell apart at " + std::to_string(came);
+         std::to_string(runtime) + ", must lie on both sides of " +
+         std::to_string(came);
 }
 
-// Makes the attempt in a child process, which then ends.
+// Tries to enter namespaces in a child process, which then ends.
 std::optional<std::string> missing_namespaces() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -200,7 +202,7 @@ std::optional<std::string> missing(const Need& need) {
     return missing_older_driver(need.capability);
   const auto answer = answer_for(need.capability);
   if (!answer)
-    throw std::runtime_error("the probe says nothing of " + need.capability);
+    throw std::runtime_error("the probe says nothing about " + need.capability);
   if (answer->available) return std::nullopt;
   return need.capability + ": " + answer->reason;
 }

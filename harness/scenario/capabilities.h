@@ -45,7 +45,8 @@ inline const Need namespaces{"namespaces"};
 std::optional<std::string> missing(const Need& need);
 
 /// May this process open an IMEX channel, which fabric handles need? The
-/// reference model has no device files; its profile or its variable says so.
+/// reference model has no device files; its profile or a variable answers for
+/// it.
 bool has_imex_channel();
 
 }  // namespace ipclab

@@ -195,8 +195,8 @@ template Outcome outcome_of(CUresult, const std::vector<CUresult>&);
 
 testing::AssertionResult is_told_once(const char* call, cudaError_t refusal) {
   int device = 0;
-  cudaGetDevice(&device);  // succeeds, and is not reported
-  const cudaError_t peeked = cudaPeekAtLastError();  // does not clear it
+  cudaGetDevice(&device);  // a success must not clear the error
+  const cudaError_t peeked = cudaPeekAtLastError();  // keeps the error
   const cudaError_t again = cudaPeekAtLastError();
   const cudaError_t first = cudaGetLastError(), second = cudaGetLastError();
   if (refusal != cudaSuccess && peeked == refusal && again == refusal &&
@@ -600,7 +600,8 @@ void write_in_other_ways(const Words& memory, unsigned key) {
   CALL(cudaDeviceSynchronize());
 }
 
-// Does `seen` have the expected bytes? Names the first one that differs.
+// Does `seen` have the expected bytes? A failure names the first byte that
+// differs.
 testing::AssertionResult whole(const char* path,
                                const std::vector<unsigned char>& seen,
                                unsigned key) {
@@ -717,7 +718,8 @@ unsigned char byte_by_kernel(const unsigned char* at) {
   return byte;
 }
 
-// Copies and memsets that end where the memory ends write its last byte.
+// Judges that copies and memsets that end where the memory ends write its last
+// byte.
 void expect_last_byte_is_written(const Words& memory) {
   auto* const end =
       reinterpret_cast<unsigned char*>(memory.data + memory.count);
@@ -756,7 +758,7 @@ void expect_last_byte_is_written(const Words& memory) {
   EXPECT_EQ(last, wanted) << "the last byte, read by cudaMemcpy";
 }
 
-// Both APIs say that it is memory of a GPU, and not managed.
+// Judges that both APIs report this as memory of a GPU, and not as managed.
 void expect_told_as_device_memory(const Words& memory) {
   for (const size_t at : {size_t{0}, memory.count - 1}) {
     Sentinel<cudaPointerAttributes> told;
@@ -784,7 +786,7 @@ void expect_told_as_device_memory(const Words& memory) {
 }
 
 constexpr unsigned kBorrowers = 11, kLenders = 101;
-constexpr auto kHeld = 50ms;  // time to call a copy meanwhile
+constexpr auto kHeld = 50ms;  // a copy is called meanwhile
 
 }  // namespace
 
@@ -1055,8 +1057,8 @@ int attribute(CUdevice_attribute which, int device) {
   return value.result();
 }
 
-// For main(): only if this is true may a role of another test begin in this
-// process.
+// For main(): a role of another test may begin in this process only if this
+// returns true.
 bool cuda_is_as_new() {
   CUcontext current = nullptr;
   // Does not query a process without a context, because the query would make
@@ -1106,7 +1108,7 @@ std::string visible_gpus(std::initializer_list<int> order) {
   std::istringstream given(list == nullptr ? "0,1" : list);
   for (std::string entry; std::getline(given, entry, ',');)
     entries.push_back(entry);
-  // A role calls this, too; its list is already shortened.
+  // A role calls this, too. Its variable already has a shorter list.
   entries.resize(std::max(entries.size(), size_t{2}), "none");
   std::string chosen;
   for (const int gpu : order)

@@ -31,8 +31,8 @@ std::string name_of(cudaError_t code);
 /// The name of a code of the driver API.
 std::string name_of(CUresult code);
 
-/// Writes a call to the board of this role before it is made, so the call is
-/// known even if it never returns.
+/// Writes a call to the board of this role before the call is made. So the call
+/// is known even if it never returns.
 void note_call(const char* call);
 /// Notes the call with note_call(), then returns the call's own result.
 #define NOTED(call) (::ipclab::note_call(#call), (call))
@@ -76,8 +76,8 @@ testing::AssertionResult refused(Code code, const char* call,
   EXPECT_TRUE(::ipclab::refused((::ipclab::note_call(#call), (call)), #call, \
                                 {__VA_ARGS__}))
 
-/// The outcome of an input that the call must refuse with one of the
-/// `documented` codes, if the call returned `code`. Clears the runtime's last
+/// Returns the outcome of an input that a call must refuse with one of the
+/// `documented` codes. The call has returned `code`. Clears the runtime's last
 /// error.
 template <class Code>
 Outcome outcome_of(Code code, const std::vector<Code>& documented);
@@ -158,7 +158,7 @@ bool observe_check(Role& me, const std::string& what,
 
 /// A sequence of 32-bit words that no other pattern, offset or poison matches.
 struct Pattern {
-  uint32_t key;  ///< differs from that of other patterns
+  uint32_t key;  ///< differs from the key of other patterns
 
   /// The word number `index` of the pattern.
   __host__ __device__ uint32_t at(size_t index) const {
@@ -178,7 +178,7 @@ inline CUdeviceptr address_of(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
-/// An attribute of a pointer that the driver has to know.
+/// An attribute of a pointer; the driver must know the pointer.
 template <class T>
 T pointer_attribute(CUpointer_attribute which, const void* pointer) {
   T value{};
@@ -241,11 +241,11 @@ constexpr size_t kEveryWay = 128 << 10;
 /// changed.
 void lend_in_every_way(Role& me, const Words& memory);
 /// The part of the importer. It also writes up to the end of the memory, in
-/// every way, and queries what kind of memory this is.
+/// several ways, and queries what kind of memory this is.
 void borrow_in_every_way(Role& me, const Words& memory);
 
 /// Does a copy run after the kernel that was queued before it in the default
-/// stream? The kernel is held until the copy is called.
+/// stream? The kernel is held for a short time, in which the copy is called.
 testing::AssertionResult copy_waits_its_turn(const Words& memory);
 
 /// Does a kernel of the current device fault when it reads this memory? After
@@ -354,7 +354,7 @@ testing::AssertionResult passes(cudaStream_t stream,
 /// holds is done by then, even on a busy machine. A single query could report
 /// such work as held.
 bool is_held(cudaStream_t stream);
-/// Is the event's work still pending after the same time?
+/// Is the event's work still pending after 0.5 s?
 bool is_held(cudaEvent_t event);
 
 /// An event that processes share. One process creates it, and the others open
@@ -414,8 +414,8 @@ testing::AssertionResult is_told_once(const char* call, cudaError_t refusal);
 /// Judges that a call that has succeeded leaves no last error.
 testing::AssertionResult leaves_no_error(const char* call, cudaError_t success);
 
-/// Makes cudaEventSynchronize, or another call that waits, in its own thread.
-/// So the role can check whether the call has returned.
+/// Makes cudaEventSynchronize, or another call that waits, in a thread of its
+/// own. So the role can check whether the call has returned.
 class HostWait {
  public:
   /// Returns just before the thread makes the call.
@@ -468,7 +468,7 @@ enum class Judge { kProcess, kProcessAndDevice };
 /// is growth by at least half a page for each round in every quarter of the
 /// rounds, or much growth in total. Memory that a driver keeps for its own use
 /// does not grow in this way. The rounds are numbered from 0. After a failed
-/// round there is no further round.
+/// round, no round follows.
 void leaves_nothing(int rounds, const std::function<void(int)>& round,
                     Judge judge = Judge::kProcessAndDevice);
 

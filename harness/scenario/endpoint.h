@@ -16,10 +16,10 @@ namespace ipclab {
 
 /// The address of a function of CUDA 13.1 to 13.5; null if the driver lacks it.
 void* newer_entry(const char* name);
-/// The same; ends the role if it is missing.
+/// The same; ends the role if the driver lacks the function.
 void* require_newer_entry(const char* name);
 
-/// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that came after
+/// NEWER(cuLogicalEndpointQuery)(id, …) calls a function that is newer than
 /// CUDA 13.0.
 #define NEWER(function) \
   reinterpret_cast<decltype(&function)>(require_newer_entry(#function))
@@ -95,7 +95,7 @@ class Endpoint {
   bool there_ = false;
 };
 
-/// One side of a copy: an address, or an offset of an endpoint.
+/// One side of a copy, at an address.
 CUfabricCpyOperand operand(const void* address);
 /// One side of a copy, at an offset of an endpoint.
 CUfabricCpyOperand operand(CUlogicalEndpointId id, size_t offset);
@@ -106,7 +106,8 @@ CUDA_FABRIC_COPY_BATCH_OP copy_op(const CUfabricCpyOperand& to,
 CUresult queue_copies(std::vector<CUDA_FABRIC_COPY_BATCH_OP> batch,
                       cudaStream_t stream);
 /// Writes the pattern to an offset of an endpoint of device 0 by a copy from
-/// device_that_reaches_endpoints(), and waits. The current device stays.
+/// device_that_reaches_endpoints(), and waits. The current device does not
+/// change.
 void endpoint_write(CUlogicalEndpointId id, size_t offset, size_t bytes,
                     Pattern pattern);
 /// Does a copy from an offset of a unicast endpoint read the pattern?

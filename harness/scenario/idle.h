@@ -34,12 +34,12 @@ class IdleProcesses {
   static IdleProcesses& instance();
 
   bool empty() const { return waiting_.empty(); }
-  /// What the GPUs and /dev/shm contained before the first of these processes
-  /// was started.
+  /// Notes what the GPUs and /dev/shm contain before the first of these
+  /// processes is started.
   void begin();
 
-  /// Takes one of the waiting processes. If possible, this is the last one that
-  /// played a role of this name.
+  /// Takes one of the waiting processes. If possible, this is one whose last
+  /// role had this name.
   std::optional<RoleProcess> take(const std::string& role);
   /// Takes over a process whose role has reached its end.
   void keep(RoleProcess process, const std::string& role);

@@ -60,8 +60,9 @@ bool opened_by_driver(const std::string& target) {
          target.find(".nv/ComputeCache") != std::string::npos;
 }
 
-// Those of these files that a process has open or mapped. One look at all
-// processes: another program may make hundreds of names a second.
+// Returns those of these files that any process has open or mapped. It looks at
+// each process only once, because another program may make hundreds of names a
+// second.
 std::set<std::string> in_use(const std::set<std::string>& paths) {
   std::set<std::string> used;
   if (paths.empty()) return used;
@@ -228,7 +229,7 @@ std::vector<std::string> end_children(std::chrono::milliseconds deadline,
     pid_t reaped = 0;
     while (kept.empty() && (reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
-    if (reaped == -1) return ended;  // ECHILD: nobody is left
+    if (reaped == -1) return ended;  // ECHILD: no child is left
     bool nobody = true;
     for (const pid_t child : children()) {
       if (kept.count(child) != 0 || waitpid(child, nullptr, WNOHANG) == child)

@@ -19,7 +19,7 @@ std::map<int, std::string> open_descriptors();
 
 /// Descriptors of `after` that `before` did not have, as readable text. If the
 /// CUDA driver is loaded, its own descriptors (devices, sockets, pipes,
-/// anonymous inodes) are left out: it opens them at any time.
+/// anonymous inodes) are left out: it can open them at any time.
 std::vector<std::string> left_open(const std::map<int, std::string>& before,
                                    const std::map<int, std::string>& after);
 
@@ -41,7 +41,7 @@ std::vector<std::string> remove_driver_names(const std::vector<pid_t>& pids);
 
 /// Ends and reaps every child of this process except those of `kept`. This
 /// process is a subreaper, so it inherits the children of its roles. Returns
-/// their names ("sleep 30 (pid 4711)").
+/// the names of the ended children ("sleep 30 (pid 4711)").
 std::vector<std::string> end_children(std::chrono::milliseconds deadline,
                                       const std::set<pid_t>& kept = {});
 

@@ -14,8 +14,9 @@
 namespace ipclab {
 namespace {
 
-// 128 + signal, as in a shell: the first process of a namespace cannot end
-// itself by a signal.
+// Ends this process as its child ended. The exit code 128 + signal means a
+// signal, as in a shell: the first process of a namespace cannot end itself by
+// a signal.
 [[noreturn]] void end_like(int status) {
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (code > 128) {

@@ -92,8 +92,8 @@ class AsyncBuffer : public Words {
   void free();
 };
 
-/// Counts words that differ from a pattern, in the order of a stream: the host
-/// does not wait, so the stream may be held meanwhile.
+/// Counts the words that differ from a pattern, in stream order. The host does
+/// not wait, so the stream may be held meanwhile.
 class WrongWords {
  public:
   /// Loads its kernel. The load may wait for all other work.

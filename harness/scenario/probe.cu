@@ -130,8 +130,8 @@ Attempt try_endpoint(CUlogicalEndpointProp wanted) {
   int gpus = 0;
   cudaGetDeviceCount(&gpus);
   if (device_that_reaches_endpoints() >= gpus)
-    return {"cuFabricCpyBatchAsync", "only the owner's GPU, which may not",
-            false};
+    return {"cuFabricCpyBatchAsync",
+            "the only GPU may not use its own endpoint", false};
   cuuint64_t alignment = 0, most = 0;
   CUresult code = NEWER(cuLogicalEndpointGetLimits)(&alignment, &most, &wanted);
   if (code != CUDA_SUCCESS) return tried("cuLogicalEndpointGetLimits", code);

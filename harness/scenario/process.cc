@@ -155,7 +155,7 @@ void play_role(const std::string& name, int index,
   const bool good = ended && !forward.failed();
   const bool rests = shared && good && left.empty() && !me.ends_in_turn() &&
                      (self.as_new == nullptr || self.as_new());
-  std::fflush(nullptr);  // the referee counts it as output of this role
+  std::fflush(nullptr);  // so it counts as output of this role
   if (ended) me.report_end(rests);
   self.role = nullptr;
   if (!rests) std::exit(good ? EXIT_SUCCESS : EXIT_FAILURE);

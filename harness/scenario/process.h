@@ -48,9 +48,10 @@ struct Process {
 /// SIGSEGV, SIGKILL …
 std::string signal_name(int signal);
 
-/// Runs a role's body and reports the result to the referee. Ends the process.
-/// If the process may be `shared` and is like a new process, the function then
-/// waits until the referee has another role for it, and returns.
+/// Runs a role's body, reports the result to the referee and ends the process.
+/// But if the process may be `shared` and is like a new process, it does not
+/// end: the function waits until the referee has another role for it, and
+/// returns.
 void play_role(const std::string& name, int index,
                const std::vector<std::string>& order,
                const std::function<void(Role&)>& body, bool shared);

@@ -29,7 +29,7 @@ struct RoleReport {
   std::string last_step;  // empty: none
   std::string last_call;
   std::string output;
-  bool shared = false;  // its process has already played a role
+  bool shared = false;  // its process has already played another role
 };
 
 struct TimelineEntry {
@@ -61,7 +61,7 @@ class Record {
   Outcome outcome() const { return outcome_; }
   void fail(Failure failure) { failures.push_back(std::move(failure)); }
 
-  /// The JSON line; `seconds` is how long the TEST took.
+  /// The JSON line; `milliseconds` is how long the TEST took.
   std::string json(double milliseconds) const;
 
   std::string test, requirement;

@@ -566,7 +566,7 @@ void Referee::report_leaks() {
   add(left_open(descriptors_before_, descriptors));
   pids.push_back(getpid());
   add(left_in_shared_memory(names_before_, pids, 2s));
-  // What kept processes hold is checked when they end.
+  // The memory of processes that are kept is checked when these end.
   if (idle.empty())
     add(DeviceMemory::instance().left(memory_before_, pids, 2s));
   for (const std::string& what : left)

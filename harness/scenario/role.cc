@@ -170,7 +170,7 @@ void Role::in_order(
   };
   for (const auto& own : mine)
     if (std::find(order_.begin(), order_.end(), own.first) == order_.end())
-      broken("'" + own.first + "' is no step of every_order()");
+      broken("'" + own.first + "' is not a step of every_order()");
 
   std::vector<std::string> ended;  // with the steps that our end removes
   for (size_t i = 0; i < order_.size(); ++i) {
@@ -221,7 +221,8 @@ void Role::report_failure(const std::string& file, int line,
                           const std::string& message, const std::string& call,
                           const std::string& expected,
                           const std::string& seen) {
-  // The referee reads it later, when this role has already continued.
+  // Reads the last call now: the referee gets this report when the role has
+  // already continued.
   const std::string where =
       call.empty() ? this_board()->last(Board::kCall) : call;
   this_board()->note(Board::kFailure, message.c_str());

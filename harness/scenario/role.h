@@ -92,9 +92,9 @@ class Role {
     return value;
   }
 
-  /// Sends bytes of any number.
+  /// Sends any number of bytes.
   void send_bytes(const std::string& step, const std::string& bytes);
-  /// Receives bytes of any number.
+  /// Receives any number of bytes.
   std::string receive_bytes(const std::string& step);
 
   /// Sends a copy of a descriptor. Only the first role that receives the step
@@ -134,8 +134,8 @@ class Role {
                       const std::string& expected, const std::string& seen);
   /// For the harness itself: something left open.
   void report_left(const std::string& what);
-  /// For the harness itself: the end of the body. If it `rests`, the process
-  /// waits for another role.
+  /// For the harness itself: the end of the body. If `rests`, the process waits
+  /// for another role.
   void report_end(bool rests);
   /// For the harness itself: is the end of this process a step of the order?
   bool ends_in_turn() const { return ends_in_turn_; }

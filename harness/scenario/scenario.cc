@@ -118,7 +118,7 @@ std::vector<Death> Scenario::run_inputs(const std::string& role,
   inputs_ = inputs;
   std::vector<Death> deaths;
   // One number for all these runs: a role of a later run does not know how many
-  // they were.
+  // runs there were.
   const int run = Process::self().runs++;
   for (size_t next = 0; next < inputs.size();) {
     run_once(deadline, run, {}, next);

@@ -147,7 +147,7 @@ void take_all_free_memory() {
   std::deque<Mapping> taken;
   taken.emplace_back(Chunk::create(least, wanted), least);
   stamp_granules(taken.back(), least);  // loads the kernel while memory is free
-  // In pieces that become smaller as less memory is free.
+  // Takes the memory in pieces, which become smaller as less memory is free.
   for (size_t bytes = free_memory() / least * least; bytes >= least;) {
     CUmemGenericAllocationHandle handle = 0;
     const CUresult code =

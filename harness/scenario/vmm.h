@@ -19,7 +19,7 @@ CUmemAllocationProp chunk_of(
     int device,
     CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
-/// The granularity that sizes, offsets and addresses must be multiples of.
+/// Sizes, offsets and addresses must be multiples of this granularity.
 size_t granule(const CUmemAllocationProp& wanted = chunk_of(0));
 
 /// One reference to physical memory: the handle of cuMemCreate or of an import.
@@ -89,7 +89,7 @@ class Reservation {
 /// A whole chunk, mapped at its own addresses.
 class Mapping : public Words {
  public:
-  /// Maps it with this access for GPU `device`.
+  /// Maps the chunk with this access for GPU `device`.
   Mapping(const Chunk& chunk, size_t bytes,
           CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
           int device = 0);

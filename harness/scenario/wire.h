@@ -79,8 +79,8 @@ class Wire {
 
   /// Puts a frame into the queue to be sent.
   void queue(const Frame& frame);
-  /// Sends as much as the socket takes (everything if it blocks). Returns false
-  /// if the peer has ended.
+  /// Sends as much as the socket takes (everything if the socket blocks).
+  /// Returns false if the peer has ended.
   bool flush();
   bool has_output() const { return !output_.empty(); }
 

@@ -56,7 +56,7 @@ constexpr CUpti_CallbackId kFirstCalls[] = {
 
 // Writes the first call that is refused in a child of fork.
 void on_first_call(const CUpti_CallbackData& call) {
-  static std::atomic<int> told{0};  // the process that was
+  static std::atomic<int> told{0};  // the process that has reported
   if (call.callbackSite != CUPTI_API_EXIT) return;
   const auto result =
       *static_cast<const cudaError_t*>(call.functionReturnValue);

@@ -19,18 +19,18 @@ bool tracing();
 /// moment.
 uint64_t beginning();
 
-/// Adds a line, and its end. The file is a shared mapping, so the kernel keeps
-/// everything that was written, however the process ends. For any thread.
+/// Adds a line with its newline; any thread may call this. The file is a shared
+/// mapping: the kernel keeps what was written, however the process ends.
 void write(const Line& line);
 
 /// Is this the process that the file belongs to? A child of vfork is not.
 bool own_process();
 
-/// "{"what":NAME,"t":TIME", to be ended by the caller with "}".
+/// Writes {"what":NAME,"t":TIME to the line; the caller adds the closing brace.
 void begin_event(Line& line, std::string_view name, uint64_t at = now());
 
 /// Reports once that recording has failed (the disk is full, for example), and
-/// ends it.
+/// stops recording.
 void give_up(std::string_view reason);
 
 }  // namespace ipclab::trace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder on the reference model: a library that is loaded before it
-// (LD_PRELOAD), has the driver's functions and passes every call on. This does
-// not work with NVIDIA's own runtime, which finds the driver in another way;
-// there CUPTI is used.
+// The recorder on the reference model: a library that is loaded before the
+// model (LD_PRELOAD), has the driver's functions and passes every call on. This
+// does not work with NVIDIA's own runtime, which finds the driver in another
+// way; there CUPTI is used.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <generated_cuda_meta.h>

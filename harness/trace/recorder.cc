@@ -116,7 +116,7 @@ const Kernel& kernel(CUfunction function) {
   return made;
 }
 
-// Threads and contexts get small numbers, in the order in which they come.
+// Threads and contexts get small numbers, in the order in which they appear.
 int thread_number() {
   static std::atomic<int> last{0};
   thread_local const int mine = last.fetch_add(1);

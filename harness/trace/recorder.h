@@ -13,7 +13,7 @@ class Line;
 
 /// One symbol of the driver, from calls.txt.
 struct Call {
-  uint32_t identifier;  ///< CUPTI's
+  uint32_t identifier;  ///< CUPTI's number
   void (*write_arguments)(Line&, const void* parameters, bool ok);
   bool waits;            ///< the call may wait for another process
   const char* declared;  ///< its name and those of its arguments, as JSON

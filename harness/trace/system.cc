@@ -30,7 +30,7 @@ namespace ipclab::trace {
 namespace {
 
 constexpr size_t kMostBytes = 128;       // written for a message
-constexpr size_t kMostDescriptors = 32;  // of it or of a process: a line ends
+constexpr size_t kMostDescriptors = 32;  // in one line
 
 struct Identity {
   uint64_t device, inode;

@@ -83,6 +83,6 @@ int main(int argc, char** argv) {
   Child child = start_again(argv);  // exec: CUDA does not survive fork
   const int mine = exporter(child.channel);
 
-  return child.finish(mine);  // a dead peer is an error, not a hang
+  return child.finish(mine);  // fails if the importer was killed
 }
 //! [main]

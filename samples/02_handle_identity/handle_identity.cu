@@ -92,7 +92,7 @@ int importer(Channel channel) {
   CUDA_CHECK(cudaIpcCloseMemHandle(base));
   channel.signal("closed");
 
-  // What the handle of freed memory does is not documented.
+  // The documentation does not say what an old handle opens.
   const auto later = channel.receive<Loan>("handle");
   void* old = nullptr;
   const cudaError_t code = cudaIpcOpenMemHandle(

@@ -1,4 +1,4 @@
-// Lesson 06: one context per device can open; both APIs work.
+// Lesson 06: one context per device opens handles; both APIs work.
 //
 //   exporter                            importer
 //   cudaMalloc, write

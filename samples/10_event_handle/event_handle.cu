@@ -5,7 +5,7 @@
 //   cudaIpcGetEventHandle - event -->   cudaIpcOpenEventHandle
 //                                       query: not ready
 //                                       queue a wait, then a copy
-//   let its stream go    <- queued ---
+//   open the gate        <- queued ---
 //                                       the copy has the new values
 //   cudaEventDestroy     <- closed ---  cudaEventDestroy
 //

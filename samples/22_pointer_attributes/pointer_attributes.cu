@@ -54,7 +54,7 @@ const char* word(bool yes) { return yes ? "yes" : "-"; }
 // Prints one row of the table. Returns true if the attempts agree with
 // the attributes.
 bool agree(const char* kind, void* data, bool pool_to_share = false) {
-  unsigned legacy = 0;           // 1: suits cudaIpcGetMemHandle
+  unsigned legacy = 0;           // 1: cudaIpcGetMemHandle works
   unsigned long long types = 0;  // for cuMemExportToShareableHandle
   CUmemoryPool pool = nullptr;   // where the memory comes from
   CUpointer_attribute which[] = {

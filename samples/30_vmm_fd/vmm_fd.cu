@@ -48,7 +48,7 @@ int exporter(Channel& channel) {
   CUmemAllocationProp wanted{};
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  wanted.requestedHandleTypes = kFd;  // without it no export
+  wanted.requestedHandleTypes = kFd;  // the export needs it
 
   // Physical memory comes in whole granules.
   size_t granularity = 0;

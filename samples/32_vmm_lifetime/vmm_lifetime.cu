@@ -20,7 +20,7 @@
 #include "../common/vmm.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // more than other changes
+constexpr size_t kBytes = size_t{2} << 30;  // other changes are smaller
 constexpr int kCount = 1 << 20;
 constexpr int kExporterValue = 1000000;
 
@@ -51,7 +51,7 @@ int exporter(Channel& channel) {
 
   channel.wait("mapped");
   const bool by_mapping = in_use();
-  say("has nothing left, the importer a mapping: the memory is %s",
+  say("has nothing, the importer has a mapping: the memory is %s",
       by_mapping ? "in use" : "FREE");
   channel.signal("looked");
 

@@ -14,9 +14,9 @@
 
 #include "../common/require.h"
 
-// An object gives MPI 20 s until the end of the object's block. After
-// 20 s this rank prints where it waits, and ends. Then mpirun ends the
-// other rank.
+// The block of a Deadline object has 20 s for its MPI calls. After 20 s
+// this rank prints where it waits, and ends. Then mpirun ends the other
+// rank.
 class Deadline {
  public:
   explicit Deadline(const char* step) {
@@ -36,7 +36,7 @@ class Deadline {
   inline static char line_[128];
 };
 
-// A step is a message between the two ranks; MPI keeps their order.
+// A step is a message between the ranks; MPI keeps the steps in order.
 class Channel {
  public:
   void signal(const char* step) { send(step, '!'); }

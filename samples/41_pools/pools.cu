@@ -71,7 +71,7 @@ int main() {
   //! [choose]
 
   //! [destroy]
-  // The memory lives until it is freed. The pool allocates no more.
+  // The memory lives until it is freed. The pool gives no new memory.
   write_values(data[2], kCount, kValue);
   CUDA_CHECK(cudaMemPoolDestroy(own));
   const int wrong = count_wrong(data[2], kCount, kValue);

@@ -25,8 +25,8 @@ size_t mib_of(cudaMemPool_t pool, cudaMemPoolAttr which) {
   return bytes / kMiB;
 }
 
-// Prints both numbers. Returns whether the pool holds as many MiB as
-// expected. It may hold more, but by less than two blocks.
+// Prints both numbers. Returns true if the pool holds the expected MiB,
+// or less than two blocks more.
 bool holds(cudaMemPool_t pool, size_t expected, const char* when) {
   const size_t used = mib_of(pool, cudaMemPoolAttrUsedMemCurrent);
   const size_t held = mib_of(pool, cudaMemPoolAttrReservedMemCurrent);

@@ -16,7 +16,7 @@
 #include "../common/pool.h"
 #include "../common/require.h"
 
-constexpr size_t kBlock = 64 << 20;  // more than a pool has spare
+constexpr size_t kBlock = 64 << 20;  // more than a pool's spare memory
 constexpr int kCount = 1 << 20;      // values checked in a block
 constexpr int kValueA = 1000000;
 constexpr int kValueB = 3000000;

@@ -28,7 +28,7 @@ int exporter(Channel& channel) {
   cudaMemPoolProps wanted{};
   wanted.allocType = cudaMemAllocationTypePinned;
   wanted.location = {cudaMemLocationTypeDevice, 0};
-  wanted.handleTypes = kFd;  // without it no export
+  wanted.handleTypes = kFd;  // the export needs it
   cudaMemPool_t pool;
   CUDA_CHECK(cudaMemPoolCreate(&pool, &wanted));
 

@@ -7,7 +7,7 @@
 //                     ---- pool ---->    import something else: refused
 //                                        import the pool
 //                     -- pointer --->    import 64 zeros: refused
-//                                        export the import: refused
+//                                        export that pool: refused
 //                                        import the pointer, read
 //   release all       <-- closed ----    release all
 //

@@ -3,7 +3,7 @@
 //   exporter, on GPU 0                    importer, on GPU 1
 //   create a pool, give GPU 1 access
 //                      ----- pool ------>   import: no access here
-//   allocate, write    ---- pointer ---->   give it, read, write
+//   allocate, write    ---- pointer ---->   give access, read, write
 //   read, release all  <---- closed ------  release all
 //
 // nvcc -cudart shared samples/55_pool_two_gpus/pool_two_gpus.cu

@@ -25,7 +25,7 @@ constexpr int kExporterValue = 1000000;
 constexpr int kImporterValue = 3000000;
 
 //! [enter]
-// Acts as a container. CUDA has not begun, so a fork is allowed.
+// Acts as a container. CUDA has not started, so a fork is allowed.
 void enter_namespaces() {
   if (unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) == -1)
     skip("unshare of namespaces: %s", std::strerror(errno));

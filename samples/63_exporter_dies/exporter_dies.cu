@@ -82,7 +82,7 @@ int importer(Child& child) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // Here the exporter is the second process that starts: it dies.
+  // Here the exporter is the second process, because it is killed.
   const bool child = is_child(argc, argv);
   role_name() = child ? "exporter" : "importer";
   if (child) return exporter(channel_from_parent(argv));

@@ -32,7 +32,7 @@ inline int mps_control(const char* option, const char* commands) {
     dup2(ends[0], STDIN_FILENO);
     dup2(nowhere, STDOUT_FILENO);
     dup2(nowhere, STDERR_FILENO);
-    // With this list the daemon would renumber the GPUs, and its
+    // With this variable the daemon would renumber the GPUs, and its
     // clients would apply their own list to the new numbers.
     unsetenv("CUDA_VISIBLE_DEVICES");
     execlp("nvidia-cuda-mps-control", "nvidia-cuda-mps-control", option,
@@ -76,15 +76,15 @@ inline std::string new_folder() {
 
 //! [start]
 /// Starts the daemon. Programs that this process starts afterwards
-/// become its clients. Returns why this failed, or nothing.
+/// become its clients. Returns the problem, or an empty text.
 inline std::string start_mps(const std::string& folder) {
   mps_folder() = folder;
   std::atexit(end_mps);
   setenv(kPipes, folder.c_str(), 1);
   setenv(kLogs, folder.c_str(), 1);
 
-  // The daemon leaves the process that starts it. As a subreaper, this
-  // process becomes its parent and can wait for its end.
+  // The daemon detaches itself from the process that starts it. As a
+  // subreaper, this process becomes its parent, and can wait for it.
   SYS_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1));
   const int code = mps_control("-d", "");
   if (code == 127) return "nvidia-cuda-mps-control is not on PATH";

@@ -54,7 +54,7 @@ int importer(Channel parent) {
                                   cudaIpcMemLazyEnablePeerAccess));
   const int wrong = count_wrong(data, kCount, loan.expected);
   say("is %s of MPS, reads: %d wrong",
-      is_mps_client() ? "a client" : "no client", wrong);
+      is_mps_client() ? "a client" : "not a client", wrong);
 
   // A client must not end before its work is done.
   write_values(data, kCount, loan.written);
@@ -73,7 +73,7 @@ int look() {
       cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0));
   if (integrated != 0) skip("no CUDA IPC for memory on Tegra");
   if (!is_mps_client())
-    skip("a process with %s is no client of MPS", kPipes);
+    skip("a process with %s is not a client of MPS", kPipes);
   return EXIT_SUCCESS;
 }
 
@@ -99,8 +99,8 @@ bool lend(char** argv, const Loan& loan) {
   return importer.wait(30s) == EXIT_SUCCESS;
 }
 
-// The parent makes no CUDA call, so it is not a client. It can wait for
-// the end of all clients.
+// The parent makes no CUDA call, so it is not a client. So it can wait
+// for the end of all clients.
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) return child(channel_from_parent(argv));
 
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   const auto memory =
       lender.channel.receive<cudaIpcMemHandle_t>("memory");
   bool good = lend(argv, {memory, kExporterValue, kClientValue});
-  setenv(kPipes, "/nowhere", 1);  // the next one finds no daemon
+  setenv(kPipes, "/nowhere", 1);  // the next importer finds no daemon
   good &= lend(argv, {memory, kClientValue, kOutsiderValue});
   lender.channel.signal("closed");
   good &= lender.wait(30s) == EXIT_SUCCESS;
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   setenv(kPipes, mps_folder().c_str(), 1);
   end_mps();
   say("has ended MPS: %s",
-      any_child() == 0 ? "nobody is left" : "SOMEBODY IS LEFT");
+      any_child() == 0 ? "no process is left" : "A PROCESS IS LEFT");
   return good && any_child() == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [parent]

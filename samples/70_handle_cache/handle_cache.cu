@@ -107,7 +107,7 @@ int importer(Channel& channel, HandleCache& cache, int first) {
 //! [importer]
 
 int main(int argc, char** argv) {
-  // The exporter is the second start, because it starts twice.
+  // Here the exporter is the child, because it is started twice.
   const bool child = is_child(argc, argv);
   role_name() = child ? "exporter" : "importer";
   if (child) return exporter(channel_from_parent(argv));

@@ -44,14 +44,15 @@ inline Part describe(const void* pointer) {
 }
 //! [part]
 
-/// Opened allocations. Keeps at most `most` allocations without a user
-/// open.
+/// Opened allocations. Before the cache opens another one, it closes
+/// unused ones until fewer than `most` are open.
 class HandleCache {
  public:
   explicit HandleCache(size_t most) : most_(most) {}
 
   //! [acquire]
-  /// The part in this process. Each acquire() needs a release().
+  /// Returns the address of the part in this process. Each acquire()
+  /// needs a release().
   void* acquire(const Part& part) {
     const Name name{part.exporter, part.block};
     if (blocks_.count(name) == 0) {
@@ -78,8 +79,7 @@ class HandleCache {
 
   //! [close]
   /// Closes the allocation because its exporter wants to free it.
-  /// Returns false if somebody uses it: then the exporter must not free
-  /// it.
+  /// Returns false if it is in use: then the exporter must not free it.
   bool forget(const Part& part) {
     return close_if([&](const Name& name) {
       return name == Name{part.exporter, part.block};
@@ -97,7 +97,7 @@ class HandleCache {
   size_t open_now() const { return blocks_.size(); }  ///< allocations
 
  private:
-  // An address is no key: the exporter may use it again.
+  // An address is not a key: the exporter may use it again.
   using Name = std::pair<unsigned long long, unsigned long long>;
   struct Block {
     void* base = nullptr;

@@ -46,7 +46,7 @@ class Channel:
             Path(path).unlink()
         peer = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if struct.unpack("3i", peer)[1] != os.getuid():
-            sys.exit("the importer is another user's")
+            sys.exit("the importer belongs to another user")
         self.socket.settimeout(20)
 
     def send(self, step, data=b""):
@@ -80,12 +80,12 @@ def random_view(chance):
 
 # ! [lend]
 def lend(channel, view, counts):
-    """Write, send, wait until it is released; the number of wrong elements."""
+    """Write, send, wait for the release. Return the number of wrong elements."""
     view.copy_(numbered(view, EXPORTER_VALUE))  # the event makes the importer wait
     _, sent = reduce_tensor(view)
     _, size, stride, offset, _, _, device, handle, *rest = sent
     storage_bytes, storage_offset, _, counter, index, event, must_wait = rest
-    if handle[1:2] == b"c" and len(handle) != 66:  # the importer refuses others
+    if handle[1:2] == b"c" and len(handle) != 66:  # the importer refuses other kinds
         sys.exit(f"PyTorch {torch.__version__} has another format of handles")
     packet = PACKET.pack(
         *(device, handle, storage_bytes, storage_offset, counter, index),
@@ -102,7 +102,7 @@ def lend(channel, view, counts):
 
 # ! [borrow]
 def borrow(channel):
-    """Read the other side's tensor, write, release it; the wrong elements."""
+    """Use and release the other side's tensor. Return how many elements were wrong."""
     device, handle, storage_bytes, storage_offset, counter, index, *rest = (
         PACKET.unpack(channel.receive("tensor"))
     )
@@ -115,7 +115,7 @@ def borrow(channel):
     wrong = int((tensor != numbered(tensor, IMPORTER_VALUE)).sum())
     tensor.copy_(numbered(tensor, EXPORTER_VALUE))
     torch.cuda.synchronize()
-    del tensor  # closes the handle and counts down
+    del tensor  # closes the handle, decreases the count
     channel.send("released")
     return wrong
 

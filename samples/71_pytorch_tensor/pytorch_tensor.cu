@@ -115,7 +115,7 @@ int importer(Channel channel) {
   int wrong = 0;
   const int tensors = channel.receive<int>("tensors");
   for (int i = 0; i < tensors; ++i) {
-    Tensor tensor;  // to lend one with the layout of the borrowed one
+    Tensor tensor;  // this role lends a tensor of the same layout
     wrong += borrow(channel, &tensor, kExporterValue, kImporterValue);
     tensor.storage_offset = 4096;
     wrong += lend(channel, tensor, kImporterValue, kExporterValue);

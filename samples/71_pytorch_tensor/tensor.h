@@ -38,7 +38,8 @@ struct Counters {
 
 static __device__ int wrong_elements;
 
-// The value that visit() writes replaces the old one.
+// As `seen`: visit() checks nothing. As `written`: the values do not
+// matter.
 constexpr int kAnything = 0;
 
 static __global__ void visit_kernel(int* data, Tensor tensor, int seen,

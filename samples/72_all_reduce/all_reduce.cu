@@ -51,7 +51,7 @@ float sum_on_host(int ranks, int i, int times) {
 }
 //! [values]
 
-// Checks this rank's sums. Rank 0 prints the number wrong on all ranks.
+// Checks this rank's sums. Rank 0 prints the total of all ranks.
 int count_wrong_sums(Ranks& ranks, const void* array, int count,
                      int times) {
   std::vector<float> seen(count);
@@ -69,7 +69,7 @@ int count_wrong_sums(Ranks& ranks, const void* array, int count,
   return all;
 }
 
-// Ends the rank if another one has not taken part.
+// Ends this process if another rank has not answered in time.
 void finish_sums(const Team& team, cudaStream_t stream) {
   CUDA_CHECK(cudaStreamSynchronize(stream));
   if (unanswered(team) == -1) return;

@@ -45,7 +45,7 @@ struct Mailbox {
 
 /// One rank's view of all ranks. Kernels get it by value.
 struct Team {
-  int rank;                   ///< this one
+  int rank;                   ///< this rank
   int size;                   ///< how many ranks
   int blocks;                 ///< that can run at once on every GPU
   Mailbox* mail[kMaxRanks];   ///< of each rank; mail[rank] is its own
@@ -58,7 +58,7 @@ struct Arrays {
   void* of[kMaxRanks];  ///< of[rank] is this rank's own
 };
 
-/// The k-th rank after this one. (A remainder would cost 50 ns.)
+/// The k-th rank after this one. (The operator % would cost 50 ns.)
 __device__ inline int peer_of(const Team& team, int k) {
   const int peer = team.rank + k;
   return peer < team.size ? peer : peer - team.size;
@@ -68,10 +68,10 @@ using SystemWord =
     cuda::atomic_ref<unsigned, cuda::thread_scope_system>;
 
 //! [patience]
-/// Returns whether a wait for rank `awaited` is over after `waited` ns:
-/// it took too long, or another thread or rank has given up. Then tells
-/// the host and all ranks. It is a separate function, so that a wait
-/// has few instructions.
+/// Returns true if a wait for rank `awaited` must end after `waited`
+/// ns: it took too long, or another thread or rank has given up. Then
+/// reports the lost rank to the host and to all ranks. The function is
+/// not inlined, so that a wait has few instructions.
 __device__ __noinline__ inline bool gives_up(
     const Team& team, int awaited, unsigned long long waited) {
   const SystemWord told(team.mail[team.rank]->unanswered);
@@ -141,7 +141,7 @@ __device__ inline uint4 receive(const uint4* from, Patience patience) {
   }
 }
 
-/// Empties packet `i` of all other ranks.
+/// Empties packet `i` of each other rank in `box`.
 __device__ inline void clear(const Team& team,
                              uint4 (&box)[kMaxRanks][kPackets],
                              size_t i) {
@@ -183,10 +183,10 @@ struct Sum {
 //! [packets]
 
 //! [push]
-/// One-shot: one store carries data and flag, and nobody waits for
-/// anything else. A call clears the mail of the previous call: nobody
-/// needs it any more. A peer writes there two calls later. By then it
-/// has this rank's mail of the next call.
+/// One store carries data and flag, and no rank waits for anything
+/// else. A call clears the mail of the previous call, which no rank
+/// needs any more. Two calls later the peers write there again. Before
+/// that, they wait for this rank's mail of the next call.
 template <class T>
 __global__ void push_and_sum(const __grid_constant__ Team team,
                              uint4* array, size_t packets) {
@@ -223,8 +223,8 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
     clear(team, mine.pushed[before], i);
 
   // The turns are in GPU memory, so that a graph can be replayed. Each
-  // block counts for itself, so it needs no wait and no atomic. It also
-  // counts for the blocks that only larger grids have.
+  // block has its own turn, so it needs no wait and no atomic. It also
+  // updates the turns of blocks that only larger grids have.
   __syncthreads();  // the whole block has read its turn
   for (int b = blockIdx.x + threadIdx.x * gridDim.x; b < team.blocks;
        b += step)
@@ -234,8 +234,8 @@ __global__ void push_and_sum(const __grid_constant__ Team team,
 //! [push]
 
 //! [phases]
-/// The blocks with the same number wait for each other. Afterwards all
-/// of them see what a rank's block or its stream wrote before.
+/// The blocks with the same number wait for each other. Then each of
+/// them sees what the others, and earlier work of their streams, wrote.
 __device__ inline void meet(const Team& team) {
   Mailbox& mine = *team.mail[team.rank];
   __syncthreads();
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(256, 2)
 
 //! [setup]
 /// Opens the memory of all ranks. `ranks` has rank, size, and
-/// gather(value): a vector of the values of all ranks. `mine` comes
+/// gather(value), which returns the values of all ranks. `mine` comes
 /// from cudaMalloc. Ends the process if a call fails.
 template <class Ranks>
 Arrays share(Ranks& ranks, void* mine) {
@@ -321,7 +321,7 @@ void unshare(Ranks& ranks, const Arrays& arrays) {
   ranks.gather(0);
 }
 
-/// Makes a mailbox on the current GPU and opens those of all ranks.
+/// Makes a mailbox on the current GPU and opens all other mailboxes.
 /// A kernel that has waited for `limit_s` seconds gives up.
 template <class Ranks>
 Team join_team(Ranks& ranks, int limit_s = 10) {
@@ -381,8 +381,8 @@ void all_reduce(const Team& team, const Arrays& arrays, size_t count,
   if (bytes % sizeof(uint4) != 0) {
     print_role(stderr);
     std::fprintf(stderr,
-                 "all_reduce: %zu bytes are no multiple of 16: pad the "
-                 "array\n",
+                 "all_reduce: %zu bytes are not a multiple of 16: pad "
+                 "the array\n",
                  bytes);
     std::exit(EXIT_FAILURE);
   }
@@ -404,7 +404,7 @@ void all_reduce(const Team& team, const Arrays& arrays, size_t count,
 
 /// The rank that has not answered in time, or -1. Call this after the
 /// work is done. If a rank has not answered, the sums are wrong and the
-/// team cannot go on.
+/// team cannot be used any more.
 inline int unanswered(const Team& team) {
   return static_cast<int>(*team.failed) - 1;
 }

@@ -86,7 +86,7 @@ int count_wrong_sums(const Device& device,
 }
 
 int check(Ranks& ranks, int calls) {
-  constexpr int kBatch = 8;  // calls without a pause between
+  constexpr int kBatch = 8;  // calls without a pause between them
   constexpr size_t kPart = size_t{8} << 20;
   const Device device = set_up(ranks, kBatch * kPart);
   std::mt19937 random(72);  // the same sizes on all ranks
@@ -164,7 +164,7 @@ double measure(Ranks& ranks, const Device& device, const Graph& graph) {
   CUDA_CHECK(cudaGraphLaunch(graph.replay, device.stream));
   CUDA_CHECK(cudaStreamSynchronize(device.stream));
   ranks.gather(0);
-  CUDA_CHECK(cudaGraphLaunch(graph.replay, device.stream));  // in step
+  CUDA_CHECK(cudaGraphLaunch(graph.replay, device.stream));  // warm-up
   CUDA_CHECK(cudaEventRecord(begin, device.stream));
   for (int i = 0; i < graph.replays; ++i)
     CUDA_CHECK(cudaGraphLaunch(graph.replay, device.stream));

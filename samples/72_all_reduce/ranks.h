@@ -1,5 +1,5 @@
 // The ranks of lesson 72: processes that all do the same. Rank 0 is the
-// program as it was started. It starts the others and forwards all
+// process that the user started. It starts the others and forwards all
 // messages between them.
 //
 // SPDX-License-Identifier: Apache-2.0
@@ -8,7 +8,7 @@
 
 #include "../common/roles.h"
 
-/// The ranks, as one of them sees them.
+/// What one rank knows about all ranks.
 class Ranks {
  public:
   int rank;  ///< this process
@@ -73,5 +73,5 @@ class Ranks {
   }
 
   std::vector<Child> others_;    // of rank 0
-  std::vector<Channel> parent_;  // of the others: one
+  std::vector<Channel> parent_;  // of each other rank: one
 };

@@ -3,8 +3,7 @@
 //   exporter                            importer
 //   memory on each GPU, from cudaMalloc,
 //   cuMemCreate and a pool
-//                 -- three handles -->  open and close, often: how
-//                 long?
+//                 -- three handles -->  open and close: how long?
 //                                       copy from each: how fast?
 //   copies to the host, twice:
 //   shared memory, a socket  -------->  the same without sharing

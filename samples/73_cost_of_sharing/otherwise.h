@@ -15,7 +15,7 @@ constexpr size_t kHostBytes = size_t{kHostMib} << 20;
 constexpr int kHostCount = kHostBytes / 4;
 constexpr int kTimes = 100;  // messages, events and words in a row
 
-/// Host memory of this descriptor, locked for copies of a GPU.
+/// Maps host memory of a descriptor. Locks it for copies of a GPU.
 inline char* map_host(int descriptor) {
   void* host = mmap(nullptr, kHostBytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED, descriptor, 0);

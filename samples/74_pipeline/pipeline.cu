@@ -10,7 +10,7 @@
 //   if one is killed, write its
 //   "taken"                <-- closed ---  give back
 //
-// All this with a legacy handle, with a descriptor, with a pool.
+// The lesson does this with a legacy handle, a descriptor and a pool.
 //
 // nvcc -cudart shared samples/74_pipeline/pipeline.cu
 //

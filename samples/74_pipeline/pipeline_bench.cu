@@ -22,7 +22,7 @@ constexpr double kWanted =
 /// Which of the two sides work, and whether they wait for each other.
 enum class Work { kProducer, kConsumer, kBoth };
 
-/// The slots and the words; the exporter's memory.
+/// The slots and the words, in memory of the exporter.
 struct Shared {
   LegacyHandle words;
   void* slots;
@@ -40,7 +40,7 @@ __global__ void check_item(const int4* item, int first, int* wrong) {
     atomicAdd(wrong, 1);
 }
 
-// The numbers of an item; they repeat after 16 items.
+// The first value of an item. The values repeat after 16 items.
 int first_value(int item) { return item % 16 << 24; }
 
 // One side's milliseconds for `items` items of `count` values.
@@ -77,14 +77,14 @@ double pass(Shared& shared, bool producer, bool waits, int items,
   return ms;
 }
 
-// The importer's next work. It ends if there are no items.
+// The importer's next work. The importer ends if `items` is 0.
 struct Task {
   Work work;
   int items;
   int count;
 };
 
-// The exporter's half of one measurement: GB/s of the slowest side.
+// Measures once. Returns GB/s of the slower of the working sides.
 double measure(Shared& shared, Channel& importer, Task task) {
   CUDA_CHECK(cudaMemset(shared.words.data, 0, kWordBytes));
   CUDA_CHECK(cudaDeviceSynchronize());
@@ -127,7 +127,7 @@ int exporter(Child child, size_t passed) {
         static_cast<int>(std::clamp<size_t>(passed / bytes, 8, 2048));
     std::vector<double> alone[2], ring;
     for (int trial = 0; trial < kTrials; ++trial) {
-      // First the producer writes all items once, for the consumer.
+      // First only the producer works, then the consumer, then both.
       alone[0].push_back(measure(shared, child.channel,
                                  {Work::kProducer, items, count}));
       alone[1].push_back(measure(shared, child.channel,
@@ -182,7 +182,7 @@ int importer(Channel channel) {
     int seen = 0;
     CUDA_CHECK(
         cudaMemcpy(&seen, wrong, sizeof seen, cudaMemcpyDefault));
-    // A consumer alone reads the same slots again, not item k.
+    // Without the producer, the slots do not have the expected items.
     if (task.work == Work::kBoth) all_wrong += seen;
   }
   channel.send("wrong", all_wrong);
@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
     return importer(channel_from_parent(argv));
   if (argc > 2 || (argc == 2 && std::atoi(argv[1]) < 1)) {
     std::fprintf(stderr,
-                 "usage: %s [MIB]   (of one measurement: %zu)\n",
+                 "usage: %s [MIB]   (one measurement, default: %zu)\n",
                  argv[0], kPassed >> 20);
     return 2;
   }

@@ -65,7 +65,7 @@ struct Pool {
   static constexpr char kName[] = "a pool";
   void* data = nullptr;
   cudaMemPool_t pool = nullptr;
-  LegacyHandle beside;  // a stream cannot wait for a word in a pool
+  LegacyHandle beside;  // for the words: drivers may refuse a pool
 
   void* words() const { return beside.data; }
   void make() {

@@ -6,7 +6,7 @@
 //   cuMemCreate: memory for this client
 //             -- handle, descriptor ->  open and map them
 //                                       read the input, write an answer
-//   check the answer    <- answered --  unmap, close, hang up - or die
+//   check the answer    <- answered --  unmap, close, end - or die
 //   see its end, release its memory
 //
 // nvcc -cudart shared
@@ -46,7 +46,7 @@ Client welcome(int connection, const cudaIpcMemHandle_t& input) {
   CUDA_CHECK(cudaDeviceSynchronize());
 
   const int fd = export_memory(client.memory);
-  // Not checked: the death of a client is no error of the server.
+  // Not checked: the death of a client is not an error here.
   send_packet(connection, &input, sizeof input, fd);
   SYS_CHECK(close(fd));
   return client;
@@ -124,7 +124,7 @@ int importer(int server, const std::string& end) {
   unmap_memory(answer, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
   CUDA_CHECK(cudaIpcCloseMemHandle(data));
-  SYS_CHECK(close(server));  // last: now it may free
+  SYS_CHECK(close(server));  // last: now the server may free
   return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 //! [importer]

@@ -92,7 +92,7 @@ bool run(MpiRanks& ranks) {
 
 int main(int argc, char** argv) {
   MpiRanks ranks(argc, argv);
-  if (ranks.rank() == 0) {  // one line for all ranks
+  if (ranks.rank() == 0) {  // one SKIP is enough
     require_gpus(1);
     require_legacy_ipc();
   }

@@ -118,7 +118,7 @@ std::vector<T> MpiRanks::all_gather(const T& mine) {
 //! [reverse]
 /// Odd ranks see the first two GPUs reversed, as in some job scripts.
 inline void see_gpus_in_another_order(MpiRanks& ranks) {
-  int devices = 0;  // rank 0 counts: a variable is read only once
+  int devices = 0;  // only rank 0 calls CUDA before setenv()
   if (ranks.rank() == 0) CUDA_CHECK(cudaGetDeviceCount(&devices));
   devices = ranks.all_gather(devices)[0];
   if (ranks.rank() % 2 == 1 && devices > 1 &&

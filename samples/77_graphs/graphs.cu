@@ -28,7 +28,7 @@ __global__ void step(unsigned* data, unsigned factor, unsigned more) {
 
 //! [capture]
 // Makes a graph of a side's work in one round. With events, the graph
-// waits for one event at its begin and records the other at its end.
+// begins with a wait for one event and ends with a record of the other.
 // The events come from outside of the graph: the flags say so.
 cudaGraphExec_t capture(cudaStream_t stream, void* data,
                         unsigned factor, unsigned more,

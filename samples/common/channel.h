@@ -132,7 +132,7 @@ class Channel {
   void send_bytes(const char* step, const void* data, size_t size,
                   int descriptor) {
     if (!wait_for(socket_, POLLOUT, kDeadline))
-      broken(step, "the other role has not received for 10 s");
+      broken(step, "the other role has received nothing for 10 s");
     std::string packet(step, std::strlen(step) + 1);
     if (size != 0) packet.append(static_cast<const char*>(data), size);
     if (send_packet(socket_, packet.data(), packet.size(),

@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
-/// roles.h sets this name. A lesson with one process has no name.
+/// roles.h sets this name. It is null in a lesson with one process.
 inline const char*& role_name() {
   static const char* name = nullptr;
   return name;

@@ -17,7 +17,7 @@ constexpr int kPoison = 0xEE;
 void write_values(void* data, int count, unsigned first,
                   cudaStream_t stream = nullptr, unsigned step = 1);
 
-#ifdef __CUDACC__  // exercises are plain C++ and link this
+#ifdef __CUDACC__  // plain C++ exercises link a compiled version
 static __global__ void write_values_kernel(unsigned* data, int count,
                                            unsigned first,
                                            unsigned step) {

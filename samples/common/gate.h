@@ -33,7 +33,7 @@ inline void hold(cudaStream_t stream, Gate* gate) {
 }
 #endif
 
-/// Lets all streams go on that this gate holds.
+/// Opens the gate: all streams that it holds continue.
 inline void open_gate(Gate* gate) {
   static_cast<volatile Gate*>(gate)->open = 1;
 }

@@ -36,7 +36,7 @@ inline ucred peer_of(int connection) {
   return peer;
 }
 
-/// Returns the connection, or closes another user's and returns -1.
+/// Returns a connection to this user. Closes any other, returns -1.
 inline int own_user_only(int connection) {
   if (connection == -1 || peer_of(connection).uid == getuid())
     return connection;
@@ -46,9 +46,9 @@ inline int own_user_only(int connection) {
 //! [peer]
 
 //! [connect]
-/// Connects to the process that listens at `path`. Ends this process
-/// with exit code 2 if no process of this user listens there. Each call
-/// on the socket waits for at most 10 s.
+/// Connects to the process that listens at `path`. Exits with code 2 if
+/// no process of this user does. Each call on the socket waits for at
+/// most 10 s.
 inline int connect_to(const char* path) {
   const sockaddr_un address = socket_address(path);
   const int end = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -64,8 +64,8 @@ inline int connect_to(const char* path) {
 }
 //! [connect]
 
-/// Returns true if a process listens there. That process does not see
-/// the datagram socket's attempt. ECONNREFUSED means that none listens.
+/// Returns true if a process listens there. The process does not see
+/// this attempt by datagram. ECONNREFUSED means: no process listens.
 inline bool in_use(const sockaddr_un& address) {
   const int end = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SYS_CHECK(end);

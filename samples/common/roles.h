@@ -30,7 +30,7 @@ inline bool by_hand(int argc, char** argv) {
           std::strcmp(argv[2], "importer") == 0);
 }
 
-/// Returns true in the importer. The exporter goes on in main.
+/// Returns true in the importer. The exporter continues in main.
 inline bool is_child(int argc, char** argv) {
   const bool hand = by_hand(argc, argv);
   const bool child =
@@ -47,7 +47,7 @@ inline bool is_child(int argc, char** argv) {
 
 /// Returns a copy of the importer's end of the channel. The original
 /// stays open until this process ends. Otherwise the exporter could see
-/// a closed channel and end first, and that kills this process.
+/// a closed channel and end first, and its end kills this process.
 inline Channel channel_from_parent(char** argv) {
   if (std::strcmp(argv[1], kImporterFlag) != 0)
     return Channel(connect_to(argv[3]));
@@ -65,7 +65,7 @@ struct Child {
   /// Returns the importer's exit code. If a signal ended the importer,
   /// or it did not end in time, prints this and returns 1.
   int wait(std::chrono::milliseconds deadline) {
-    if (!ours) return EXIT_SUCCESS;  // its own terminal shows its end
+    if (!ours) return EXIT_SUCCESS;  // the user sees its exit code
     const int handle =
         static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     SYS_CHECK(handle);
@@ -99,14 +99,14 @@ inline Child meet_importer(const char* path) {
     bad_path(path, "no importer has come within 120 s");
   const int connection = accept_from(listener);
   if (connection == -1)
-    bad_path(path, "the importer is another user's");
+    bad_path(path, "the importer belongs to another user");
   SYS_CHECK(close(listener));
   SYS_CHECK(unlink(path));
   return {Channel(connection), peer_of(connection).pid, false};
 }
 
-/// Starts the program again with these arguments. One argument is the
-/// other end of `channel`. When this process ends, the new one ends.
+/// Starts the program again with these arguments. With a `channel`, one
+/// argument is its other end. When this process ends, the new one ends.
 inline Child start(char** argv, std::vector<std::string> arguments,
                    Channel channel = Channel(-1)) {
   arguments.insert(arguments.begin(), argv[0]);

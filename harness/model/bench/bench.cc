@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model's calls cost, beside a pipe round trip between two processes
-// on the same machine: absolute times differ from machine to machine, the
-// ratios differ little. With an argument it runs only the cases that have it in
-// their name.
+// What the model's calls cost, compared with a pipe round trip between two
+// processes on the same machine. Absolute times differ from machine to machine,
+// but the ratios differ little. With an argument, the benchmark runs only the
+// cases that have this text in their name.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr int kBatches = 100;
 // the machine can only make a batch slower.
 template <typename Call>
 double microseconds(int rounds, Call call) {
-  call();  // once without the clock
+  call();  // once, not measured
   double fastest = std::numeric_limits<double>::max();
   for (int batch = 0; batch < kBatches; ++batch) {
     const auto begin = std::chrono::steady_clock::now();
@@ -42,7 +42,7 @@ double microseconds(int rounds, Call call) {
 // Only cases with this text in their name run.
 std::string wanted;
 
-// What all times are compared with.
+// The time with which all times are compared.
 double round_trip = 0;
 
 template <typename Call>

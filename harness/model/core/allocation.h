@@ -37,7 +37,7 @@ struct Allocation {
   std::shared_ptr<Block> block;  ///< null for host and registered memory
   uint64_t mapping = 0;          ///< address of the block or mapping
   uint64_t mapping_size = 0;
-  uint64_t export_id = 0;  ///< what a handle of this memory carries
+  uint64_t export_id = 0;  ///< the id that a handle of this memory contains
   uint64_t buffer_id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID
   unsigned flags = 0;      ///< of cuMemHostAlloc and the like
   bool sync_memops = false;

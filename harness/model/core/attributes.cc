@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device says of itself: attributes and UUID.
+// What a device reports about itself: attributes and UUID.
 #include <cstring>
 #include <map>
 
@@ -89,8 +89,8 @@ CUuuid gpu_uuid(int gpu) {
 
 namespace {
 
-// Attributes of logical endpoints. Older headers do not have them. False for
-// others.
+// Attributes of logical endpoints, which older headers do not have. Returns
+// false for any other attribute.
 bool endpoint_attribute(int attribute, int* value) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_LOGICAL_ENDPOINT_UNICAST_SUPPORTED:

@@ -31,7 +31,8 @@ struct Trailer {
   uint64_t occupants[kSlots];
 };
 
-// A large block has one occupant, at offset 0, or a few large ones.
+// Where the id of the occupant at `offset` is stored. A large block has only
+// few, large occupants, so the number of slots can be fixed.
 uint64_t occupant_position(uint64_t size, uint64_t offset) {
   const uint64_t slot = offset / (size / kSlots);
   return size + offsetof(Trailer, occupants) + 8 * (slot % kSlots);
@@ -98,7 +99,7 @@ std::shared_ptr<Block> Block::adopt(SharedFile file) {
   block->gpu_ = head.gpu;
   block->size_ = size;
   block->id_ = head.id;
-  // It stays counted if its creator ends first.
+  // The block stays counted if its creator ends before this process.
   if (block->gpu_ >= 0) block->file_.count(block->gpu_, size);
   return block;
 }

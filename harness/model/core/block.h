@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Physical memory: a block is one memfd. It holds the bytes, and after them a
-// page that tells another process what it is and which parts are in use.
+// page that tells other processes what the block is and which parts are in use.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ void check_choice() {
     known += std::string(known.empty() ? "" : ", ") + entry.name;
   }
   die(std::string("IPCLAB_CHOICE=") + wanted_name() +
-      " is no choice of the model: use " + known);
+      " is not a choice of the model: use " + known);
 }
 
 }  // namespace ipclab::model

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the documentation leaves to a driver. The model gives one answer to each
-// question. A setting makes it give the other answer. A suite that follows the
-// documentation must accept both answers.
+// Questions that the documentation leaves to the driver. The model gives one
+// answer to each question. A setting makes the model give the other answer. A
+// suite that follows the documentation must accept both answers.
 #pragma once
 
 namespace ipclab::model {

@@ -83,8 +83,8 @@ bool is_reachable(int gpu) {
   return false;
 }
 
-// The ordinal of the GPU of imported memory, in this process. A GPU that is
-// hidden from it counts as the current one.
+// Where imported memory is, with the ordinals of this process. A GPU that is
+// hidden from this process counts as the current one.
 CUmemLocation location_of(const Label& label) {
   CUmemLocation location{static_cast<CUmemLocationType>(label.location_type),
                          label.location_id};
@@ -104,14 +104,14 @@ int descriptor_of(void* shareable) {
   return fcntl(static_cast<int>(value), F_DUPFD_CLOEXEC, 0);
 }
 
-// Another process wrote the number.
+// Another process wrote the number, so it can be any number.
 bool is_location_type(int32_t number) {
   return number == CU_MEM_LOCATION_TYPE_DEVICE ||
          number == CU_MEM_LOCATION_TYPE_HOST ||
          number == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-// Takes over the descriptor; null if it is not that of a chunk.
+// Takes over the descriptor; null if it is not a chunk's descriptor.
 std::shared_ptr<Block> adopt_chunk(int descriptor) {
   std::shared_ptr<Block> block = Block::adopt(SharedFile::adopt(descriptor));
   if (block == nullptr) return nullptr;

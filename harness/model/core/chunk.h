@@ -42,12 +42,12 @@ CUresult chunk_granularity(const CUmemAllocationProp& wanted,
 /// CUDA_ERROR_NOT_SUPPORTED for a handle type that the GPU does not know.
 CUresult chunk_create(uint64_t size, const CUmemAllocationProp& wanted,
                       CUmemGenericAllocationHandle* handle);
-/// CUDA_ERROR_INVALID_VALUE for a value that is no handle (undefined by the
-/// documentation).
+/// CUDA_ERROR_INVALID_VALUE for a value that is not a handle (the documentation
+/// does not define this).
 CUresult chunk_release(CUmemGenericAllocationHandle handle);
 CUresult chunk_properties(CUmemGenericAllocationHandle handle,
                           CUmemAllocationProp* properties);
-/// One more reference to the handle that was mapped at an address.
+/// Takes one more reference to the handle that was mapped at an address.
 CUresult chunk_retain(uint64_t address, CUmemGenericAllocationHandle* handle);
 
 /// Writes an int (a new descriptor, close-on-exec) or a CUmemFabricHandle.

@@ -35,10 +35,10 @@ uint64_t length(const Region& region, const Extent& extent) {
 struct Contexts {
   CUcontext stream;
   CUcontext current;
-  bool late = false;  // the work has begun: nobody gets a refusal any more
+  bool late = false;  // the work has begun, so no call can be refused
 };
 
-// The fault of a copy in a graph that cannot be done.
+// A copy in a graph is impossible: its context gets a sticky error.
 void lose(CUcontext context) {
   say("a graph copies or sets memory that is not there (error 700 on device " +
       std::to_string(context->device) + ")");

@@ -36,7 +36,7 @@ struct CUctx_st {
   int gpu = 0;     ///< number in the profile
   bool primary = false;
   std::atomic<bool> active{false};
-  int retained = 0;  ///< of a primary context
+  int retained = 0;  ///< references to a primary context
   std::atomic<unsigned> flags{0};
   unsigned long long id = 0;
   /// The first fault, returned by every later call of the context.

@@ -40,7 +40,7 @@ struct Binding {
   uint64_t serial;  // a number that no other binding has; 0 if there is none
   uint64_t offset;
   uint64_t size;
-  uint64_t place;  // of the first byte in the file that the handle names
+  uint64_t place;  // first byte, in the file that the handle names
   int32_t gpu;
   uint32_t reserved;
   unsigned char handle[CU_IPC_HANDLE_SIZE];
@@ -64,7 +64,7 @@ class PageLock {
  public:
   explicit PageLock(Page* page) : page_(page) {
     // A process that died during a change may have left one binding half
-    // written. The number is written last, so it shows which bindings are
+    // written. `serial` is written last, so it shows which bindings are
     // complete.
     if (pthread_mutex_lock(&page->mutex) == EOWNERDEAD) {
       pthread_mutex_consistent(&page->mutex);
@@ -106,8 +106,8 @@ struct Endpoint {
   Page* page = nullptr;
   CUlogicalEndpointProp properties{};  // as they were when this process got it
   bool imported = false;
-  bool queried = false;  // and was ready then
-  // What this process has bound, by serial; kept as long as it is.
+  bool queried = false;  // a query has found it ready
+  // What this process has bound, by serial, until it is unbound.
   std::map<uint64_t, std::shared_ptr<const void>> own;
   std::map<uint64_t, std::shared_ptr<Mapped>> mapped;  // by serial
 
@@ -251,13 +251,13 @@ CUresult check(const CUlogicalEndpointProp& wanted) {
                                                        : kInvalid;
 }
 
-// Memory that may be bound: a file, and the object that keeps it.
+// Memory that may be bound: a file, and the object that keeps the file open.
 struct Memory {
   std::shared_ptr<const void> owner;
   uint64_t id = 0;
   int descriptor = -1;
   uint64_t place = 0;
-  uint64_t size = 0;  // from there on
+  uint64_t size = 0;  // bytes from `place` on
   CUmemLocation location{};
   int gpu = -1;
   bool shareable = false;
@@ -384,7 +384,7 @@ void copy_pieces(const Pieces& to, const Pieces& from) {
   }
 }
 
-// The bindings of one GPU that cover a range, in order.
+// Finds the bindings of one GPU that cover a range, in order.
 CUresult bindings_of(const Endpoint& endpoint, int gpu, uint64_t offset,
                      uint64_t size, std::vector<Binding>* found) {
   {
@@ -407,7 +407,7 @@ CUresult bindings_of(const Endpoint& endpoint, int gpu, uint64_t offset,
   return covered >= offset + size ? CUDA_SUCCESS : kInvalid;
 }
 
-// Null if the memory can no longer be opened.
+// The memory of a binding; null if it can no longer be opened.
 std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
                                     const Binding& binding) {
   {
@@ -420,7 +420,7 @@ std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
     return nullptr;
   }
   const SharedFile file = SharedFile::adopt(descriptor);
-  // Another process wrote the numbers.
+  // Another process wrote the numbers, so they can be any numbers.
   if (!file.valid() ||
       binding.place % static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) != 0 ||
       binding.size > file.size() ||
@@ -435,7 +435,7 @@ std::shared_ptr<Mapped> map_binding(const Shared& endpoint,
   return mapped;
 }
 
-// The bytes of a range on one GPU of the team.
+// Finds the bytes of a range on one GPU of the team.
 CUresult pieces_on(const Shared& endpoint, int gpu, uint64_t offset,
                    uint64_t size, Pieces* pieces) {
   std::vector<Binding> bindings;
@@ -453,7 +453,7 @@ CUresult pieces_on(const Shared& endpoint, int gpu, uint64_t offset,
   return CUDA_SUCCESS;
 }
 
-// One list for each GPU of the team.
+// Finds the bytes of an operand: one list for each GPU of the team.
 CUresult find_endpoint_operand(const CUfabricCpyOperand& operand, uint64_t size,
                                int from_gpu, bool written,
                                std::vector<Pieces>* places) {
@@ -522,8 +522,8 @@ CUresult prepare(const CUDA_FABRIC_COPY_BATCH_OP& copy, CUcontext stream,
   };
   if (CUresult error = find_operand(copy.dst, true, &work->to)) return error;
   if (CUresult error = find_operand(copy.src, false, &work->from)) return error;
-  // If the other side is an endpoint, the pointer is local. Of two pointers,
-  // one is local.
+  // A copy needs a local pointer: the one beside an endpoint, or at least one
+  // of two.
   return local_pointers > 0 ? CUDA_SUCCESS : kInvalid;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logical endpoints: ranges of offsets to which processes bind memory, and that
-// other processes reach by a number of their own; and the copies that go there.
+// Logical endpoints: ranges of offsets to which processes bind memory. Each
+// process has its own number for an endpoint. Also the copies to and from
+// endpoints.
 //
 // The processes share one memfd for each endpoint: its properties, its team and
 // its bindings. A binding names memory by a fabric handle, so the others also
@@ -18,10 +19,11 @@
 
 namespace ipclab::model {
 
-/// CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints; so do all below.
+/// CUDA_ERROR_NOT_SUPPORTED unless the profile has endpoints; this is true for
+/// all functions below.
 CUresult endpoint_ids_reserve(uint32_t count, CUlogicalEndpointId* first);
-/// All must be reserved and have no endpoint; otherwise it releases none and
-/// returns CUDA_ERROR_INVALID_VALUE.
+/// All numbers must be reserved and have no endpoint. Otherwise the call
+/// releases none and returns CUDA_ERROR_INVALID_VALUE.
 CUresult endpoint_ids_release(CUlogicalEndpointId first, uint32_t count);
 CUresult endpoint_limits(const CUlogicalEndpointProp& wanted,
                          uint64_t* alignment, uint64_t* most);
@@ -31,7 +33,7 @@ CUresult endpoint_create(CUlogicalEndpointId id,
 /// the team, and a team that is complete.
 CUresult endpoint_add_device(CUlogicalEndpointId id, int device);
 CUresult endpoint_destroy(CUlogicalEndpointId id);
-/// `*status` is 1 if all of them are ready, else 0.
+/// `*status` is 1 if all of these endpoints are ready, else 0.
 CUresult endpoint_query(CUlogicalEndpointId first, uint32_t count, int* status);
 
 /// CUDA_ERROR_INVALID_VALUE for everything that the documentation forbids.
@@ -42,7 +44,7 @@ CUresult endpoint_bind_memory(CUlogicalEndpointId id, int device,
                               uint64_t offset,
                               CUmemGenericAllocationHandle memory,
                               uint64_t memory_offset, uint64_t size);
-/// One or more whole bindings of this process, without a hole.
+/// Removes one or more whole bindings of this process, without a hole.
 CUresult endpoint_unbind(CUlogicalEndpointId id, int device, uint64_t offset,
                          uint64_t size);
 
@@ -53,9 +55,9 @@ CUresult endpoint_export(CUlogicalEndpointId id,
 CUresult endpoint_import(CUlogicalEndpointId id, const void* handle,
                          CUlogicalEndpointIpcHandleType type);
 
-/// All copies in the order of the stream, or none. CUDA_ERROR_INVALID_VALUE for
-/// operands that the documentation forbids and for offsets to which no memory
-/// is bound.
+/// Does all copies in the order of the stream, or none.
+/// CUDA_ERROR_INVALID_VALUE for operands that the documentation forbids and for
+/// offsets to which no memory is bound.
 CUresult endpoint_copy(const std::shared_ptr<Stream>& stream, CUcontext current,
                        const std::vector<CUDA_FABRIC_COPY_BATCH_OP>& list);
 

@@ -19,7 +19,7 @@ struct CUevent_st {
 
   std::mutex mutex;  ///< guards the three below
   uint32_t record = 0;
-  ipclab::model::Order behind;           ///< the frees that come before it
+  ipclab::model::Order behind;  ///< the frees that come before the record
   ipclab::model::CapturePoint captured;  ///< the last record was captured there
 };
 
@@ -32,9 +32,10 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent* event);
 CUevent adopt_event(CUcontext context, std::shared_ptr<EventState> state);
 CUresult event_destroy(CUevent event);
 /// CUDA_ERROR_INVALID_HANDLE if event and stream are of different contexts. In
-/// a stream that captures, the event is an edge of the graph, or, if it is
-/// `external`, a node that records at each launch. As an H200 answers,
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for an interprocess event as an edge.
+/// a stream that captures, the event is an edge of the graph, or, if the record
+/// is `external`, a node that records at each launch.
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for an interprocess event as an edge,
+/// as an H200 answers.
 CUresult event_record(CUevent event, const std::shared_ptr<Stream>& stream,
                       bool external = false);
 /// CUDA_ERROR_NOT_READY while the newest record is pending. This call and the
@@ -45,9 +46,9 @@ CUresult event_synchronize(CUevent event);
 /// events that were never recorded.
 CUresult event_elapsed(float* milliseconds, CUevent start, CUevent end);
 /// A wait for a captured event makes the stream part of the capture. A stream
-/// that captures waits for no other event, unless it is `external`:
-/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, for an interprocess event
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
+/// that captures refuses any other event if the wait is not `external`: with
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION, or, if it is an interprocess event,
+/// with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as an H200 answers.
 CUresult stream_wait_event(const std::shared_ptr<Stream>& stream, CUevent event,
                            bool external = false);
 /// The live event of a handle, or null.

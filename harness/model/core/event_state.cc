@@ -76,8 +76,8 @@ bool EventState::map(bool fresh) {
   void* place = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, flags,
                      file_.descriptor(), 0);
   if (place == MAP_FAILED) return false;
-  // In a forked child it would keep the lock that shows that this process
-  // lives.
+  // In a forked child, this mapping would keep the lock that shows that this
+  // process lives.
   madvise(place, sizeof(Page), MADV_DONTFORK);
   page_ = static_cast<Page*>(place);  // zero bytes are a valid empty state
   if (fresh) {
@@ -88,8 +88,8 @@ bool EventState::map(bool fresh) {
   return true;
 }
 
-// The byte that a participant locks is free again when its process ends, in any
-// pid namespace.
+// Each participant locks one byte. When its process ends, the byte is free
+// again; this also works across pid namespaces.
 bool EventState::join() {
   me_ = ++page_->participants;
   struct flock lock {};

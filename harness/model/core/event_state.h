@@ -16,9 +16,10 @@ namespace ipclab::model {
 /// call, so later records do not change it.
 class EventState {
  public:
-  /// For one process.
+  /// A state for one process.
   static std::shared_ptr<EventState> local();
-  /// In a memfd that another process may open; null without resources.
+  /// A state in a memfd that another process may open; null if resources are
+  /// missing.
   static std::shared_ptr<EventState> shared();
   /// An event of another process; null if the file is not an event.
   static std::shared_ptr<EventState> adopt(SharedFile file);

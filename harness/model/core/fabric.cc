@@ -153,7 +153,8 @@ void answer(int socket) {
   send_answer(socket, owner == nullptr ? -1 : descriptor);
 }
 
-// Only this user's clients wait for an answer. False without a descriptor.
+// Accepts a client, but closes the connection of another user. False if no
+// descriptor is left.
 bool take_client(int listener, std::vector<Client>* clients) {
   const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) return false;

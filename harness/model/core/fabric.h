@@ -25,7 +25,7 @@ void fabric_export(uint64_t id, int descriptor,
 
 /// A new descriptor of the object that a handle names. CUDA_ERROR_NOT_PERMITTED
 /// without the exporter's channel, CUDA_ERROR_INVALID_VALUE for bytes that are
-/// no handle and when exporter or memory are gone.
+/// not a handle, and if the exporter or the memory is gone.
 CUresult fabric_import(const void* handle, int* descriptor);
 
 }  // namespace ipclab::model

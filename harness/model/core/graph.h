@@ -106,7 +106,7 @@ CUresult graph_capture_allocation(const std::shared_ptr<Stream>& stream,
                                   uint64_t size, uint64_t* address);
 CUresult graph_capture_free(const std::shared_ptr<Stream>& stream,
                             uint64_t address);
-/// Does no node come after all that a node of `ends` waits for, but these?
+/// Is each node on which no other node depends one of `ends`?
 bool graph_ends_with(CUgraph graph, const std::vector<CUgraphNode>& ends);
 /// CUDA_ERROR_INVALID_VALUE for dependencies that form a cycle.
 CUresult graph_instantiate(CUgraph graph, unsigned long long flags,

@@ -24,11 +24,11 @@ struct GraphMemory {
   CUcontext context = nullptr;
   uint64_t address = 0;
   uint64_t size = 0;
-  bool has_node = true;          ///< keeps the address
-  bool freed_inside = false;     ///< by a node of the graph that allocates it
-  bool freed_outside = false;    ///< by a node of another graph
-  bool owned = false;            ///< by the program, in the order of its calls
-  int uses = 0;                  ///< launches with it whose free is not over
+  bool has_node = true;        ///< keeps the address
+  bool freed_inside = false;   ///< by a node of the graph that allocates it
+  bool freed_outside = false;  ///< by a node of another graph
+  bool owned = false;          ///< by the program, in the order of its calls
+  int uses = 0;  ///< launches that use it and whose free is not done
   std::shared_ptr<Block> block;  ///< while the bytes are there
 };
 using GraphMemories = std::vector<std::shared_ptr<GraphMemory>>;
@@ -52,7 +52,7 @@ std::shared_ptr<GraphMemory> find_graph_memory(uint64_t address);
 /// A launch that allocates and frees. CUDA_ERROR_INVALID_VALUE if the program
 /// still owns memory that is allocated, or does not own memory that is only
 /// freed. With `frees_first`, memory that the program still owns is put into
-/// `stale` instead, to be freed before.
+/// `stale` instead, to be freed before the launch.
 CUresult graph_memory_launch(const GraphMemories& allocated,
                              const GraphMemories& freed, bool frees_first,
                              GraphMemories* stale);
@@ -66,7 +66,7 @@ CUresult graph_memory_free(uint64_t address,
 void graph_memory_discard(Machine& machine, uint64_t address);
 
 /// cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute, which resets
-/// the high marks. CUDA_ERROR_INVALID_VALUE for others.
+/// the high marks. CUDA_ERROR_INVALID_VALUE for other attributes.
 CUresult graph_memory_attribute(int gpu, CUgraphMem_attribute attribute,
                                 uint64_t* value);
 CUresult graph_memory_reset_mark(int gpu, CUgraphMem_attribute attribute);

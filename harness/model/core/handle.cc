@@ -24,8 +24,8 @@ uint64_t own_namespace() {
   return number;
 }
 
-// Field 22 of /proc/<pid>/stat and the namespace of the number; 0 if there is
-// no such process.
+// The start time of a process (field 22 of /proc/<pid>/stat), mixed with the
+// pid namespace; 0 if there is no such process.
 uint64_t start_time(uint32_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -52,8 +52,8 @@ uint64_t own_start_time() {
 }
 
 uint64_t checksum_of(const Handle& handle) {
-  // FNV-1a. Refuses handles of other simulated machines. A fabric handle may
-  // come from another machine or user.
+  // FNV-1a. It includes the simulated machine, so handles of other machines are
+  // refused. Only a fabric handle may come from another machine or user.
   const bool travels =
       handle.kind == static_cast<uint32_t>(HandleKind::kFabric);
   uint64_t hash = 14695981039346656037ull ^ (travels ? 0 : machine_id());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 64 bytes of a legacy handle: who exported what, found again through
-// /proc/<pid>/fd. No daemon and no file, so a killed process leaves nothing.
+// The 64 bytes of a legacy handle. They name the exporter and the object, which
+// an importer finds through /proc/<pid>/fd. There is no daemon and no file, so
+// a killed process leaves nothing behind.
 #pragma once
 
 #include <cuda.h>
@@ -42,9 +43,9 @@ bool is_own(const Handle& handle);
 /// True while the process that made the handle exists.
 bool exporter_is_alive(const Handle& handle);
 /// Opens the exporter's file; not valid, with errno, if that is not possible
-/// (it ended, it closed the object, or it belongs to another user). The result
-/// may be another file by now, or a file of another process. The id in the file
-/// shows this.
+/// (the exporter has ended, has closed the object, or belongs to another user).
+/// The result may be a newer file of this or another process. The id in the
+/// file shows this.
 SharedFile open_remote(const Handle& handle);
 
 }  // namespace ipclab::model

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 16;
 
-// False if there is no memory for it.
+// Makes the heap of a context; false if there is no memory for it.
 bool make_heap(Machine& machine, CUcontext context, uint64_t limit,
                Heap* heap) {
   const uint64_t size = round_up(std::max(limit, uint64_t{1}), kPage);

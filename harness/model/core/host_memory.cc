@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pinned, managed and registered memory, which has the same address for host
-// and kernels; and what a program may ask of any address.
+// and kernels; and what a program may ask about any address.
 #include <utility>
 
 #include "core/device.h"

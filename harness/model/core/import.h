@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of another process that a legacy handle led to.
+// A block of another process that was opened by a legacy handle.
 #pragma once
 
 #include <cuda.h>

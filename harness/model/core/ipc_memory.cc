@@ -223,7 +223,7 @@ CUresult ipc_open_memory(CUcontext context, uint64_t* address,
 
 CUresult ipc_close_memory(uint64_t address) {
   if (!profile().ipc_memory) return CUDA_ERROR_NOT_SUPPORTED;
-  // Work that still uses the mapping ends first.
+  // Waits for work that still uses the mapping.
   if (CUcontext opener = importing_context(address)) {
     context_synchronize(opener);
   }

@@ -55,7 +55,7 @@ CUresult link_complete(CUlinkState handle, void** image, size_t* size) {
   const std::shared_ptr<CUlinkState_st> state = states().find(handle);
   if (state == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *image = state->ptx.data();
-  if (size != nullptr) *size = state->ptx.size() + 1;  // with the end
+  if (size != nullptr) *size = state->ptx.size() + 1;  // with the final 0
   return CUDA_SUCCESS;
 }
 

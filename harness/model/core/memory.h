@@ -52,7 +52,7 @@ AddressFacts address_facts(uint64_t address, int device);
 /// The allocation that contains an address.
 std::optional<Allocation> find_memory(uint64_t address);
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. CUDA_ERROR_INVALID_VALUE for host memory
-/// and for an address that is not known.
+/// and for an unknown address.
 CUresult set_sync_memops(uint64_t address, bool on);
 
 /// Frees what belongs to a context that ends.

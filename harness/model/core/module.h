@@ -32,7 +32,7 @@ struct CUkern_st {
   std::string name;
 };
 
-/// A library is loaded for no context; each context gets its module at the
+/// A library does not belong to a context; each context gets its module at the
 /// first use.
 struct CUlib_st {
   std::string ptx;
@@ -68,8 +68,8 @@ std::shared_ptr<CUlib_st> find_library(CUlibrary library);
 CUresult kernel_function(CUkernel kernel, CUcontext context,
                          CUfunction* function);
 
-/// A CUfunction, or a CUkernel cast to one; null if it is neither, or no
-/// longer. Keeps its module.
+/// A CUfunction, or a CUkernel cast to one; null if it is neither, or if it was
+/// unloaded. Keeps its module.
 std::shared_ptr<CUfunc_st> resolve_function(CUfunction function,
                                             CUcontext context);
 

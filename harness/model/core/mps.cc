@@ -27,7 +27,7 @@ bool connects() {
   if (end == -1) return false;
   if (connect(end, reinterpret_cast<const sockaddr*>(&address),
               sizeof address) == 0) {
-    return true;  // stays open: it shows the daemon how long there is a client
+    return true;  // stays open, so the daemon knows that the client lives
   }
   close(end);
   return false;

@@ -20,8 +20,8 @@ CUresult peer_disable(CUcontext context, CUcontext peer);
 /// Gives all contexts that can access a GPU their access to a range of its
 /// memory.
 void grant(Machine& machine, int gpu, uint64_t address, uint64_t size);
-/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: as long as an import needs it.
-/// CUDA_ERROR_TOO_MANY_PEERS as above.
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: peer access as long as an import needs
+/// it. CUDA_ERROR_TOO_MANY_PEERS as above.
 CUresult add_lazy_peer(Machine& machine, CUcontext context, int gpu);
 void remove_lazy_peer(Machine& machine, CUcontext context, int gpu);
 void forget_peers(Machine& machine, CUcontext context);

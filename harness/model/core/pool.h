@@ -46,7 +46,7 @@ struct CUmemPoolHandle_st {
   int gpu = -1;  ///< of the profile; -1: host memory
   bool is_default = false;
   bool imported = false;
-  bool destroyed = false;  ///< lives on until the last free is over
+  bool destroyed = false;  ///< lives on until the last free is done
   bool exported = false;
   std::shared_ptr<ipclab::model::PoolFile> file;
   ipclab::model::PoolSpace space;  ///< not of an imported pool
@@ -75,19 +75,20 @@ struct PoolPlace {
 };
 
 /// CUDA_ERROR_INVALID_VALUE for properties that the header forbids,
-/// CUDA_ERROR_NOT_PERMITTED for fabric handles (there is no IMEX channel).
+/// CUDA_ERROR_NOT_PERMITTED for fabric handles without an IMEX channel.
 CUresult check_pool_properties(const CUmemPoolProps& wanted);
 CUresult pool_create(const CUmemPoolProps& properties, CUmemoryPool* pool);
 /// Returns at once; the memory is released with the last free.
 CUresult pool_destroy(CUmemoryPool pool);
 
-/// The default and the current pool of a place, as cuMemGetDefaultMemPool has
-/// it. CUDA_ERROR_INVALID_VALUE for a place that has none.
+/// The default and the current pool of a place, as cuMemGetDefaultMemPool
+/// defines it. CUDA_ERROR_INVALID_VALUE for a place that has none.
 CUresult pool_default(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool);
 CUresult pool_current(CUmemLocation location, CUmemAllocationType type,
                       CUmemoryPool* pool);
-/// CUDA_ERROR_INVALID_VALUE for a pool of another place, and an imported one.
+/// CUDA_ERROR_INVALID_VALUE for a pool of another place, and for an imported
+/// one.
 CUresult pool_set_current(CUmemLocation location, CUmemAllocationType type,
                           CUmemoryPool pool);
 
@@ -110,8 +111,9 @@ CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* list,
 CUresult pool_get_access(CUmemoryPool pool, CUmemLocation location,
                          CUmemAccess_flags* flags);
 
-/// The effect of a synchronise: the frees that it waited for are done for every
-/// stream, and memory above the release thresholds goes back to the system.
+/// The effect of a synchronization: the frees that it waited for are done for
+/// every stream, and memory above the release thresholds goes back to the
+/// system.
 void after_synchronize(const Order& frees);
 void after_synchronize(CUcontext context);
 
@@ -123,7 +125,7 @@ bool refuses_attributes(const CUmemPoolHandle_st& pool);
 inline bool is_managed(const CUmemPoolProps& properties) {
   return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
 }
-/// Releases the memory of a destroyed pool as soon as nobody can use it.
+/// Releases the memory of a destroyed pool when all of it is freed.
 void bury(Machine& machine, const Pool& pool);
 /// Makes memory that the program gets from a pool known to the other calls.
 void lend(Machine& machine, CUmemoryPool pool, uint64_t address, uint64_t size,

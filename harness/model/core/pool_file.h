@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a pool: one sparse memfd. Its first page says what it is, to
-// every process that has a descriptor; the bytes of an allocation are named by
-// their offset.
+// The memory of a pool: one sparse memfd. Its first page tells every process
+// with a descriptor what the pool is. An allocation is named by its offset in
+// the file.
 #pragma once
 
 #include <cuda.h>

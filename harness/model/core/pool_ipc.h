@@ -11,7 +11,7 @@
 namespace ipclab::model {
 
 /// CUDA_ERROR_INVALID_VALUE for a pool that was not created for this type of
-/// handle, the default pool and an imported one.
+/// handle, for the default pool and for an imported one.
 CUresult pool_export(CUmemoryPool pool, CUmemAllocationHandleType type,
                      unsigned long long flags, void* shareable);
 /// The pool of a fabric handle or of a descriptor, which the caller still

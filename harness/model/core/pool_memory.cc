@@ -63,8 +63,8 @@ void shrink(Machine& machine, CUmemPoolHandle_st* pool,
   for (const PoolSpace::Piece& piece :
        pool->space.remove(reserved - bytes_to_keep)) {
     machine.window.retire(piece.address, piece.size);
-    // After the end of a pool, its memory belongs to its importers as long as
-    // they hold it.
+    // After a pool was destroyed, its memory belongs to its importers as long
+    // as they hold it.
     if (!pool->destroyed) pool->file->discard(piece.offset, piece.size);
     give_back_bytes(pool->gpu, piece.size);
   }
@@ -120,7 +120,7 @@ bool is_lent_again(const CUmemPoolHandle_st& pool, const Lease& lease) {
   return previous.mapping + previous.bytes > lease.mapping;
 }
 
-// The stream has reached the free.
+// Call this when the stream has reached the free.
 void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
   if (pool->imported) {
     machine.window.retire(lease.mapping, lease.bytes);
@@ -136,7 +136,7 @@ void end_of_free(Machine& machine, const Pool& pool, const Lease& lease) {
 
 }  // namespace
 
-// A destroyed pool is deleted when nobody can use its memory any more.
+// A destroyed pool is deleted when all of its memory is freed.
 void bury(Machine& machine, const Pool& pool) {
   const bool idle = pool->leases.empty() && pool->unfinished_frees == 0;
   if (!pool->destroyed || !idle) return;
@@ -188,7 +188,7 @@ CUresult pool_allocate(CUmemoryPool handle,
                        const std::shared_ptr<Stream>& stream, uint64_t size,
                        uint64_t* address) {
   if (size > profile().memory_gib << 30) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Not supported with a limit of addresses (Programming Guide 4.3.5.5).
+  // Not supported if the address space is limited (Programming Guide 4.3.5.5).
   rlimit addresses{};
   if (getrlimit(RLIMIT_AS, &addresses) == 0 &&
       addresses.rlim_cur != RLIM_INFINITY)
@@ -206,7 +206,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   const uint64_t unit = size <= kLargestInSharedPage ? kGranule : kPage;
   const auto lease = std::make_shared<Lease>();
   lease->bytes = round_up(size, unit);
-  std::vector<Ticket> after;  // frees that come before in any case
+  std::vector<Ticket> after;  // frees that the allocation must follow
   const Order behind = stream->order_from_now();
   const auto free_now = [&](const Freed& freed) {
     return usable(*pool, stream.get(), behind, freed);
@@ -227,7 +227,7 @@ CUresult pool_allocate(CUmemoryPool handle,
   lease->offset = pool->space.offset_of(place);
   lend(*machine, pool.get(), place, size, lease,
        pool->gpu >= 0 ? pool->gpu : stream->context()->gpu);
-  // Work that frees it again may be queued before the stream comes here.
+  // The free may be queued before the stream reaches the allocation.
   stream->submit({CU_GRAPH_NODE_TYPE_MEM_ALLOC,
                   [pool, lease] {
                     const Locked later;

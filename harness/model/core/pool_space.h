@@ -33,7 +33,7 @@ class PoolSpace {
                 const std::function<bool(const Freed&)>& usable,
                 std::vector<Ticket>* after);
   void give(uint64_t address, uint64_t size, const Freed& freed);
-  /// Lets every stream get memory whose free is `over`.
+  /// Lets every stream get memory for whose free `over` is true.
   void settle(const std::function<bool(const Freed&)>& over);
   /// Removes at most `limit` bytes of memory that every stream may get, in
   /// whole pages.

@@ -21,16 +21,16 @@ struct Profile {
   int chunk_handles;    ///< handle types of cuMemCreate, a mask
   bool imex;            ///< this user may open IMEX channel 0
   bool endpoints;       ///< the GPUs are in a fabric with logical endpoints
-  bool driver_580;      ///< answers as driver 580 does where that departs from
-                        ///< the documentation
+  bool driver_580;      ///< answers as driver 580 does, also where this differs
+                        ///< from the documentation
   int driver_version;   ///< 1000 * major + 10 * minor
   int runtime_version;  ///< the same; 0: the version of the headers
   uint64_t memory_gib;  ///< of each GPU
   const char* what;     ///< one line for people
 };
 
-/// The profile that IPCLAB_PROFILE names, "one-gpu" without it. Aborts with one
-/// line that lists the names if there is none of that name.
+/// The profile that IPCLAB_PROFILE names, "one-gpu" without it. If there is no
+/// such profile, prints one line with all names and aborts.
 const Profile& profile();
 
 }  // namespace ipclab::model

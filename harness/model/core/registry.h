@@ -30,7 +30,7 @@ class Registry {
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  /// Forgets the handle and returns what it was, or null.
+  /// Forgets the handle and returns its object, or null.
   std::shared_ptr<T> remove(const T* handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(handle);

@@ -41,7 +41,8 @@ void list(int descriptor) {
   open_files[descriptor / 64].fetch_or(uint64_t{1} << descriptor % 64);
 }
 
-// False in a child of fork, where another file may have the number by now.
+// Does this process still own the descriptor? A child of fork has closed it,
+// and another file may have its number.
 bool unlist(int descriptor) {
   if (!has_place(descriptor)) return true;
   const uint64_t bit = uint64_t{1} << descriptor % 64;
@@ -99,9 +100,9 @@ bool is_sealed_file(int descriptor) {
 
 // ---- counting
 
-// A lock belongs to the open file, so it lasts while any descriptor of the file
-// or mapping does, also a descriptor in a message, and /proc/locks shows it to
-// all processes. Its beginning, far after all data, encodes machine and GPU.
+// A lock belongs to the open file. It lasts as long as the file has a mapping
+// or a descriptor, also one in a message. /proc/locks shows the lock to all
+// processes. The lock's beginning, far after all data, encodes machine and GPU.
 // Its length is the number of bytes.
 constexpr uint64_t kLockMark = uint64_t{1} << 60;
 constexpr int kMachineShift = 36;
@@ -184,21 +185,21 @@ bool has_all(const Counted& counted, const Counted& other) {
                        [](auto& a, auto& b) { return a.first < b.first; });
 }
 
-// Reads the list of locks, in other parts than the previous time. If a lock
-// disappears between two reads, another one is skipped, because the next read
-// begins one line too far.
+// Reads the list of locks again; every second time, the first read is shorter.
+// If a lock disappears between two reads, another one is skipped, because the
+// next read begins one line too far.
 Locks read_again(int turn) {
   return read_locks(turn % 2 == 0 ? kWholeRead / 2 : kWholeRead);
 }
 
-// What the files count now. A long list is accepted if it equals the list of
-// the previous call, or if the next list has the same files. If the lists
-// change too fast, every file of any list counts. A file of the previous call
-// counts as gone only if several lists lack it: a program that waits until
-// memory is free asks often.
+// What the files count now. A list that needs several reads is accepted if it
+// equals the list of the previous call, or if the next list has the same files.
+// If the lists change too fast, every file of any list counts. A file of the
+// previous call is gone only if it is missing in several lists.
 Counted count_files(uint64_t begin) {
   static std::mutex mutex;
-  static std::string& known = *new std::string;  // the list that counted last
+  static std::string& known =
+      *new std::string;  // the list that was accepted last
   static auto& last = *new std::map<uint64_t, Counted>;  // by `begin`
   constexpr int kTries = 8, kTriesForGone = 4;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that make up the simulated machine: each is a memfd, so that
 // nothing is left when its processes end. Its name says to which machine it
-// belongs. Its seals make sure that nobody shortens it while it is mapped. A
-// lock on it shows every process of the machine how much memory of a GPU it
-// uses.
+// belongs. Its seals make sure that no process shortens it while it is mapped.
+// A lock on the file shows every process of the machine how much memory of a
+// GPU the file uses.
 #pragma once
 
 #include <sys/types.h>
@@ -52,7 +52,8 @@ class SharedFile {
   uint64_t counted_ = 0;  ///< bytes, through this same descriptor
 };
 
-/// Bytes of a GPU that the files of this machine count, each file once.
+/// The sum of the bytes of this GPU that the files of this machine have. Each
+/// file is added once.
 uint64_t counted_bytes(int gpu);
 
 /// Does a process have a file of this machine open, as far as /proc shows?

@@ -351,8 +351,8 @@ CUresult stream_destroy(CUstream handle) {
   const std::shared_ptr<CUstream_st> removed = handles().remove(handle);
   if (removed == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   removed->stream->close();
-  // It stays in the list until its work is done, so that a synchronise still
-  // waits for it.
+  // It stays in the list until its work is done, so that a synchronization
+  // still waits for it.
   CUcontext context = removed->stream->context();
   const std::lock_guard lock(context->submit_mutex);
   auto& list = context->streams;

@@ -64,8 +64,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool is_legacy() const { return legacy_; }
 
   /// Gives work to the stream and returns. After a sticky error of the context,
-  /// work is dropped, unless it has to happen `always` (an event that somebody
-  /// waits for). The work also waits for the work of `after`.
+  /// work is dropped, unless it has to happen `always` (an event for which
+  /// others wait). The work also waits for the work of `after`.
   Ticket submit(Command command, bool always = false,
                 const std::vector<Ticket>& after = {});
   /// The same for a free, which an Order counts.
@@ -77,7 +77,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// The present place in the capture; it has no capture if the stream does not
   /// capture.
   CapturePoint capture_point();
-  /// The next node of the capture comes after these, too.
+  /// The next node of the capture also comes after the nodes of `point`.
   /// CUDA_ERROR_STREAM_CAPTURE_MERGE if the stream is in another capture,
   /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream; both make the
   /// captures invalid.
@@ -90,8 +90,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Ends the capture and returns its graph. CUDA_ERROR_ILLEGAL_STATE if there
   /// is none, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED if another stream began it,
   /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if a call could not be captured,
-  /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED if work of another stream comes after
-  /// all that this stream waits for.
+  /// CUDA_ERROR_STREAM_CAPTURE_UNJOINED if this stream does not wait for all
+  /// captured work of other streams.
   CUresult end_capture(CUgraph* graph);
   /// Gives work to the stream and waits for it; runs the work on this thread if
   /// possible.
@@ -105,7 +105,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Order order_so_far();
   /// The frees that come before all work given from now on.
   Order order_from_now();
-  /// Work that was given before this call made later work wait for these frees.
+  /// Tells the stream that its later work comes after these frees: a wait that
+  /// was given before this call makes sure of it.
   void follow(const Order& frees);
   /// Ends the worker after the work given so far.
   void close();

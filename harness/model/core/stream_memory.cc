@@ -51,7 +51,7 @@ bool may_use(Machine& machine, const Allocation& memory, CUcontext context,
              const StreamMemoryOperation& operation, Access needed) {
   switch (memory.kind) {
     case Kind::kManaged:
-    case Kind::kPooled:  // not documented; as H200s with driver 580 answer
+    case Kind::kPooled:  // not documented: H200s with driver 580 answer so
       return false;
     case Kind::kMapped:
       return may_copy(machine, context, operation.address, operation.bytes,

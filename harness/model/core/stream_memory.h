@@ -24,9 +24,9 @@ struct StreamMemoryOperation {
 };
 
 /// Gives the operations to the stream, in their order; all of them or none.
-/// CUDA_ERROR_INVALID_VALUE for unknown flags, and for an address that is not
-/// aligned, not known, managed ("cannot be used with managed memory"), of a
-/// device's pool or not accessible to the stream's device;
+/// CUDA_ERROR_INVALID_VALUE for unknown flags, and for an address that is
+/// unaligned, unknown, inaccessible to the stream's device, in managed memory
+/// ("cannot be used with managed memory") or in a device's pool;
 /// CUDA_ERROR_NOT_SUPPORTED for CU_STREAM_WAIT_VALUE_FLUSH
 /// (CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES is 0) and
 /// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ("not supported in the v2 API").

@@ -35,7 +35,7 @@ class Suballocator {
   /// Adds a block of kPage that is all free.
   void add(const Owner& owner, uint64_t address, std::shared_ptr<Block> block);
   bool has(uint64_t mapping) const { return blocks_.count(mapping) > 0; }
-  /// True if the block is empty now; it is forgotten then.
+  /// True if the block is empty now; then the block is removed.
   bool give_back(uint64_t mapping, uint64_t offset, uint64_t size);
 
  private:

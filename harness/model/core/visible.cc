@@ -24,7 +24,7 @@ int gpu_of_entry(std::string entry, int count) {
       if (uuid_text(gpu_uuid(gpu)).compare(0, entry.size(), entry) != 0) {
         continue;
       }
-      if (found >= 0) return -1;  // the beginning of two names
+      if (found >= 0) return -1;  // two UUIDs begin like this
       found = gpu;
     }
     return found;

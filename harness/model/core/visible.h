@@ -12,8 +12,8 @@ namespace ipclab::model {
 
 /// The GPUs that CUDA_VISIBLE_DEVICES leaves of `count`, in its order. Entries
 /// are numbers or beginnings of "GPU-<uuid>"; the list ends at the first entry
-/// that names no GPU or one a second time (Programming Guide, environment
-/// variables).
+/// that names no GPU, or a GPU that the list already has (Programming Guide,
+/// environment variables).
 std::vector<int> visible_gpus(int count);
 
 /// "GPU-xxxxxxxx-xxxx-…" as nvidia-smi prints it.

@@ -25,19 +25,20 @@ struct Range {
 /// The address is a multiple of `alignment` (a power of two, 0 for none) and of
 /// kPage.
 CUresult range_reserve(uint64_t size, uint64_t alignment, uint64_t* address);
-/// CUDA_ERROR_INVALID_VALUE unless it is exactly what was reserved, and
-/// unmapped.
+/// CUDA_ERROR_INVALID_VALUE unless the range is exactly one reservation and
+/// nothing is mapped in it.
 CUresult range_free(uint64_t address, uint64_t size);
 /// CUDA_ERROR_INVALID_VALUE unless all arguments are multiples of the
 /// granularity, the addresses are reserved and free, and the memory is large
 /// enough. `offset` must be 0.
 CUresult range_map(uint64_t address, uint64_t size, uint64_t offset,
                    CUmemGenericAllocationHandle handle);
-/// One or more whole mappings without a hole; waits for the work that uses
-/// them.
+/// Unmaps one or more whole mappings without a hole; waits for the work that
+/// uses them.
 CUresult range_unmap(uint64_t address, uint64_t size);
-/// One or more whole mappings without a hole. CUDA_ERROR_INVALID_DEVICE for a
-/// GPU that does not exist or cannot access the memory; nothing changes then.
+/// Sets the access to one or more whole mappings without a hole.
+/// CUDA_ERROR_INVALID_DEVICE for a GPU that does not exist or cannot access the
+/// memory; then nothing changes.
 CUresult range_set_access(uint64_t address, uint64_t size,
                           const CUmemAccessDesc* list, size_t count);
 CUresult range_get_access(uint64_t address, CUmemLocation location,

@@ -35,14 +35,14 @@ uint8_t* new_table(uint64_t pages) {
   return table != MAP_FAILED ? static_cast<uint8_t*>(table) : nullptr;
 }
 
-// If memory stayed mapped after its end, nobody would notice a wrong use.
+// If memory stayed mapped after its free, a wrong use would not fault.
 void must_map(const void* place) {
   if (place != MAP_FAILED) return;
   die(std::string("cannot change the mapping of device memory: ") +
       std::strerror(errno) + " (raise 'sysctl vm.max_map_count')");
 }
 
-// Each block costs a descriptor.
+// Each block uses a descriptor.
 void raise_descriptor_limit() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -57,7 +57,7 @@ class Window {
   /// page.
   bool map(uint64_t address, int descriptor, uint64_t offset, uint64_t size,
            bool for_host);
-  /// Nobody may use the range any more, but its addresses stay reserved.
+  /// After this, an access to the range faults. Its addresses stay reserved.
   void unmap(uint64_t address, uint64_t size);
   /// unmap(), and the addresses become free. Bytes that a pin keeps are
   /// released with the last pin.

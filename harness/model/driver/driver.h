@@ -34,13 +34,15 @@ inline CUresult enter_live_stream(CUstream handle,
                                     : CUDA_SUCCESS;
 }
 
-/// cuMemcpy3D and its node. CUDA_ERROR_NOT_SUPPORTED for arrays.
+/// The copy of cuMemcpy3D and of its graph node. CUDA_ERROR_NOT_SUPPORTED for
+/// arrays.
 CUresult copy_cuboid(const std::shared_ptr<Stream>& stream, CUcontext current,
                      const CUDA_MEMCPY3D& copy, bool asynchronous);
-/// A call of a host function, in the order of the stream.
+/// Calls a host function in the order of the stream.
 CUresult call_host(const std::shared_ptr<Stream>& stream, CUhostFn function,
                    void* data);
-/// A kernel, in the order of the stream, with parameters as in cuLaunchKernel.
+/// Launches a kernel in the order of the stream, with parameters as in
+/// cuLaunchKernel.
 CUresult launch_kernel(const std::shared_ptr<Stream>& stream,
                        CUfunction function, const LaunchShape& shape,
                        void** parameters, void** extra);

@@ -18,7 +18,7 @@ constexpr CUcliqueType kCliques[] = {CU_CLIQUE_TYPE_UNICAST_POINTER,
                                      CU_CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT};
 constexpr unsigned kCliqueId = 1;
 
-// What the three functions of a device's fabric check first.
+// The first checks of the three functions about the fabric of a device.
 CUresult enter_fabric(const void* result, CUdevice device) {
   if (CUresult error = enter_without_context()) return error;
   if (!profile().endpoints) return CUDA_ERROR_NOT_SUPPORTED;

@@ -34,9 +34,9 @@ const Error* find_error(CUresult code) {
   return nullptr;
 }
 
-// Functions whose newest form does not have the highest suffix, or which a
-// program may request in an older form, with the first CUDA version of each
-// symbol.
+// Functions whose newest form does not have the highest suffix, or that
+// programs may request in an older form. `version` is the first CUDA version
+// with the symbol.
 struct Version {
   const char* name;
   int version;
@@ -57,9 +57,10 @@ constexpr Version kVersions[] = {
     {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid_v2"},
 };
 
-// Functions of a version of CUDA that not every profile's driver has: the first
-// version, and the beginning of their names. A model that is built with a newer
-// toolkit has all of them; those that it lacks return "not supported".
+// Functions that the drivers of some profiles do not have: the beginning of
+// their names, and the first CUDA version with them. A model that is built with
+// a newer toolkit exports all of them; those that it does not implement return
+// "not supported".
 struct Newer {
   const char* names;
   int version;
@@ -111,7 +112,7 @@ void* own_symbol(const std::string& name) {
   return self == nullptr ? nullptr : dlsym(self, name.c_str());
 }
 
-// The symbol of a base name in a version of CUDA.
+// The function that has a base name in a version of CUDA.
 void* entry_point(const std::string& name, int version) {
   if (is_too_new(name, version)) return nullptr;
   bool listed = false;

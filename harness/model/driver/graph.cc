@@ -116,7 +116,7 @@ cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after,
 // captured." (Programming Guide)
 namespace {
 bool is_excluded(CUdeviceptr address) {
-  if (profile().driver_580) return false;  // it takes it
+  if (profile().driver_580) return false;  // driver 580 accepts it
   const auto found = find_memory(address);
   return found && found->pool != nullptr;
 }
@@ -332,7 +332,7 @@ cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
   return error;
 }
 
-// Nothing has to be uploaded here.
+// The model has nothing to upload.
 IPCLAB_DRIVER_API CUresult cuGraphUpload(CUgraphExec, CUstream handle) {
   std::shared_ptr<Stream> stream;
   return enter_stream(handle, &stream);

@@ -13,8 +13,8 @@ using namespace ipclab::model;
 
 namespace {
 
-// The options about messages. The other options only matter for a compiler that
-// makes machine code.
+// Reads the options about messages. The other options only matter for a
+// compiler that makes machine code.
 LinkLog log_of(unsigned count, const CUjit_option* options, void** values) {
   LinkLog log;
   for (unsigned i = 0; i < count; ++i) {
@@ -38,7 +38,8 @@ LinkLog log_of(unsigned count, const CUjit_option* options, void** values) {
   return log;
 }
 
-// CUDA_ERROR_NOT_SUPPORTED, with a line, for machine code and the like.
+// CUDA_ERROR_NOT_SUPPORTED, with a line on standard error, for anything but PTX
+// and fat binaries.
 CUresult check_type(CUjitInputType type) {
   if (type == CU_JIT_INPUT_PTX || type == CU_JIT_INPUT_FATBINARY) {
     return CUDA_SUCCESS;

@@ -38,7 +38,7 @@ bool is_interprocess(CUevent handle) {
   return event != nullptr && (event->flags & CU_EVENT_INTERPROCESS) != 0;
 }
 
-// The effect of a launch attribute here. Hints are accepted. An attribute is
+// Applies a launch attribute to the launch. Hints are accepted. An attribute is
 // refused if it would change the result and the model does not support it.
 CUresult apply(const CUlaunchAttribute& attribute, LaunchShape* shape) {
   switch (attribute.id) {

@@ -94,7 +94,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put<unsigned>(data, memory.kind == Kind::kDevice);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      // Of a mapping: the whole reservation.
+      // For a mapping, this is the whole reservation.
       return put(data, range ? range->address : memory.address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return put(data, range ? range->size : memory.size);
@@ -136,7 +136,7 @@ CUresult read_attribute(void* data, CUpointer_attribute attribute,
   }
 }
 
-// An address that is reserved, but has no memory.
+// The attributes of an address that is reserved, but has no memory.
 CUresult read_attribute(void* data, CUpointer_attribute attribute,
                         const Range& range) {
   switch (attribute) {

@@ -49,7 +49,7 @@ CUresult converted(const CUstreamBatchMemOpParams& wanted,
       operations->push_back(
           write_of(write.address, write.value64, 8, write.flags));
       return CUDA_SUCCESS;
-    case CU_STREAM_MEM_OP_BARRIER:  // each operation is one
+    case CU_STREAM_MEM_OP_BARRIER:  // every operation acts as a barrier
       return wanted.memoryBarrier.flags <= CU_STREAM_MEMORY_BARRIER_TYPE_GPU
                  ? CUDA_SUCCESS
                  : CUDA_ERROR_INVALID_VALUE;

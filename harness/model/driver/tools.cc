@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: what programs call for profilers and logs. The model has no
-// such tools, so it accepts the calls, and they have no effect.
+// The driver API: functions that programs call for profilers and logs. The
+// model has no such tools, so it accepts the calls, and they have no effect.
 #include <cudaProfiler.h>
 
 #include "driver/driver.h"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver API: names without the version that cuda.h gives them. Programs
-// that look up a function by hand use them. On a 64-bit host the arguments are
-// those of the second version.
+// The driver API: function names without the version that cuda.h adds. Programs
+// use these names if they look up a function themselves. On a 64-bit host the
+// arguments are those of the second version.
 #if defined(__x86_64__)
 #define IPCLAB_JUMP(to) "jmp " to "@PLT"
 #elif defined(__aarch64__)
 #define IPCLAB_JUMP(to) "b " to
 #else
-#error "how does one jump to a function here?"
+#error "no jump instruction is known for this processor"
 #endif
 
 #define IPCLAB_UNVERSIONED(name)                                        \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds other people's programs and runs each on its own simulated machine.
 
-It fetches nothing: the user names a checkout of NVIDIA/cuda-samples or of
+It downloads nothing: the user names a checkout of NVIDIA/cuda-samples or of
 NVIDIA/nvbandwidth, or the folder of the wheel libucx-cu13. A sample's CMakeLists.txt
 says which sources and libraries it needs. nvcc alone builds it, with two changes: the
 CUDA runtime is the shared one, and PTX is embedded instead of machine code. A program
@@ -54,7 +54,7 @@ PTX = ["-gencode", "arch=compute_90,code=compute_90"]
 FLAGS = ["-O1", "-std=c++17", "--extended-lambda", "-cudart", "shared", "-w", *PTX]
 
 EXIT_WAIVED = 2  # helper_string.h: the sample itself says that it cannot run here
-# Lines that name a limit of the model. It prints others, too: a kernel's assertion.
+# Lines that name a limit of the model. It also prints others: a kernel's assertion.
 MODEL_SAYS = re.compile(
     r"^ipclab model(?: \[\d+\])?: "
     r"(.*(?:reference model|not supported|brings NVIDIA's runtime"
@@ -105,11 +105,11 @@ class Outcome:
 def cuda_samples(checkout: Path) -> Iterator[Program]:
     """All samples of a checkout that nvcc can build without other libraries.
 
-    Raises SystemExit if the folder is no checkout of NVIDIA/cuda-samples.
+    Raises SystemExit if the folder is not a checkout of NVIDIA/cuda-samples.
     """
     lists = sorted(checkout.glob("Samples/[0-6]_*/*/CMakeLists.txt"))
     if not lists:
-        raise SystemExit(f"{checkout}: no checkout of NVIDIA/cuda-samples (Samples/)")
+        raise SystemExit(f"{checkout}: not a checkout of NVIDIA/cuda-samples")
     for list_file in lists:
         text = re.sub(r"#.*", "", list_file.read_text())
         if ELSEWHERE.search(text):
@@ -145,11 +145,11 @@ def cuda_samples(checkout: Path) -> Iterator[Program]:
 def nvbandwidth(checkout: Path) -> Iterator[Program]:
     """Each test case of nvbandwidth as a separate program.
 
-    Raises SystemExit if the folder is no checkout of NVIDIA/nvbandwidth.
+    Raises SystemExit if the folder is not a checkout of NVIDIA/nvbandwidth.
     """
     main = checkout / "nvbandwidth.cpp"
     if not main.is_file():
-        raise SystemExit(f"{checkout}: no checkout of NVIDIA/nvbandwidth")
+        raise SystemExit(f"{checkout}: not a checkout of NVIDIA/nvbandwidth")
     sources = [
         x.name
         for x in sorted(checkout.glob("*.c*"))
@@ -249,8 +249,8 @@ def run(program: Program, ipclab: Sequence[str], limit: int) -> Outcome:
     """Runs a program on its own simulated machine and judges how it ends.
 
     `limit` is the processor time, in s, that each of its processes may use. If all
-    of them only wait for so long, the program hangs, and they are killed. So a
-    machine that is busy with other work makes no program slow or hung.
+    of them only wait for so long, the program hangs, and they are killed. So other
+    work on the machine does not make a program slow or hung.
     """
 
     def bounded() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's Python package cuda.core: a buffer of an IPC pool and an IPC event.
 
-The parent fills the buffer with one value, and the child, which gets both objects
-through a queue of multiprocessing, finds it there. A kernel that NVRTC compiled
-to machine code makes it another value, and the parent finds that one.
+The parent fills the buffer with one value. The child gets both objects through a
+queue of multiprocessing and finds this value. Then a kernel that NVRTC compiled to
+machine code changes the value, and the parent finds the new one.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
     ucx.py FOLDER TEST
 
-FOLDER is where the wheel libucx-cu13 lies unpacked (pip install --target FOLDER
-libucx-cu13). Exit code 0: both processes end well, and the data went by CUDA IPC.
+FOLDER has the unpacked wheel libucx-cu13 (pip install --target FOLDER libucx-cu13).
+Exit code 0: both processes end with 0, and the data went by CUDA IPC.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(folder: Path, test: str) -> int:
         "UCX_MODULE_DIR": str(ucx / "lib" / "ucx"),
         "UCX_TLS": "cuda_ipc,cuda_copy,sm,tcp,self",
         "UCX_NET_DEVICES": "lo",
-        # Otherwise the other side does the work of a get.
+        # Without this, the other process does the work of a get.
         "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "on",
         "UCX_PROTO_INFO": "y",
     }

@@ -1,8 +1,8 @@
-// Stands in for nvidia-cuda-mps-control where there is no GPU, so that programs
-// that start it can be run on the model. It has no server and changes nothing:
-// processes of the model already use their simulated GPU side by side. It only
-// has to exist: a process that can connect to its socket reports that it is a
-// client (core/mps.cc).
+// Replaces nvidia-cuda-mps-control where there is no GPU, so that programs that
+// start it can be run on the model. It has no server and changes nothing:
+// processes of the model can always use their simulated GPU at the same time.
+// It only makes a socket: a process that can connect to this socket reports
+// that it is a client (core/mps.cc).
 //
 //   nvidia-cuda-mps-control -d   starts the daemon
 //   nvidia-cuda-mps-control      reads commands: quit, get_server_list
@@ -39,8 +39,8 @@ bool socket_address(sockaddr_un* address) {
 
 int open_socket() { return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); }
 
-// Serves until "quit" has come and the last client has gone. It ends after an
-// hour at the latest.
+// Serves until "quit" has come and the last client has gone, but not longer
+// than an hour.
 void serve(int listener) {
   constexpr int kHour = 3600 * 1000;
   bool quits = false;
@@ -73,7 +73,7 @@ int start_daemon() {
     std::perror(socket_path().c_str());
     return 1;
   }
-  if (fork() != 0) return 0;  // it listens already
+  if (fork() != 0) return 0;  // the socket already listens
   setsid();
   const int nothing = open("/dev/null", O_RDWR);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small libnvidia-ml.so.1 for the simulated machine: devices, names, memory,
-// processes and versions. The other functions that programs look for exist and
+// processes and versions. Other functions that programs look up are present and
 // return "not supported", as on some real GPUs. The types are those of NVML's
-// interface, which never changes under a name.
+// interface; a function with another interface gets another name.
 #include <dirent.h>
 #include <unistd.h>
 
@@ -162,7 +162,7 @@ IPCLAB_NVML const char* nvmlErrorString(Result result) {
   return "Unknown Error";
 }
 
-// The model is not a version of NVIDIA's driver, and its answer says this.
+// The answer shows that the model is not a version of NVIDIA's driver.
 IPCLAB_NVML Result nvmlSystemGetDriverVersion(char* version, unsigned room) {
   return version == nullptr ? kInvalidArgument
                             : put("ipclab reference model", version, room);

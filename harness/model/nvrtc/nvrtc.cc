@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnvrtc.so.13 in front of NVIDIA's. NVIDIA's library compiles. A program
 // that asks for machine code (a cubin) gets the PTX of the same compilation,
-// because the model runs PTX. Both are "an image" to the functions that load
-// them.
+// because the model runs PTX. The functions that load an image accept both.
 //
 // nvrtc.h is not needed to build this: handles pass through as they are.
 #include <dlfcn.h>
@@ -46,7 +45,7 @@ std::string prefix_of_program() {
   return path.substr(0, path.rfind('/')) + "/..";
 }
 
-/// Where NVIDIA's library may be, as patterns, the likeliest first.
+/// Where NVIDIA's library may be, as patterns; the most likely place is first.
 std::vector<std::string> places() {
   std::vector<std::string> folders;
   std::istringstream listed(variable("LD_LIBRARY_PATH"));
@@ -171,8 +170,8 @@ IPCLAB_NVRTC const char* nvrtcGetErrorString(int result) {
   return function == nullptr ? "NVRTC_ERROR_INTERNAL_ERROR" : function(result);
 }
 
-// NVRTC made no machine code, because a virtual architecture was named. So
-// there is none here either.
+// If the program named a virtual architecture, NVRTC made no machine code. Then
+// this library has none either.
 IPCLAB_NVRTC int nvrtcGetCUBINSize(Program program, size_t* size) {
   auto* function = real<int(Program, size_t*)>("nvrtcGetCUBINSize");
   if (function == nullptr) return kInternalError;

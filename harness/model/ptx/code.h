@@ -48,8 +48,8 @@ enum class Flow : uint8_t {
   kExit,
   kBarrier,
   kWarpSync,  ///< like kNext, after all lanes of the member mask have arrived
-  kYield,     ///< like kNext, and lets others run
-  kPoll,      ///< a load: kYield if it reads what it has read the last time
+  kYield,     ///< like kNext, and lets other warps run
+  kPoll,      ///< a load: kYield if it reads the same place again
 };
 
 /// Instruction::mode of Flow::kBarrier and of Flow::kWarpSync.

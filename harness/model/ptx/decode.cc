@@ -21,8 +21,8 @@ Lookup lookup_of(std::initializer_list<const DecodeTable*> tables) {
   return lookup;
 }
 
-/// `add` means three different things; the type decides which. Sets `pure` for
-/// those that only calculate.
+/// One name (`add`) can mean three instructions; the type decides which. Sets
+/// `pure` for instructions that only calculate.
 DecodeFunction find_decoder(std::string_view name, Type type, bool* pure) {
   static const Lookup integers = lookup_of({&integer_instructions()});
   static const Lookup floats = lookup_of({&float_instructions()});
@@ -336,7 +336,7 @@ uint32_t Decoder::source(const Operand& operand, Type type, uint32_t* bytes) {
       const uint32_t offset = builder_.register_offset_[operand.known->offset];
       const bool is_predicate = operand.known->type == Type::kPred;
       if (is_predicate != (type == Type::kPred))
-        unsupported("predicate and value are mixed up");
+        unsupported("a predicate is used as a value, or the reverse");
       if (is_predicate && operand.negated) {
         Instruction invert;
         invert.run = invert_predicate;
@@ -350,7 +350,7 @@ uint32_t Decoder::source(const Operand& operand, Type type, uint32_t* bytes) {
       if (bytes != nullptr) {
         *bytes = own;
       } else if (!is_predicate && own != width) {
-        unsupported("register '" + operand.name + "' has another width");
+        unsupported("register '" + operand.name + "' has the wrong width");
       }
       return offset;
     }
@@ -460,7 +460,7 @@ uint32_t Decoder::destination(const Operand& operand, Type type,
   if (bytes != nullptr) *bytes = register_bytes(type);
   if (operand.kind == Operand::kSink) return 0;
   if (operand.kind != Operand::kRegister)
-    unsupported("the destination is no register");
+    unsupported("the destination is not a register");
   const uint32_t offset = source(operand, type, bytes);
   ++builder_.writers_[offset];
   return offset;
@@ -500,7 +500,8 @@ void Decoder::address(size_t index) {
   uint32_t bytes = 8;
   i.a = source(base, Type::kB64, &bytes);
   i.address_bytes = static_cast<uint8_t>(bytes);
-  if (bytes != 4 && bytes != 8) unsupported("address of a strange width");
+  if (bytes != 4 && bytes != 8)
+    unsupported("the address does not have 4 or 8 bytes");
   // The parameters of a .func live in its frame.
   if (i.space == Space::kParameter && !builder_.syntax_.entry)
     i.space = Space::kLocal;

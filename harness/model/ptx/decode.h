@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the decoders of the instruction groups share: operands become register
-// offsets, modifiers are taken one by one, and what nobody took is an error.
+// offsets, modifiers are taken one by one, and a modifier that is left is an
+// error.
 #pragma once
 
 #include <array>
@@ -72,11 +73,12 @@ class Decoder {
   const std::string& name() const { return parts_[0]; }
   /// Is the modifier there? If so, consumes it.
   bool take(std::string_view modifier);
-  /// The first of the modifiers that is there, as its index; -1 without any.
+  /// Takes the first of these modifiers that is there and returns its index; -1
+  /// if none is there.
   int take_one_of(std::initializer_list<const char*> modifiers);
   /// Consumes modifiers that have no effect here.
   void ignore(std::initializer_list<const char*> modifiers);
-  /// The next type among the modifiers.
+  /// Takes the next type among the modifiers.
   Type take_type();
   [[noreturn]] void unsupported() const;
   [[noreturn]] void unsupported(const std::string& why) const;
@@ -97,7 +99,7 @@ class Decoder {
   void address(size_t index);
   /// Is the address known to be in the parameters of the kernel?
   bool reads_parameter(uint32_t bytes) const;
-  /// The state space among the modifiers; kGeneric without one.
+  /// Takes the state space among the modifiers; kGeneric if there is none.
   Space take_space();
   uint32_t add_list(const std::vector<uint32_t>& offsets);
   uint32_t new_register(uint32_t bytes) { return builder_.new_register(bytes); }
@@ -112,7 +114,7 @@ class Decoder {
   void branch_list(const std::string& list);
   void call();
 
-  void finish();  ///< checks that all was taken, and appends the instruction
+  void finish();  ///< checks that no modifier is left, then appends i
 
  private:
   uint32_t special_register(const std::string& name, uint32_t bytes);
@@ -149,7 +151,7 @@ const DecodeTable& control_instructions();
 void decode_copy_arrival(Decoder& d);
 void decode_bulk_copy(Decoder& d);
 
-/// Reads a special register (move.cc); null if there is none of that name.
+/// Reads a special register (op_move.cc); null if there is none of that name.
 Handler special_register_reader(const std::string& name, uint32_t* bytes,
                                 uint8_t* mode);
 /// Does such a register (given by its mode) keep its value as long as a warp

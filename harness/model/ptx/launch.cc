@@ -17,7 +17,7 @@ namespace {
 
 // All of these count instructions of a warp.
 constexpr uint32_t kQuantum = 2048;        // between two looks at the limits
-constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that seems to get on
+constexpr uint32_t kYieldAfter = 1 << 19;  // of a kernel that makes progress
 constexpr uint64_t kAloneBudget = 32768;   // for a block that runs alone
 constexpr uint64_t kSharedBudget = 4096;   // and when others are resident
 constexpr unsigned kIdlePasses = 200;      // before a waiting kernel sleeps,
@@ -210,8 +210,9 @@ class Worker {
     return ended;
   }
 
-  /// All blocks poll. What they wait for may take long: then most of the
-  /// processor is left to others. Not all of it: a kernel may count its polls.
+  /// All blocks poll. After many passes the thread sleeps most of the time, so
+  /// that other work gets the processor. It does not sleep all the time,
+  /// because a kernel may count its polls.
   void wait() {
     if (++idle_passes_ <= kIdlePasses) return rest();
     if (idle_passes_ % kBurst == 0) nanosleep(&kNap, nullptr);
@@ -252,9 +253,9 @@ class Worker {
     }
   }
 
-  /// The work that this kernel waits for may need this processor. On a busy
-  /// machine a yield costs many milliseconds, so a kernel that makes progress
-  /// yields rarely.
+  /// Yields, because the work that this kernel waits for may need this
+  /// processor. On a busy machine a yield costs many milliseconds, so a kernel
+  /// that makes progress yields rarely.
   void rest() {
     since_yield_ = 0;
     sched_yield();

@@ -109,8 +109,8 @@ inline char* lane_bytes(Warp& warp, const Instruction& i, int lane,
   return bytes;
 }
 
-/// The address of lane 0 if all 32 lanes access consecutive, aligned elements
-/// within one page of their address register's values; else false.
+/// Do all 32 lanes access consecutive, aligned elements? Then `begin` is the
+/// address that lane 0 accesses.
 template <class T, class Address>
 [[gnu::always_inline]] inline bool consecutive(Warp& warp, const Instruction& i,
                                                uint64_t* begin) {
@@ -124,8 +124,8 @@ template <class T, class Address>
   return difference == 0 && (*begin & (sizeof(T) - 1)) == 0;
 }
 
-/// If all 32 lanes access consecutive elements of global or shared memory:
-/// where lane 0's element is; else null.
+/// Where lane 0's element is, if all 32 lanes access consecutive elements of
+/// global or shared memory; else null.
 template <class T>
 [[gnu::always_inline]] inline char* coalesced_bytes(Warp& warp,
                                                     const Instruction& i,

@@ -13,7 +13,7 @@ namespace {
 /// pointers), on top of the kernel's own variables.
 constexpr uint32_t kUnknownStack = 64 * 1024;
 
-/// The module-scope names and the calls through a register in a body.
+/// What a body uses: module-scope names, and calls through a register.
 struct References {
   std::set<std::string> names;
   bool indirect_call = false;

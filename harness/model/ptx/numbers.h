@@ -56,7 +56,8 @@ struct Multiply {
   }
 };
 
-/// PTX: +0 is greater than -0, and a NaN gives way to a number.
+/// In PTX +0 is greater than -0. If one operand is a NaN, the result is the
+/// other.
 struct Minimum {
   template <class T>
   static T of(T a, T b) {

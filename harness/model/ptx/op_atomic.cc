@@ -90,7 +90,7 @@ void compare_and_swap(Warp& warp, const Instruction& i, uint32_t mask) {
   }
 }
 
-/// .f16x2 and friends: each half by itself, in one exchange.
+/// .f16x2 and .bf16x2: each half separately, in one exchange.
 template <float (*kRead)(uint16_t), uint16_t (*kWrite)(double, bool), class T>
 struct HalfAdd {
   static T of(T a, T b) {

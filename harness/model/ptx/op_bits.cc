@@ -337,8 +337,8 @@ void count_ones(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// Position of the highest bit that differs from the sign bit. With i.mode it
-/// is a shift amount from the top.
+/// Position of the highest bit that differs from the sign bit. With i.mode, the
+/// shift amount that moves this bit to the top.
 template <class T>
 void find_leading(Warp& warp, const Instruction& i, uint32_t mask) {
   using U = Unsigned<T>;

@@ -36,7 +36,7 @@ double to_integral(double value, int rounding) {
   }
 }
 
-/// Out of range clamps; NaN gives 0, as the wrap-around types of PTX do.
+/// Clamps a value that is out of range; NaN gives 0.
 uint64_t real_to_integer(double value, Type to) {
   if (value != value) return 0;
   const int bits = static_cast<int>(type_bytes(to)) * 8;
@@ -53,8 +53,8 @@ uint64_t real_to_integer(double value, Type to) {
   return static_cast<uint64_t>(value);
 }
 
-// By shifts, not by a switch with casts: as GCC 13.3 compiled that at -O3,
-// 8- and 16-bit values lost their sign.
+// Uses shifts, not a switch with casts: GCC 13.3 at -O3 compiled such a switch
+// so that 8- and 16-bit values lost their sign.
 uint64_t extend(uint64_t value, Type from) {
   const int unused = 64 - static_cast<int>(type_bytes(from)) * 8;
   const uint64_t top = value << unused;
@@ -164,7 +164,7 @@ void convert_pair(Warp& warp, const Instruction& i, uint32_t mask) {
   each_lane(mask, [&](int l) { d[l] = narrow(a[l]) << 16 | narrow(b[l]); });
 }
 
-// The conversions that ordinary code is full of.
+// Conversions that ordinary code uses often.
 template <class To, class From>
 void cast(Warp& warp, const Instruction& i, uint32_t mask) {
   To* d = lanes_of<To>(warp, i.d);

@@ -175,7 +175,7 @@ void decode_float(Decoder& d) {
   if (kOperands > 1) d.i.b = d.source(2, type);
   if (kOperands > 2) d.i.c = d.source(3, type);
   d.i.mode = static_cast<uint8_t>(rounding);
-  // rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 are their own instructions.
+  // rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 are separate instructions.
   if (type == Type::kF64 && kOperands == 1) ftz = false;
   d.i.run = variant<Op, kOperands, kVariants>(type, rounding, ftz, sat);
 }

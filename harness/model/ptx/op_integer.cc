@@ -23,7 +23,8 @@ struct MultiplyHigh {
                           (sizeof(T) * 8));
   }
 };
-/// Division by zero: all ones and the dividend, as this hardware does it.
+/// Division by zero gives all ones, and its remainder the dividend, as on a
+/// GPU.
 struct Divide {
   template <class T>
   static T of(T a, T b) {

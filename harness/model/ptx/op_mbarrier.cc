@@ -97,7 +97,7 @@ void arrive(Warp& warp, const Instruction& i, uint32_t mask) {
   });
 }
 
-/// The later phases also wait for fewer arrivals.
+/// Arrives, and lets the later phases wait for fewer arrivals.
 void arrive_and_drop(Warp& warp, const Instruction& i, uint32_t mask) {
   for_each_object(warp, i, mask, [&](Object& object, int l) {
     const uint32_t count = operand_b(warp, i, l);
@@ -160,7 +160,7 @@ void pending_count(Warp& warp, const Instruction& i, uint32_t mask) {
 /// cp.async.bulk, done at once: `d` bytes to `a` from `b`, counted at `c`; the
 /// offsets of the last two are in `list` and `target`.
 void copy_bulk(Warp& warp, const Instruction& i, uint32_t mask) {
-  constexpr uint32_t kPiece = 16;  // sizes and addresses are multiples of it
+  constexpr uint32_t kPiece = 16;  // sizes and addresses are multiples of 16
   Instruction from = i, counted = i;
   from.a = i.b;
   from.space = Space::kGlobal;

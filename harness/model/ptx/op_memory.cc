@@ -188,14 +188,15 @@ void decode_access(Decoder& d) {
   uint32_t bytes = 0;
   if (vector >= 0) {
     if (data.kind != Operand::kVector || data.elements.size() != 2u << vector)
-      d.unsupported("the vector has another length");
+      d.unsupported("the vector operand has the wrong length");
     std::vector<uint32_t> offsets;
     for (const Operand& element : data.elements) {
       uint32_t own = 0;
       offsets.push_back(stores ? d.source(element, type, &own)
                                : d.destination(element, type, &own));
       if (element.kind == Operand::kRegister) {
-        if (bytes != 0 && bytes != own) d.unsupported("mixed registers");
+        if (bytes != 0 && bytes != own)
+          d.unsupported("the vector's elements have different widths");
         bytes = own;
       }
     }
@@ -204,7 +205,7 @@ void decode_access(Decoder& d) {
       for (const Operand& element : data.elements)
         if (element.kind != Operand::kRegister &&
             bytes != std::max(2u, type_bytes(type)))
-          d.unsupported("mixed registers");
+          d.unsupported("the vector's elements have different widths");
     d.i.list = d.add_list(offsets);
     d.i.count = static_cast<uint8_t>(offsets.size());
   } else {

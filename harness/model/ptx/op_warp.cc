@@ -51,7 +51,7 @@ void shuffle(Warp& warp, const Instruction& i, uint32_t mask) {
     set_predicate(warp, static_cast<uint32_t>(i.target), mask, valid);
 }
 
-/// All members must have come before values are exchanged.
+/// All members must have arrived before values are exchanged.
 void member_mask(Decoder& d, size_t index) {
   d.i.flow = Flow::kWarpSync;
   d.i.e = d.source(index, Type::kB32);

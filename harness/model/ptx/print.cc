@@ -107,8 +107,8 @@ class Formatter {
   }
 
  private:
-  /// From the % to before the conversion; `*` becomes its value and length
-  /// modifiers are noted and left out.
+  /// Reads from the % up to the conversion character. Replaces `*` by its
+  /// value; notes the length modifiers and leaves them out.
   bool read_specification(const std::string& text, size_t* at,
                           std::string* specification) {
     longs_ = 0;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one warp: divergence, reconvergence, calls, barriers. Among the splits
 // of a warp, the split in the deepest call and at the lowest address runs
-// first, which makes branches reconverge. Every eighth time the split that has
-// waited longest runs, so that a lane may spin until another lane of its warp
-// acts.
+// first, so branches reconverge. Every eighth time the split that has waited
+// longest runs, so a lane may spin until another lane of its warp writes.
 #include <algorithm>
 #include <climits>
 #include <new>
@@ -322,7 +321,8 @@ class WarpRun {
       const uint64_t index = (address - kCodeWindow) / 16;
       if (address < kCodeWindow || address % 16 != 0 ||
           index >= grid_.program.functions.size())
-        return grid_.fault(warp_, i, 718, "call of what is no function");
+        return grid_.fault(warp_, i, 718,
+                           "call of something that is not a function");
       callee = &grid_.program.functions[index];
       if (!callee->unsupported.empty() || callee->code.empty())
         return grid_.fault(
@@ -455,8 +455,9 @@ class WarpRun {
     return released;
   }
 
-  /// No lane can run. Can a lane run again? Lanes that exchange values in
-  /// different instructions would wait forever, so this is a fault.
+  /// Call this when no lane can run; true if a lane can run again. Lanes that
+  /// exchange values in different instructions would wait forever, so this is a
+  /// fault.
   bool release_warp_syncs() {
     if (release_meetings()) return true;
     const uint32_t waiting = at_warp_syncs();

@@ -43,7 +43,7 @@ enum class Type : uint8_t {
 /// Bytes of a value of the type; 0 for kNone, 4 for a predicate (its register
 /// holds one bit for each lane).
 uint32_t type_bytes(Type type);
-/// "u32" -> kU32; kNone if it is no type.
+/// "u32" -> kU32; kNone if it is not a type.
 Type type_named(std::string_view name);
 inline bool is_signed(Type t) { return t >= Type::kS8 && t <= Type::kS64; }
 inline bool is_float(Type t) { return t == Type::kF32 || t == Type::kF64; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: copies and sets. With unified addressing the direction that
-// a program names is redundant. Only a direction that does not exist is
+// The runtime API: copies and sets. With unified addressing, the direction that
+// a program names is redundant; only a direction that does not exist is
 // refused.
 #include "runtime/module.h"
 #include "runtime/runtime.h"

@@ -64,8 +64,8 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetDriverEntryPointByVersion(
   if (status != nullptr) {
     *status = static_cast<cudaDriverEntryPointQueryResult>(found);
   }
-  // If the name does not exist, this is not an error but an answer, which is
-  // returned in `status`.
+  // It is not an error if the name does not exist: the call reports this in
+  // `status`.
   return error == CUDA_ERROR_NOT_FOUND ? cudaSuccess : remember(error);
 }
 

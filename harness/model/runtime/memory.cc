@@ -25,7 +25,7 @@ CUmemLocation location_of(cudaMemLocation location) {
 IPCLAB_RUNTIME_API cudaError_t cudaMalloc(void** pointer, size_t size) {
   IPCLAB_BIND();
   if (pointer == nullptr) return remember(cudaErrorInvalidValue);
-  if (size == 0) {  // as malloc: nothing, and no error
+  if (size == 0) {  // as malloc does: no memory and no error
     *pointer = nullptr;
     return cudaSuccess;
   }

@@ -59,8 +59,8 @@ cudaError_t find_kernel(const void* function, CUkernel* kernel) {
                                        : static_cast<cudaError_t>(error);
 }
 
-// A __managed__ variable is a pointer on the host, filled in at the first use
-// of a context.
+// A __managed__ variable is a pointer on the host, set at the first use of a
+// context.
 cudaError_t find_managed() {
   const std::lock_guard lock(registered().mutex);
   for (auto& entry : registered().variables) {
@@ -144,7 +144,7 @@ IPCLAB_RUNTIME_API void** __cudaRegisterFatBinary(void* image) {
 IPCLAB_RUNTIME_API void __cudaRegisterFatBinaryEnd(void**) {}
 
 IPCLAB_RUNTIME_API void __cudaUnregisterFatBinary(void**) {
-  // The process or the library ends; a stream may still run its code.
+  // The process or the library ends, but a stream may still run code of it.
 }
 
 IPCLAB_RUNTIME_API char __cudaInitModule(void**) {
@@ -198,8 +198,8 @@ IPCLAB_RUNTIME_API cudaError_t __cudaPopCallConfiguration(dim3* grid,
   return cudaSuccess;
 }
 
-// The launch stub keeps the answer in a static variable until the program ends,
-// whatever the result is. So this must not fail for a temporary reason. The
+// The launch stub keeps the handle in a static variable until the program ends,
+// also after an error. So this call must not fail for a temporary reason. The
 // host function itself is the handle.
 IPCLAB_RUNTIME_API cudaError_t __cudaGetKernel(cudaKernel_t* kernel,
                                                const void* function) {

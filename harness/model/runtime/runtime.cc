@@ -67,9 +67,8 @@ bool is_no_context(CUresult state) {
          state == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Can the current context still be used? A call that a trace of the driver's
-// calls records must report a fault, because nothing else in the trace shows
-// that work was lost.
+// Can the current context still be used? Asks by a driver call, so that a trace
+// of the driver's calls also shows a fault.
 CUresult state_of_context() {
   unsigned flags = 0;
   const CUresult state = cuCtxGetFlags(&flags);
@@ -125,7 +124,8 @@ cudaError_t reset_device() {
 }
 
 namespace {
-// A fault of the context stays, because it is not the error of one call.
+// A fault of the context is not cleared, because it is not the error of one
+// call.
 cudaError_t fault_of_context() {
   const CUresult state = state_of_context();
   return is_no_context(state) ? cudaSuccess : static_cast<cudaError_t>(state);
@@ -147,9 +147,9 @@ IPCLAB_RUNTIME_API cudaError_t cudaGetLastError() {
   return error;
 }
 
-/// For unsupported.cc: printed once. A runtime that is newer than the driver
-/// refuses functions that the driver does not have yet. This can be any of
-/// these functions.
+/// For unsupported.cc: prints one line at the first call. A runtime that is
+/// newer than the driver refuses functions that the driver does not have, which
+/// may be any of these.
 extern "C" int ipclab_runtime_refuse(const char* name,
                                      std::atomic<bool>* said) {
   if (!said->exchange(true)) {

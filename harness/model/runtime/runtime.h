@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the runtime API have in common: the runtime is a thin face
+// What the files of the runtime API have in common: the runtime is a thin layer
 // on the driver API, which holds all state.
 #pragma once
 
@@ -17,8 +17,8 @@ inline cudaError_t remember(CUresult error) {
   return remember(static_cast<cudaError_t>(error));
 }
 
-/// Initialises the driver: cudaErrorInsufficientDriver, cudaErrorNoDevice,
-/// cudaErrorInitializationError in a forked child.
+/// Initialises the driver. Codes: cudaErrorInsufficientDriver,
+/// cudaErrorNoDevice, and cudaErrorInitializationError in a forked child.
 cudaError_t start();
 /// start(), and makes the primary context of this thread's device current if
 /// there is no current context.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: what programs call for profilers.
+// The runtime API: functions that programs call for profilers.
 #include <cudaProfiler.h>
 #include <cuda_profiler_api.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime API: what the reference model does not have (yet). Each call says
-// so once and returns "not supported". The list comes from cuda_runtime_api.h
-// (unsupported.cmake), as in driver/unsupported.cc.
+// The runtime API: functions that the reference model does not have (yet). Each
+// call reports this once and returns "not supported". The list comes from
+// cuda_runtime_api.h (unsupported.cmake), as in driver/unsupported.cc.
 #include <unistd.h>
 
 #include <atomic>

@@ -159,7 +159,7 @@ TEST_F(Capture, NobodyAsksForAnEventInIt) {
   EXPECT_EQ(cudaEventSynchronize(fork), cudaSuccess);
 }
 
-// As H200s with driver 580 answer.
+// H200s with driver 580 answer in this way.
 TEST_F(Capture, AnInterprocessEventIsNoEdge) {
   cudaEvent_t shared = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(

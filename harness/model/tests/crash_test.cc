@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process may be killed or stopped at any moment: the other goes on and
-// nothing is left. IPCLAB_CRASH_ROUNDS=1000 in the environment runs more
-// rounds.
+// A process may be killed or stopped at any moment: the other process
+// continues, and nothing is left behind. IPCLAB_CRASH_ROUNDS=1000 in the
+// environment runs more rounds.
 #include <dirent.h>
 #include <sys/wait.h>
 
@@ -124,7 +124,7 @@ TEST(Crash, KilledImporterLeavesTheExporterWhole) {
     peer.kill(SIGKILL);
     ASSERT_EQ(cudaStreamWaitEvent(nullptr, event), cudaSuccess);
     ASSERT_EQ(peer.wait(), "signal 9");
-    // The importer's launched work has ended, or ends with it.
+    // The importer's work has ended: before the kill, or by it.
     ASSERT_EQ(launch("fill", kCount / 256, 256, nullptr, data, kCount, round),
               CUDA_SUCCESS);
     std::vector<int> seen(kCount);
@@ -170,7 +170,8 @@ double work_beside(const cudaIpcMemHandle_t& memory,
 
 TEST(Crash, AStoppedPeerStallsNobody) {
   // This is less than the time for which an import waits for a process that
-  // does not answer. Without the stop an import takes a thousandth of it.
+  // does not answer. Without the stop, an import takes a thousandth of this
+  // time.
   constexpr double kLongest = 2;
   Peer peer("busy");
   const auto memory = peer.channel().receive<cudaIpcMemHandle_t>();

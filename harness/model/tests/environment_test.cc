@@ -262,7 +262,7 @@ TEST(TwoGpus, ImportAcrossGpus) {
   opened = open_across("two-gpus", "0");  // the GPU is hidden from the importer
   EXPECT_EQ(opened.code, cudaSuccess);
   EXPECT_EQ(opened.value, 31);
-  opened = open_across("two-gpus", "1");  // it is the importer's GPU 0
+  opened = open_across("two-gpus", "1");  // this is GPU 0 of the importer
   EXPECT_EQ(opened.code, cudaSuccess);
   EXPECT_EQ(opened.value, 31);
   EXPECT_EQ(opened.device, 0);

@@ -48,7 +48,7 @@ inline void release(int* word) { __atomic_store_n(word, 1, __ATOMIC_RELEASE); }
 
 cudaStream_t stream_with(unsigned flags);
 
-/// Holds a stream until it is released, so that no test passes by luck.
+/// Holds a stream until let_go(), so that no test passes by luck.
 class Latch {
  public:
   explicit Latch(cudaStream_t stream);

@@ -144,7 +144,7 @@ TEST_F(GraphMemory, IsReservedUntilItIsTrimmed) {
   ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(attribute(cudaGraphMemAttrUsedMemCurrent), kBlock);
-  EXPECT_EQ(cudaDeviceGraphMemTrim(0), cudaSuccess);  // nothing is spare
+  EXPECT_EQ(cudaDeviceGraphMemTrim(0), cudaSuccess);  // no block is spare
   EXPECT_EQ(attribute(cudaGraphMemAttrReservedMemCurrent), kBlock);
   size_t now = 0;
   EXPECT_EQ(cudaMemGetInfo(&now, &total), cudaSuccess);

@@ -17,7 +17,8 @@ struct Built {
   ~Built() { EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess); }
 };
 
-// The driver's node: the tests' kernels are a module of their own.
+// Adds the node by the driver API, because the tests' kernels are in a separate
+// module.
 CUgraphNode add_kernel(cudaGraph_t graph, const std::vector<CUgraphNode>& after,
                        const char* name, unsigned blocks,
                        std::vector<void*> arguments) {
@@ -79,7 +80,7 @@ TEST(Graph, RunsItsNodesInTheOrderOfTheirDependencies) {
   int count = kCount;
   int calls = 0;
   Built built;
-  // Added in the wrong order: the edges decide.
+  // The nodes are added in the wrong order: the edges decide.
   const CUgraphNode fill =
       add_kernel(built.graph, {}, "fill", 4, {&data, &count, &value});
   const CUgraphNode set = add_set(built.graph, {}, data, 7);

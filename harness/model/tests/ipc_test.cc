@@ -32,7 +32,7 @@ cudaError_t refused(cudaIpcMemHandle_t handle, unsigned flags = kLazy) {
   return code;
 }
 
-// Exports `count` ints that hold `value + i`, and waits until it may end.
+// Exports `count` ints that hold `value + i`, and waits for permission to end.
 int* export_filled(Channel& test, int count, int value) {
   int* data = allocate<int>(count);
   EXPECT_EQ(
@@ -68,8 +68,8 @@ TEST(IpcMemory, AliasesTheExportersBytes) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   peer.channel().send(1);
   EXPECT_EQ(peer.channel().receive<int>(), 2);
-  // The exporter has freed it: what is open stays readable, a new open is
-  // refused.
+  // The exporter has freed the memory: open memory stays readable, but a new
+  // open is refused.
   EXPECT_EQ(read_back(data, 3)[2], 902);
   EXPECT_EQ(refused(handle), cudaErrorInvalidValue);
   EXPECT_EQ(cudaIpcCloseMemHandle(data), cudaSuccess);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the model may know of each other, read from their sources:
-// the faces have neither the machine nor its lock, and the core does not know
-// the faults that are planted in front of it.
+// What the parts of the model may use of each other, read from their sources:
+// the code of the APIs uses neither the machine nor its lock, and the core does
+// not know the faults in front of it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-// "driver/pool.cc: Locked" for each file of a folder that has such a word.
+// "pool.cc: Locked" for each file of a folder that contains such a word.
 std::vector<std::string> uses(const char* folder,
                               const std::vector<std::string>& words) {
   std::vector<std::string> found;
@@ -46,7 +46,7 @@ TEST(Layers, FacesHaveNoMachine) {
                                           "Machine&", "->window", "Registry<"};
   EXPECT_EQ(uses("driver", words), kNone);
   EXPECT_EQ(uses("runtime", words), kNone);
-  EXPECT_FALSE(uses("core", words).empty());  // they can be found
+  EXPECT_FALSE(uses("core", words).empty());  // the search works
 }
 
 TEST(Layers, CoreKnowsNoFaults) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A second process for a test: a fresh exec of this program that runs one
-// registered role, with a socket between them.
+// A second process for a test: this program is started again and runs one
+// registered role. A socket connects it to the test.
 #pragma once
 
 #include <signal.h>
@@ -29,7 +29,7 @@ class Channel {
     read_all(&value, sizeof value);
     return value;
   }
-  /// A descriptor; the receiver owns a new one.
+  /// Sends a descriptor; the receiver owns a new one.
   void send_descriptor(int descriptor);
   int receive_descriptor();
   void close_socket();

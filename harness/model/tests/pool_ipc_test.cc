@@ -119,7 +119,7 @@ ROLE(frees_while_a_copy_waits) {
         cudaSuccess);
     EXPECT_EQ(cudaFreeAsync(data, frees), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(frees), cudaSuccess);
-    // Nobody else gets the addresses before the copy is done.
+    // No other allocation gets the addresses before the copy is done.
     int* other = import_pointer(pool, test.receive<cudaMemPoolPtrExportData>());
     EXPECT_NE(other, data);
     EXPECT_EQ(cudaFree(other), cudaSuccess);

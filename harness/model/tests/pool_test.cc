@@ -345,7 +345,8 @@ TEST(Pool, ThresholdTrimAndStatistics) {
             cudaSuccess);
   EXPECT_EQ(cudaFreeAsync(large, nullptr), cudaSuccess);
   EXPECT_EQ(used(pool), 1024u);
-  EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);  // nobody has waited
+  EXPECT_EQ(cudaMemPoolTrimTo(pool, 0),
+            cudaSuccess);  // no call has waited for the free
   EXPECT_EQ(reserved(pool), 66 * kMiB);
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   EXPECT_EQ(reserved(pool), 66 * kMiB);
@@ -566,7 +567,7 @@ TEST(Pool, CapturedWorkRunsAtEveryLaunch) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-// Random streams, events and sizes: no owner sees the bytes of another one.
+// Random streams, events and sizes: no owner sees the bytes of another owner.
 TEST(Pool, NoTwoOwnersAtOnce) {
   constexpr int kStreams = 4;
   constexpr int kRounds = 300;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of processes that lend each other memory in every way, while one
-// after the other is killed or stopped at a random moment. The others continue,
-// each of their steps takes less than kLongest, and nothing is left. It takes
-// minutes, so CTest does not run it; harness/model/README.md says how to run
-// it. It does not use fabric handles, because a stopped exporter cannot serve
-// them.
+// Processes lend each other memory in every way. One after the other is killed
+// or stopped at a random moment. The others continue, each of their steps takes
+// less than kLongest, and nothing is left behind. The test takes minutes, so
+// CTest does not run it; harness/model/README.md says how to run it. The test
+// does not use fabric handles, because a stopped exporter cannot serve them.
 #include <dirent.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,9 +56,9 @@ struct Order {
 /// What a member did with an offer.
 struct Report {
   double longest = 0;     ///< seconds of the longest step
-  char step[24] = "";     ///< which one that was
+  char step[24] = "";     ///< the name of this step
   char refused[24] = "";  ///< the loan that could not be opened, if any
-  char failed[24] = "";   ///< what else went wrong, if anything
+  char failed[24] = "";   ///< a step that failed, if any
 };
 
 class Round {
@@ -207,7 +206,7 @@ ROLE(member) {
   EXPECT_EQ(cudaMemPoolExportPointer(&offer.pooled, pooled), cudaSuccess);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   Round first;
-  use_own(first, event);  // everything that it keeps
+  use_own(first, event);  // allocates what it keeps
   test.send(offer);
   test.send_descriptor(descriptor);
   test.send_descriptor(export_descriptor(create(chunk_on(0, kPosix), kLent)));
@@ -276,7 +275,8 @@ class Kills : public testing::Test {
     member.chunk = member.peer->channel().receive_descriptor();
   }
 
-  // The memory that it lent stays counted until its last descriptor is closed.
+  // The memory that the member lent stays counted until its last descriptor is
+  // closed.
   void end(Member& member) {
     member.peer->kill(SIGKILL);
     EXPECT_EQ(member.peer->wait(), "signal 9");
@@ -285,7 +285,8 @@ class Kills : public testing::Test {
     close(member.chunk);
   }
 
-  // A loan of another member, because no process may open its own loans.
+  // Gives the member a loan of another member, because no process may open its
+  // own.
   void order(Member& member) {
     const auto slot = static_cast<size_t>(&member - members_);
     const size_t other = 1 + random_() % (kMembers - 1);
@@ -315,7 +316,7 @@ class Kills : public testing::Test {
         random_() % static_cast<unsigned>(microseconds)));
   }
 
-  // Nobody has an open loan: each member has its own memory and nothing else.
+  // No member has an open loan: each has its own memory and nothing else.
   void expect_even_shares() {
     EXPECT_EQ(free_ - free_bytes(), kMembers * each_);
   }

@@ -180,7 +180,7 @@ TEST(Event, IsRecordedAndAwaitedByEachLaunchOfAGraph) {
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 
-  // The event that is recorded after the capture holds the launch.
+  // The launch waits for the event that is recorded after the capture.
   ASSERT_EQ(launch("spin_until", 1, 1, other, flag, 1), CUDA_SUCCESS);
   ASSERT_EQ(launch("write_one", 1, 1, other, data, 1), CUDA_SUCCESS);
   ASSERT_EQ(cudaEventRecord(before, other), cudaSuccess);

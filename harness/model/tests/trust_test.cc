@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What other processes do to the model: whatever they write, leave behind or do
-// not do, this process does not crash, does not wait with a lock, and does not
-// trust them.
+// not do, this process does not crash, does not wait while it holds a lock, and
+// does not trust their data.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -50,7 +50,7 @@ std::vector<char> content_of(int descriptor) {
   return bytes;
 }
 
-// A file with any description of itself.
+// A file with these bytes, which describe it.
 int forged(const std::string& name, const std::vector<char>& bytes,
            bool sealed = true) {
   const int file = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -237,7 +237,7 @@ TEST(Trust, ADamagedEventHarmsNobody) {
     }
     if (round % 2 == 0) {
       std::memcpy(page.bytes, "ipclev01",
-                  8);  // it still describes itself correctly
+                  8);  // the file still says that it is an event
     }
     Peer peer("uses_a_damaged_event");
     peer.channel().send(handle);
@@ -376,7 +376,8 @@ TEST(Trust, AnExporterThatDoesNotAnswerHoldsUpNoOtherThread) {
   const auto shareable = exporter.channel().receive<CUmemFabricHandle>();
   exporter.kill(SIGKILL);
   EXPECT_EQ(exporter.wait(), "signal 9");
-  // This socket takes its place, so that the test knows when the import waits.
+  // This socket takes the place of the exporter's socket, so that the test
+  // knows when the import waits.
   const Endpoint endpoint(shareable);
   const int listener = new_socket();
   ASSERT_EQ(bind(listener, endpoint.get(), endpoint.length), 0);

@@ -59,7 +59,7 @@ inline unsigned long long access_at(CUdeviceptr address, int device = 0) {
   return flags;
 }
 
-/// A range of its own for a whole chunk.
+/// Maps a whole chunk at a new range.
 inline int* map(Handle handle, CUmemAccess_flags flags = kAll,
                 uint64_t size = kChunk) {
   const CUdeviceptr address = reserve(size);

@@ -277,7 +277,7 @@ ROLE(fabric_importer) {
   release(handle);
   test.send(true);
   EXPECT_TRUE(test.receive<bool>());
-  // The exporter has released it, but this process has not.
+  // The exporter has released the chunk, but this process has not.
   EXPECT_EQ(import_fabric(shareable, &handle), kInvalid);
   data = map(twice);
   EXPECT_EQ(wrong_elements(data, kCount, 200), 0);

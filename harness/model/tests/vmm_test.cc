@@ -129,7 +129,8 @@ TEST_F(Vmm, ChunksSideBySideAreOneRange) {
   EXPECT_EQ(wrong_elements(data, kWords, 9), 0);
   EXPECT_EQ(read_back(data, kWords)[kWords - 1], 9 + kWords - 1);
 
-  // The third chunk alone, somewhere else, has its third of the data.
+  // The third chunk, mapped alone at another address, has its third of the
+  // data.
   int* third = map(handles[2], kReadOnly);
   EXPECT_EQ(wrong_elements(third, 100, 9 + 2 * kWords / 3), 0);
   unmap(third);
@@ -520,7 +521,7 @@ ROLE(vmm_peers) {
   if (test.receive<bool>()) {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_SUCCESS);
     EXPECT_EQ(access_at(number(data), 1), kNoAccess);
-    fill(data, 4);  // device 0 writes, although nobody has enabled peer access
+    fill(data, 4);  // device 0 writes; peer access is not enabled
     EXPECT_EQ(wrong_elements(data, kCount, 4), 0);
   } else {
     EXPECT_EQ(set_access(number(data), kAll), CUDA_ERROR_INVALID_DEVICE);

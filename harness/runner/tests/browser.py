@@ -38,15 +38,15 @@ class Browser:
         options.binary_location = str(programs[0])
         for argument in (
             "--headless=new",
-            "--remote-debugging-pipe",  # its other end gone, Chromium goes, too
+            "--remote-debugging-pipe",  # Chromium ends if the other end is closed
             "--disable-dev-shm-usage",
-            "--hide-scrollbars",  # they would take from the width
+            "--hide-scrollbars",  # they would make the page narrower
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost",
             *(["--no-sandbox"] if os.geteuid() == 0 else []),
         ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        # Chromium forgets folders in there.
+        # Chromium leaves folders behind in it.
         self._temporary = tempfile.TemporaryDirectory(prefix="ipclab-browser-")
         service = ChromeService(
             str(programs[1]),
@@ -78,7 +78,7 @@ class Browser:
         """Load a file or URL as a reader with such a screen sees it.
 
         `width` and `height` are CSS pixels; below NARROW it is a phone. `printed` uses
-        the style for paper. The page is good until the next `open`.
+        the style for paper. The page is valid until the next `open`.
         """
         address = where.resolve().as_uri() if isinstance(where, Path) else where
         self._command(

@@ -129,7 +129,7 @@ def violates(**changes):
 """
 
 
-# The part of the library that a test plays itself, because it links no CUDA.
+# The fault library's work; a test does it itself, because it is not linked with CUDA.
 UNDER_FAULTS = """\
 import os
 def log(variable, *words):

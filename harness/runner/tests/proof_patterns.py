@@ -1,6 +1,6 @@
-"""Tests often what the patterns of chapter 7 promise.
+"""Tests many times what the patterns of chapter 7 promise.
 
-It takes minutes, so CI does not run it. `ci/gpu FOLDER patterns` runs it, on the
+This takes minutes, so CI does not run it. `ci/gpu FOLDER patterns` runs it, on the
 reference model with IPCLAB_PROFILE. The lessons are built with other constants, so that
 they run long enough.
 
@@ -9,7 +9,7 @@ they run long enough.
     IPCLAB_KILLS        consumers of lesson 74 that are killed (200)
     IPCLAB_RANK_KILLS   ranks of lesson 72 that are killed (25)
     IPCLAB_REPLAYS      sums of a run in which a rank is killed (20000)
-    IPCLAB_SEED         of the moments at which they are killed (17)
+    IPCLAB_SEED         seed of the moments at which they are killed (17)
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -43,7 +43,7 @@ REPLAYS = int(os.environ.get("IPCLAB_REPLAYS", "20000"))
 SEED = int(os.environ.get("IPCLAB_SEED", "17"))
 LIMIT = 600  # seconds of one program; catches what hangs
 SLACK = 32 << 20  # bytes of device memory
-# What a rank says if another one has gone: in a sum, or between two.
+# What a rank says if another one has ended: during a sum, or between two sums.
 MESSAGES = (
     "has not answered",
     "the other role has ended",
@@ -80,8 +80,8 @@ Changes = dict[str, list[tuple[str, str]]]  # of a file: old text, new text
 
 
 def build(lesson: str, changes: Changes, folder: Path) -> Path:
-    """Builds the lesson as its header says, after the changes. Each must fit in one
-    place. Returns the program."""
+    """Changes the lesson and builds it as its header says. The old text of each change
+    must occur once. Returns the program."""
     shutil.copytree(TOP / "samples/common", folder / "samples/common")
     copy = folder / "samples" / lesson
     shutil.copytree(source(lesson).parent, copy)
@@ -277,7 +277,7 @@ def test_a_consumer_is_killed_and_the_others_go_on(
 def test_a_rank_is_killed_and_the_others_say_so(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Rank 1 is killed at any moment: rank 0 ends with a message, or it was done."""
+    """Rank 1 is killed at any moment: rank 0 ends with a message."""
     changes: Changes = {
         "all_reduce.cu": [
             ("kReplays = 5;", f"kReplays = {REPLAYS};"),

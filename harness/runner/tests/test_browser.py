@@ -75,7 +75,7 @@ def test_a_broken_link_is_seen(browser: Browser, tmp_path: Path, link: str) -> N
 def test_a_console_error_is_seen(browser: Browser, tmp_path: Path, body: str) -> None:
     page = browser.open(written(tmp_path, body))
     assert any("planted" in error for error in page.errors)
-    assert browser.open(written(tmp_path, "")).errors == []  # it was that page's
+    assert browser.open(written(tmp_path, "")).errors == []  # of this page only
 
 
 def test_a_page_wider_than_the_phone_is_seen(browser: Browser, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_page_wider_than_the_phone_is_seen(browser: Browser, tmp_path: Path) -
 
 def test_a_page_that_ignores_phones_is_seen(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(written(tmp_path, "<p>text", "<!doctype html>"), PHONE)
-    assert page.scroll_width == 980  # the width of an old page
+    assert page.scroll_width == 980  # the width of a page without a viewport
     assert page.too_wide
 
 
@@ -174,7 +174,7 @@ def report(build: Build) -> Path:
 
 
 def kills(folder: Path) -> Path:
-    """A kill matrix with every result, lying in a results folder."""
+    """A kill matrix with every result, in a results folder."""
     results = list(trials.MEANING)
     rows = [f"LMEM-{i:02}" for i in range(len(results))]
 
@@ -343,7 +343,7 @@ def test_a_reason_tells_no_macro_and_many_problems_are_folded(
 
 
 def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) -> None:
-    """The first failures are unfolded; a picture of another is made when opened."""
+    """The first failures are unfolded; the pictures of others are made when opened."""
     many = 3 * ipclab_report.AT_ONCE
     for number in range(many):
         build.conformance(STORY, name=f"Suite.N{number:02}")
@@ -366,7 +366,7 @@ def test_a_run_in_which_all_fails_stays_small(browser: Browser, build: Build) ->
 
 
 def shown(page: Page) -> list[str]:
-    """The rows that a reader sees, and the number of rows that the page states."""
+    """The rows that a reader sees; the page must state their number."""
     rows: list[str] = page.run(
         "return [...document.querySelectorAll('tr[data-state]')]"
         ".filter((row) => !row.closest('[hidden]')).map((row) => row.id)"

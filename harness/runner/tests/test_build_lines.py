@@ -1,4 +1,4 @@
-"""Each lesson is built by the line of its header, alone, and prints its pages' output.
+"""Each lesson is built alone, by the line of its header, and prints its page's output.
 
 The nvcc is that of the newest toolkit, if ci/newest has installed it and there is no
 driver here, because a driver may be too old for it. The build of all lessons, and
@@ -29,7 +29,7 @@ def build_line(lesson: str) -> str:
 
 
 def profile(lesson: str) -> str:
-    """The machine that the model has to simulate for it."""
+    """The machine that the model has to simulate for the lesson."""
     call = (TOP / "samples" / lesson / "CMakeLists.txt").read_text()
     if named := re.search(r"\bPROFILE ([a-z0-9.-]+)", call):
         return named[1]

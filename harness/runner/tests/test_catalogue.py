@@ -181,7 +181,7 @@ def test_a_line_may_move_and_break_elsewhere(ledger: Ledger, copied: Path) -> No
 
 
 def wording(text: str) -> str:
-    """A change of blanks, line ends and links, and of no word."""
+    """A change of blanks, line ends and links, but not of words."""
     text = text.replace(
         UNIQUE, "\t*\tIf  a region   of memory\tis freed with cudaFree "
     )
@@ -332,7 +332,7 @@ def cut(text: str) -> bytes:
         ("cuda_runtime_api.h", cut, "a part of the header is missing"),
         ("driver_types.h", cut, "a part of the header is missing"),
         ("driver_types.h", lambda _: b"", "a part of the header is missing"),
-        ("driver_types.h", lambda _: bytes(range(256)), "is no text"),
+        ("driver_types.h", lambda _: bytes(range(256)), "is not text"),
         (
             "cuda.h",
             lambda text: re.sub(r"(define CUDA_VERSION ).*", r"\1MANY", text).encode(),
@@ -376,7 +376,7 @@ def test_a_header_that_cannot_be_read_is_refused(copied: Path, kind: str) -> Non
     [
         ({"says": "A.", "digest": "0"}, "does not match"),
         ({"says": "A.", "digest": "01234567"}, "either 'rows' or 'why_not'"),
-        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "no row"),
+        ({"says": "A.", "digest": "01234567", "rows": ["X-01"]}, "is not a row"),
         ({"says": "A.", "digest": "01234567", "why_not": "rain"}, "'reasons'"),
     ],
 )

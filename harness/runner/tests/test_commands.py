@@ -121,10 +121,10 @@ def test_the_list_of_a_build_that_is_somebody_elses(
         ("pass", "probe: printed no JSON but: nothing"),
         ("print('hello')", "probe: printed no JSON but: hello"),
         ("print('{\"backend\": ')", "probe: printed no JSON"),
-        ("print('{}')", "probe: its document has no good 'backend'"),
+        ("print('{}')", "probe: its document has no valid 'backend'"),
         (
             'print(\'{"backend": "cuda", "gpus": [{}]}\')',
-            "has no good 'gpus[].name'",
+            "has no valid 'gpus[].name'",
         ),
         ("raise SystemExit('no memory')", "probe: exit 1; it said: no memory"),
         ("import os; os.kill(os.getpid(), 11)", "probe: killed by SIGSEGV"),
@@ -155,7 +155,7 @@ def test_hanging_probe(build: Build) -> None:
     [
         ("requirements.json", None, "requirements.json: No such file"),
         ("requirements.json", "{", "is not a JSON object with 'rows'"),
-        ("requirements.json", '{"rows": 3}', "'rows' is no list"),
+        ("requirements.json", '{"rows": 3}', "'rows' is not a list"),
         ("requirements.json", '{"rows": [{"id": "A-01"}]}', "a row has no 'statement'"),
         ("deviations.json", "[]", "is not a JSON object with 'deviations'"),
         ("deviations.json", '{"deviations": [{}]}', "deviations[0].requirement"),
@@ -171,7 +171,7 @@ def test_bad_data(build: Build, name: str, text: str | None, told: str) -> None:
 
 def test_deviation_with_an_impossible_date(build: Build) -> None:
     build.deviation(expires="2027-02-30")
-    says(build, 3, "2027-02-30 is no date", "run", "--build", "build")
+    says(build, 3, "2027-02-30 is not a date", "run", "--build", "build")
 
 
 def test_no_source_tree(build: Build) -> None:
@@ -190,7 +190,7 @@ def test_bad_require_file(build: Build) -> None:
     says(build, 2, "No such file", "run", "--build", "build", "--require", "none")
     (build.root / "needed").write_text("GONE-01\n")
     arguments = ["run", "--build", "build", "--require", "needed"]
-    says(build, 2, "GONE-01 is no row of requirements.json", *arguments)
+    says(build, 2, "GONE-01 is not a row of requirements.json", *arguments)
 
 
 def test_results_are_never_overwritten(build: Build) -> None:
@@ -523,7 +523,7 @@ def test_failures_leave_room_on_a_terminal_of_80_columns(build: Build) -> None:
 
 
 def test_a_pipe_gets_the_result_and_no_progress(build: Build) -> None:
-    """Progress goes to standard error: what is kept or searched is one screen."""
+    """Progress goes to standard error, so what is kept or searched is one screen."""
     build.conformance("record()", name="Suite.Name7")
     run = subprocess.run(
         [sys.executable, "-m", "ipclab", "run", "--build", "build", "--results", "out"],

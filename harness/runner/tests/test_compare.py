@@ -203,7 +203,7 @@ def test_a_page_of_equal_runs_says_so_in_one_sentence(build: Build) -> None:
 
 
 def test_a_test_is_counted_once(build: Build) -> None:
-    """One with another answer has the same verdict: it is no further test."""
+    """A test with another answer has the same verdict, so it is not counted again."""
     two_runs(build, "record(notes=['it opens'])", "record(notes=['it fails'])")
     assert compare(build, "--html", "out.html").returncode == 0
     page = (build.root / "out.html").read_text()

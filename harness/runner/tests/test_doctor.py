@@ -221,7 +221,7 @@ def test_what_it_prints(build: Build) -> None:
 
 
 def test_without_a_gpu_the_remedy_comes_first(build: Build) -> None:
-    """No table of transports, all of which would have the same reason."""
+    """There is no table of transports: all would have the same reason."""
     build.probe(NO_GPU)
     lines = build.ipclab("doctor", "--build", "build").stdout.splitlines()
     assert lines[1] == "" and lines[2].startswith("blocks  GPU: "), lines
@@ -259,7 +259,7 @@ def test_a_record_with_a_bad_probe(build: Build) -> None:
     done = build.ipclab("doctor", "--machine", str(path))
     assert (done.returncode, done.stdout) == (
         2,
-        "ipclab: its probe has no good 'gpus'\n",
+        "ipclab: its probe has no valid 'gpus'\n",
     )
 
 
@@ -281,7 +281,7 @@ def test_json_into_a_folder_that_is_not_there(build: Build) -> None:
     assert done.stdout == "ipclab: none/x.json: No such file or directory\n"
 
 
-# --- this machine, made to fit ------------------------------------------------------
+# --- this machine, changed for each test --------------------------------------------
 
 
 def doctor(
@@ -290,7 +290,7 @@ def doctor(
     before: tuple[str, ...] = (),
     variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What the command prints on machines, when it runs after other commands."""
+    """The JSON that the command prints; `before` are words in front of it."""
     done = subprocess.run(
         [
             *before,

@@ -73,7 +73,7 @@ def test_the_machine_that_was_written_down_is_as_expected(build: Build) -> None:
 
 
 def test_a_capability_that_is_denied_is_no_silent_skip(build: Build) -> None:
-    """As if the driver refused the probe's attempt: the tests would only skip."""
+    """As if the driver refused the probe's attempt: without a file tests only skip."""
     write(build)
     build.conformance(SKIPS)
     code, said, problems = run(build, DENIED)
@@ -149,7 +149,7 @@ def test_qualify_takes_the_file_too(build: Build) -> None:
         (None, "expect.json: No such file or directory"),
         ("{", "is not JSON"),
         ("{" * 100000, "is not JSON"),
-        ("[]", "expect: [] is no object"),
+        ("[]", "expect: [] is not of type object"),
         ('{"backend": "cuda"}', "expect.gpus: is missing"),
     ],
 )

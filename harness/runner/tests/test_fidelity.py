@@ -211,4 +211,4 @@ def test_a_driver_recorded_before_rows_had_sources_is_compared(build: Build) -> 
         del row["source"]
     path.write_text(json.dumps(document))
     _, [change] = compare(build)
-    assert change["what"] == "unexplained"  # and not: not recorded
+    assert change["what"] == "unexplained"  # and not "not recorded"

@@ -91,7 +91,7 @@ class Fleet:
         return folder
 
     def merged(self, baseline: Path | None = None) -> fleet.Merged:
-        """All of it."""
+        """The merged results of all nodes."""
         return fleet.merge(*fleet.gather(self.folder), baseline)
 
 
@@ -241,7 +241,7 @@ def no_text(lines: list[records.Record]) -> None:
     [
         (fewer, "327 tests were selected, 326 have a record"),
         (foreign, "a record of another machine"),
-        (unknown, "perfect is no verdict"),
+        (unknown, "perfect is not a verdict"),
         (other_verdict, "the records give"),
         (other_row, "a record of another row"),
         (other_test, "a test that is not in the list"),
@@ -393,7 +393,7 @@ def test_mpi_runs_each_node_once(
     request = request_of(build, "mpi", nodes="a,b,c")
     engines.run(request, said.append)
     merged = fleet.merge(*fleet.gather(request.folder))
-    assert said[0] == "mpi: 3 of 3 nodes are asked"
+    assert said[0] == "mpi: starts on 3 of 3 nodes"
     assert merged.nodes == {"missing": ["c"], "judged": ["a", "b"]}
     [group] = merged.groups
     assert group.counts == {"conforms": 1}
@@ -430,7 +430,7 @@ def test_slurm_tells_why_a_node_is_not_asked(build: Build, tools: Path) -> None:
 
 
 def test_no_node_to_ask(build: Build) -> None:
-    with pytest.raises(UsageError, match="no node can be asked: n1 drained"):
+    with pytest.raises(UsageError, match="no node can run: n1 drained"):
         fleet.begin(build.root / "fleet", build.folder, "slurm", {"n1": "drained"})
 
 

@@ -25,7 +25,7 @@ from ipclab.results import Results
 def half_way(
     build: Build, tmp_path: Path
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A run with one verdict whose second test hangs; that test's process."""
+    """A run that has one verdict and whose second test hangs; the pid of this test."""
     fifo = tmp_path / "started"
     os.mkfifo(fifo)
     build.conformance("record()", "Suite.A", "LMEM-01")
@@ -84,7 +84,7 @@ def test_killed_run_leaves_a_valid_prefix(build: Build, tmp_path: Path) -> None:
     with half_way(build, tmp_path) as (process, hanging):
         process.kill()
         process.wait(10)
-        os.kill(hanging, signal.SIGKILL)  # nobody was left to end it
+        os.kill(hanging, signal.SIGKILL)  # no process was left to end it
     folder = tmp_path / "out"
     is_a_prefix(build, "running", 1)
     with (folder / "records.jsonl").open("a") as stream:
@@ -140,7 +140,7 @@ def test_failed_append_leaves_no_half_line(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 64 KiB; the test is skipped if only root could mount it."""
+    """A disk of 64 KiB; the test is skipped if this user cannot mount it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = subprocess.run(
@@ -174,7 +174,7 @@ def test_full_disk_ends_the_run(build: Build, tiny_disk: Path) -> None:
 
 
 def test_a_file_that_may_not_grow_ends_the_run(build: Build) -> None:
-    """Like a full disk, where no disk can be mounted: the process's own limit."""
+    """Like a full disk, but without a mount: the process limits its own files."""
     build.conformance("record()", "Suite.A", "LMEM-01")
     build.conformance("record(notes=['x' * 15000])", "Suite.B", "LMEM-02")
     build.conformance("record(notes=['x' * 15000])", "Suite.C", "LIM-01")

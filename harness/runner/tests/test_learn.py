@@ -44,7 +44,7 @@ BY_NAME = {exercise.name: exercise for exercise in ALL}
 SOURCES = TOP / "harness/runner/src"
 LONGEST_TASK = 10  # lines
 
-# Whose pictures are tested.
+# The exercises whose pictures are tested.
 PICTURED = (
     ("01_first_handle", "solution 1"),
     ("02_sent_too_early", "solution 3"),
@@ -114,7 +114,7 @@ class Summary:
 
 
 def needs_the_gpu_alone(exercise: Exercise) -> bool:
-    """Does it query the device's free memory, which other programs change?
+    """Does the exercise query the device's free memory, which other programs change?
 
     On the reference model each program has its own machine.
     """
@@ -268,7 +268,7 @@ def test_a_student_goes_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     first, second = ALL[:2]
     code, said = learn(tmp_path, "next")
     assert code == 1 and first.title in said and "does not pass yet" in said
-    assert "importer failed first" in " ".join(said.split())  # before any call
+    assert "importer failed first" in " ".join(said.split())  # it made no call
     assert learn(tmp_path, "check")[0] == 1
     solve(tmp_path, first)
     code, said = learn(tmp_path, "check")
@@ -384,7 +384,7 @@ def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
 
 @needs_build
 def test_the_picture_has_the_record_of_a_shared_event(judgements: Judgements) -> None:
-    """Also if it came before the export: it is what the importer waits for."""
+    """Also if the record came before the export: the importer waits for it."""
     story = judgements[PICTURED[3]].result().verdict.story
     assert story is not None
     drawn = "\n".join(picture.lines(story, 80))
@@ -518,10 +518,10 @@ def test_progress_survives_a_new_version_of_an_exercise(
         solve(mine, first)
     before = source.read_text()
     said = learn(mine, "next")[1]
-    assert "The exercise is new since you got it" in said
+    assert "There is a new version of the exercise" in said
     assert source.read_text() == (before if changed else first.source)
     assert folder.read()[first.name].hints == 2
-    assert ("is new since" in learn(mine, "next", "1")[1]) == changed
+    assert ("is a new version" in learn(mine, "next", "1")[1]) == changed
 
 
 @needs_build
@@ -551,7 +551,7 @@ def test_a_full_disk_loses_nothing(
     def full(path: Path, text: str, *more: Any, **options: Any) -> int:
         if path.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, text, *more, **options)  # of `judgements`
+        return write(path, text, *more, **options)  # a call of `judgements`
 
     monkeypatch.setattr(Path, "write_text", full)
     code, said = learn(tmp_path, "hint")
@@ -569,7 +569,7 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     def full(words: Any, **options: Any) -> Any:
         if Path(options["cwd"]).is_relative_to(tmp_path):
             return subprocess.CompletedProcess(words, 1, "", said)
-        return run(words, **options)  # of `judgements`
+        return run(words, **options)  # a call of `judgements`
 
     monkeypatch.setattr(subprocess, "run", full)
     code, said = learn(tmp_path, "check")
@@ -584,8 +584,8 @@ HOSTILE = {
     "deep": (b"[" * 200_000, "is not JSON"),
     "foreign": (b'{"name": "a package", "version": 1}', "progress.json.format"),
     "huge": (b" " * (progress.LARGEST + 1), "is too large"),
-    "list": (b"[]", "is no object"),
-    "number": (b'{"format": 1, "exercises": {"01": 7}}', "is no object"),
+    "list": (b"[]", "is not of type object"),
+    "number": (b'{"format": 1, "exercises": {"01": 7}}', "is not of type object"),
 }
 
 
@@ -615,7 +615,7 @@ def test_a_report_of_thirty_bears_hostile_files(tmp_path: Path) -> None:
         assert re.search(rf"{name}/progress\.json: .{{0,99}}{re.escape(told)}", said), (
             name
         )
-    assert "pipe/progress.json: is no file" in said
+    assert "pipe/progress.json: is not a file" in said
     assert "[red]??[2J 0 of" in said and "\x1b[2J" not in said
 
 
@@ -666,7 +666,7 @@ def test_the_development_container_starts_what_there_is() -> None:
 
 
 # --- every variant ------------------------------------------------------------
-# At the end of the file: they were judged while the tests above ran.
+# These tests are last: their variants are judged while the tests above run.
 
 
 @needs_build
@@ -689,7 +689,7 @@ def test_a_variant_is_judged_as_it_has_to_be(
     else:
         fits, says = kind != "compile", exercise.wrong[int(variant.split()[1]) - 1].says
     assert fits, told
-    # A wait that ends by its deadline makes a bad lesson, unless it is the lesson.
+    # A message about a deadline helps only if the exercise is about that wait.
     assert WAITED not in told or WAITED in says
     found = re.search(says, verdict.text)
     assert found, f"it does not say {says}\n{told}"

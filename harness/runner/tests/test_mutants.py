@@ -547,11 +547,11 @@ def test_the_shards_are_the_whole(model: Build) -> None:
         (("--function", "cudaTypo"), "no fault of 'cudaTypo'"),
         (
             ("--function", "cudaMalloc", "--named"),
-            "none of the requested faults is left",
+            "no fault fits all of these options",
         ),
         (("--shard", "3/2"), "3/2 is not K/N with K from 1 to N"),
         (("--operators", "--named"), "not allowed with"),
-        (("--resume", "kills", "--named"), "leave out --kind"),
+        (("--resume", "kills", "--named"), "leave out --named"),
         (("--resume", "gone"), "gone/faults.jsonl: No such file or directory"),
         (("--backend", "cuda"), "no GPU here: leave out --backend cuda"),
         (("--results", "/dev/null/x"), "/dev/null/x: Not a directory"),
@@ -590,7 +590,7 @@ def test_the_two_lists_have_to_agree(model: Build) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", "faults.json: [] is no object"),
+        ("[]", "faults.json: [] is not of type object"),
         ("{", "is not JSON"),
         (
             '{"named": [{"name": "x"}], "equivalent": [], "expected_unfired": [], '
@@ -698,8 +698,11 @@ def test_the_same_sources_built_again_are_gone_on_with(model: Build) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda lines: lines[1:], "line 1 is no line of a matrix"),
-        (lambda lines: [lines[0], "{}", *lines[1:]], "line 2 is no line of a matrix"),
+        (lambda lines: lines[1:], "line 1 is not a line of a matrix"),
+        (
+            lambda lines: [lines[0], "{}", *lines[1:]],
+            "line 2 is not a line of a matrix",
+        ),
         (lambda lines: [lines[0], "{" * 100000, *lines[1:]], "line 2 is not JSON"),
         (
             lambda lines: [*lines, lines[-1].replace('"seconds": ', '"seconds": -')],
@@ -902,7 +905,7 @@ def test_rules_name_what_proves_a_row(model: Build) -> None:
 def test_the_picture_does_not_blame_tests_that_let_a_legal_answer_pass(
     whole: str, cell: str
 ) -> None:
-    """If a legal answer was not flagged, its rows are right."""
+    """If no test flagged a legal answer, the cells of its rows say "passed"."""
     found = [{"row": "LMEM-01", "result": "survived"}]
     document = {
         "faults": [{"kind": "named", "name": "f", "result": whole, "cells": found}],

@@ -44,7 +44,7 @@ def suite(build: Build) -> Path:
 
 
 def test_exercises_are_built_wherever_it_lies(build: Build, tmp_path: Path) -> None:
-    """It contains no path of the build; the folders are inserted when it is used."""
+    """A packed suite has no path of the build; the folders are inserted later."""
     here = build.folder / "exercises"
     here.mkdir()
     commands = {
@@ -129,7 +129,7 @@ def test_a_list_that_is_damaged(suite: Path, build: Build, text: str) -> None:
     (suite / "tests.json").write_text(text)
     done = build.ipclab("run", "--build", "suite", "--results", "out")
     assert done.returncode == 3
-    assert "is no list of a packed suite" in done.stdout
+    assert "is not a list of a packed suite" in done.stdout
 
 
 def test_nothing_to_pack(tmp_path: Path, build: Build) -> None:

@@ -27,7 +27,7 @@ STUBS = {
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command in the repository."""
+    """Runs a command in a folder."""
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
@@ -86,7 +86,7 @@ def test_a_release(repository: Path) -> None:
     ("version", "code", "text"),
     [
         ("7.9", 2, "usage: ci/release VERSION"),
-        ("7.9.0", 3, "is to be '## 7.9.0, not released', not '7.8.9'"),
+        ("7.9.0", 3, "must be '## 7.9.0, not released', not '7.8.9'"),
     ],
 )
 def test_a_version_that_cannot_be(
@@ -114,7 +114,7 @@ def test_without_a_wheel_nothing_changes(repository: Path) -> None:
 
 
 def test_the_versions_agree() -> None:
-    """Of package, build and change log: its first section is this one or the next."""
+    """Package and build agree; the log begins with this version or the next."""
 
     def found(expression: str, file: str) -> re.Match[str]:
         match = re.search(expression, (TOP / file).read_text(), re.MULTILINE)

@@ -174,7 +174,7 @@ def test_every_test_judges_a_row() -> None:
             rows = COVERS.findall(test)
             assert len(rows) == 1, f"{lesson}: {test.splitlines()[0]} covers {rows}"
             assert rows[0] in ROWS, (
-                f"{lesson}: {rows[0]} is no row of requirements.json"
+                f"{lesson}: {rows[0]} is not a row of requirements.json"
             )
             assert lesson in ROWS[rows[0]]["lessons"], f"{rows[0]} is not of {lesson}"
 
@@ -188,9 +188,9 @@ FRESH = re.compile(
 
 
 def wrongly_shared(text: str, last: bool = False) -> str:
-    """Why a TEST may not share its processes; empty: it may, or it does not. Where it
-    says in_new_process(), this is the role that may not. No other test gets the
-    processes of the last one of a program.
+    """Why a TEST may not share its processes; empty if it may, or if it does not share.
+    in_new_process() marks the role that may not. If the TEST is the `last` of its
+    program, no later test gets its processes.
     """
     if "Scenario::kShared" not in text or ".in_new_process()" in text:
         return ""
@@ -227,7 +227,7 @@ def test_who_may_not_is_told() -> None:
 
 @pytest.mark.parametrize("file", MIRRORS, ids=lambda file: file.parent.name)
 def test_no_test_is_longer_than_a_screen(file: Path) -> None:
-    """A TEST has at most 60 lines, or else a role of it is a function."""
+    """A TEST has at most 60 lines; a longer one needs a function for a role."""
     long = {
         name: lines
         for name, lines in lengths_of_tests(file.read_text()).items()

@@ -50,7 +50,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 # The name of a node decides what it does.
 PROGRAM = """\
 node = os.environ["SLURMD_NODENAME"]
-if node == "n4":  # it dies in the middle: both processes above this one do
+if node == "n4":  # dies in the middle: kills the two processes above this one
     def parent(pid):
         return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
     run = os.getppid()

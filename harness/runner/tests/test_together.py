@@ -111,7 +111,9 @@ def test_an_exit_code_without_a_failure_is_a_contradiction(build: Build) -> None
     three(build, "failed = name == 'Suite.C'")
     outcome = build.run()
     assert [x["verdict"] for x in outcome.records] == ["conforms"] * 2 + ["broken"]
-    assert "'conforms', but the program exit 1" in outcome.records[2]["reason"]
+    assert (
+        "'conforms', but the program ended with exit 1" in outcome.records[2]["reason"]
+    )
 
 
 def test_a_program_that_ends_early_breaks_the_test_it_was_in(build: Build) -> None:
@@ -121,7 +123,7 @@ def test_a_program_that_ends_early_breaks_the_test_it_was_in(build: Build) -> No
     assert verdicts == dict(zip(NAMES, ("conforms", "broken", "conforms"), strict=True))
     reason = next(x["reason"] for x in outcome.records if x["test"] == "Suite.B")
     assert "killed by SIGKILL" in reason
-    # C was never begun and gets its own start; B is not repeated until it conforms.
+    # C was never begun and gets its own start; B was begun and is not started again.
     assert starts(build) == ["Suite.A Suite.B Suite.C", "Suite.C"]
 
 

@@ -188,7 +188,7 @@ class Visits:
 
 
 def visit(path: Path, environment: dict[str, str], seconds: float, seed: int) -> Visits:
-    """All clients at once for that long."""
+    """Run all clients at once for this time."""
     visits = Visits()
     until = time.monotonic() + seconds
     threads = [
@@ -230,9 +230,9 @@ def held_by(pid: int, environment: dict[str, str]) -> tuple[int, int, int, int]:
 
 
 def see_all_go(lines: list[str], path: Path, environment: dict[str, str]) -> None:
-    """Waits until the server, which says these lines, has no client any more.
+    """Waits until the server, which printed these lines, has no client any more.
 
-    One more client is served after all that came before it.
+    It starts one more client, which is served after all earlier clients.
     """
     last = start(SERVER, "importer", path, environment)
     said, _ = last.communicate(timeout=60)
@@ -251,7 +251,7 @@ def see_all_go(lines: list[str], path: Path, environment: dict[str, str]) -> Non
 def test_a_server_outlives_clients_that_are_killed(
     path: Path, environment: dict[str, str]
 ) -> None:
-    """What the server holds afterwards is what it held at its start."""
+    """Afterwards the server holds as many resources as at its start."""
     # glibc reserves 64 MiB of addresses for each further arena, and makes one
     # whenever two threads allocate at the same moment.
     environment = environment | {"MALLOC_ARENA_MAX": "1"}

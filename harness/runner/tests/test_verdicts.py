@@ -83,7 +83,7 @@ def test_sample(build: Build, program: str, verdict: str, reason: str) -> None:
         ("sys.exit(1)", "wrote no record (exit 1)"),
         ("os.kill(os.getpid(), 11)", "wrote no record (killed by SIGSEGV)"),
         ("record(); os.kill(os.getpid(), 11)", "killed by SIGSEGV after its record"),
-        ("record(); sys.exit(1)", "says 'conforms', but the program exit 1"),
+        ("record(); sys.exit(1)", "says 'conforms', but the program ended with exit 1"),
         ("record(); record()", "wrote 2 records"),
         ("record(test='Suite.Other')", "of another test: Suite.Other"),
         ("record(requirement='LMEM-02')", "names row LMEM-02"),
@@ -179,7 +179,7 @@ def test_unknown_row_fails_the_run(build: Build) -> None:
     build.conformance("record()", row="NEW-01")
     outcome = build.run()
     assert (outcome.only["verdict"], outcome.code) == ("broken", 1)
-    assert outcome.only["reason"] == "NEW-01 is no row of requirements.json"
+    assert outcome.only["reason"] == "NEW-01 is not a row of requirements.json"
 
 
 def test_conformance_test_without_a_row_is_broken(build: Build) -> None:
@@ -316,7 +316,7 @@ def test_a_deviation_holds_for_its_test_not_for_others_of_the_row(build: Build) 
     ("changes", "problem"),
     [
         ({}, "LMEM-01 conforms after all (Suite.Name)"),
-        ({"requirement": "GONE-01"}, "GONE-01 is no row of requirements.json"),
+        ({"requirement": "GONE-01"}, "GONE-01 is not a row of requirements.json"),
         ({"expires": "2020-01-01"}, "LMEM-01 expired on 2020-01-01; ask platform"),
         ({"test": "Suite.Gone"}, "LMEM-01: CTest's list has no test Suite.Gone"),
         ({"requirement": "LMEM-02"}, "LMEM-02: Suite.Name is a test of LMEM-01"),
@@ -340,7 +340,7 @@ def test_what_is_never_judged_has_no_deviation(build: Build, row: str) -> None:
     outcome = build.run()
     assert outcome.code == 1
     assert f"{row} is of kind " in outcome.text
-    assert "from which no driver can differ" in outcome.text
+    assert "which has no deviations" in outcome.text
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_the_signature_of_a_failure(message: str, check: str, seen: str) -> None
 
 
 def test_every_recorded_deviation_is_known_by_deviations_json() -> None:
-    """An entry excuses what was measured; a new one may still lack a recorded run."""
+    """An entry excuses what was measured; a new entry may lack a recorded run."""
     top = Path(__file__).resolve().parents[3]
     entries = deviations.read_deviations(top / "conformance/deviations.json")
     # A test may since have moved to another suite, but its row and name stay.

@@ -264,7 +264,7 @@ def record(name: str, number: int, **changes: Any) -> Edit:
 
 
 def disappeared(run: Document, records: list[Document]) -> None:
-    """Nothing shows that it was there, except its row."""
+    """Remove a test with its records; only its row remains."""
     records[:] = [x for x in records if x["ctest"] != B]
     del run["manifest"]["tests"][B]
     run["counts"] = {"conforms": 2}
@@ -301,11 +301,11 @@ def mutated(run: Document, records: list[Document]) -> None:
         (disappeared, ["LMEM-02: a row without a test"]),
         (
             record(A, 1, requirement="LMEM-02"),
-            [f"{A}, attempt 1: judges LMEM-02, its test LMEM-01"],
+            [f"{A}, attempt 1: has row LMEM-02, its test LMEM-01"],
         ),
         (
             record(A, 1, kind="LIMIT"),
-            [f"{A}, attempt 1: LMEM-01 is no LIMIT in this catalogue"],
+            [f"{A}, attempt 1: LMEM-01 is not LIMIT in this catalogue"],
         ),
         (
             record(A, 1, verdict="lifted"),
@@ -403,7 +403,7 @@ def test_packed_records_are_read(handed_in: Build) -> None:
         done = handed_in.ipclab("verify", "out")
         assert (done.returncode, done.stdout) == (
             2,
-            "ipclab: out/records.jsonl.gz: is no complete gzip file\n",
+            "ipclab: out/records.jsonl.gz: is not a complete gzip file\n",
         )
 
 
@@ -640,7 +640,7 @@ DEEP = "[" * 100_000
         (lambda run: run.pop("machine"), "run.json.machine: is missing"),
         (
             lambda run: run["fingerprint"]["gpus"].append("a GPU"),
-            'run.json.fingerprint.gpus[2]: "a GPU" is no object',
+            'run.json.fingerprint.gpus[2]: "a GPU" is not of type object',
         ),
         (
             lambda run: run["fingerprint"]["gpus"][0].update(memory_bytes="many"),

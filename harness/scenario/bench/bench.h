@@ -15,7 +15,7 @@ namespace ipclab {
 
 constexpr char kRoundsVariable[] = "IPCLAB_BENCH_ROUNDS";
 
-/// How often each thing is measured. Roles get the same number.
+/// How often each operation is measured. Roles get the same number.
 inline int rounds() { return std::atoi(std::getenv(kRoundsVariable)); }
 
 inline double milliseconds(const std::function<void()>& work) {

@@ -2,7 +2,8 @@
 // (fork, exec, a socket pair, wait) and as a scenario, in turn, many times.
 // Prints the medians and their ratio; judges nothing.
 //
-//   exchange_bench [rounds]     without CUDA, then, if there is a GPU, with it
+// exchange_bench [rounds]     without CUDA; if there is a GPU, then also with
+// CUDA
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 // Measures what pools save: allocating and freeing from a pool, compared with
 // cudaMalloc and cudaFree; and importing a pointer, compared with opening a
-// legacy handle. The two take turns within one run. Prints medians and their
-// ratio; judges nothing.
+// legacy handle. The two sides of a comparison take turns within one run.
+// Prints medians and their ratio; judges nothing.
 //
 //   pool_bench [rounds]
 //
@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMiB = 1 << 20;
 constexpr size_t kSizes[] = {2 * kMiB, 256 * kMiB};
 
-// A line for the referee to print: the median of each, and how many times
-// longer the first takes.
+// Prints a line: the two medians, and how many times longer the first one is.
+// The referee prints the output of the role again.
 void print_ratio(size_t bytes, const char* slow, std::vector<double> slow_ms,
                  const char* fast, std::vector<double> fast_ms) {
   const double slow_us = 1000 * median(std::move(slow_ms));
@@ -52,7 +52,7 @@ TEST(Pools, AllocateAndFree) {
         CUDA_CHECK(cudaFreeAsync(memory, stream));
       };
       std::vector<double> plain_ms, pooled_ms;
-      pooled();  // the first fills the pool
+      pooled();  // the first call fills the pool
       for (int round = 0; round < rounds(); ++round) {
         CALL(cudaDeviceSynchronize());
         plain_ms.push_back(milliseconds(plain));

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While it lives a signal interrupts this process every 5 ms.
+// While this object exists, a signal interrupts this process every 5 ms.
 class Interrupted {
  public:
   Interrupted() {

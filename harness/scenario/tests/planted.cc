@@ -179,7 +179,7 @@ TEST(Planted, SharedMemoryNames) {
   scenario.run(10s);
 }
 
-// Nothing tells that the role made them.
+// Nothing in these names shows that the role made them.
 TEST(Planted, NamesOfOtherPrograms) {
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
@@ -192,7 +192,8 @@ TEST(Planted, NamesOfOtherPrograms) {
 TEST(Planted, DeviceMemory) {
   Scenario scenario;
   scenario.role("exporter", [](Role&) {
-    // The planted libnvidia-ml.so.1 counts this file's bytes as in use.
+    // The planted libnvidia-ml.so.1 reports the number in this file as bytes in
+    // use.
     FILE* file = std::fopen(std::getenv("IPCLAB_FAKE_USED"), "w");
     ASSERT_NE(file, nullptr);
     std::fputs("4096", file);
@@ -348,8 +349,8 @@ TEST(Planted, NeedsFabric) {
   FAIL() << "must not run";
 }
 
-// Tests of kShared, run in one program one after the other: what each does to
-// the process of "exporter", and what the next one finds.
+// Tests of kShared, which run one after the other in one program. Each does
+// something to the process of "exporter", and the next one finds the result.
 namespace {
 
 void says_who_it_is(Role& me) { me.observe(std::to_string(getpid())); }

@@ -55,7 +55,7 @@ TEST(Steps, MessagesOfAnySizePass) {
   Scenario scenario;
   for (const char* name : {"left", "right"})
     scenario.role(name, [](Role& me) {
-      // Both send before either reads: nobody may block the other.
+      // Both roles send before either reads: neither may block the other.
       for (const size_t size : {0ul, 1ul, 65536ul, 5000000ul, 50000000ul})
         me.send_bytes("bytes", noise(size));
       for (const size_t size : {0ul, 1ul, 65536ul, 5000000ul, 50000000ul})
@@ -211,8 +211,7 @@ TEST(Roles, OutputIsKept) {
             std::string::npos);
 }
 
-// This is also true if the role continues in a child, and however the child
-// ends.
+// A role may continue in a child process, however the child then ends.
 TEST(Namespaces, ARoleGoesOnAsAProcessOfItsOwn) {
   needs(namespaces);
   Scenario scenario;
@@ -342,7 +341,7 @@ static std::vector<std::string> tries_of(Scenario& scenario, int* processes,
 TEST(Inputs, EachIsTriedOnceInAsFewProcessesAsPossible) {
   for (const auto processes : {Scenario::kFresh, Scenario::kShared}) {
     Scenario scenario(processes);
-    // A second role, which is there again in each run.
+    // A second role, which runs again in each run.
     scenario.role("exporter", [](Role& me) { me.wait_until_done("importer"); });
     int used = 0;
     std::vector<Death> deaths;
@@ -357,7 +356,7 @@ TEST(Inputs, EachIsTriedOnceInAsFewProcessesAsPossible) {
     EXPECT_EQ(deaths[0].outcome.kind, Outcome::kCrash);
     EXPECT_EQ(deaths[0].outcome.code, "SIGSEGV");
   }
-  // A run of its own after runs whose number no role knows.
+  // A separate run after these runs, whose number no role knows.
   Scenario after;
   after.role("later", [](Role& me) { EXPECT_FALSE(me.next_input()); });
   after.run(10s);

@@ -58,10 +58,11 @@ KINDS = {kind for kind, _ in MAKES.values()} | {"descriptor"}
 
 
 def left(trace: Trace) -> dict[Process, Counter[str]]:
-    """How many objects of each kind each process has at its end; also empty Counters.
+    """How many objects of each kind each process has at its end.
 
-    Only processes that have called CUDA. A descriptor counts if an export has made it
-    or a message has brought it, and if it is still open when the process exits.
+    Has only processes that have called CUDA; their Counters may be empty. A descriptor
+    counts if an export has made it or a message has brought it, and if it is still open
+    when the process exits.
     """
     had: dict[Process, Counter[tuple[str, int]]] = {
         process: Counter() for process in trace.processes if process.recorder

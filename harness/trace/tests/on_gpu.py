@@ -2,8 +2,8 @@
 
     on_gpu.py FOLDER [--only STEP …] [--others PROGRAM …]
 
-Every trace and figures.json lie in FOLDER. Continues after a failure; exit code 1 if a
-step failed. It also runs on the reference model, for development. --others: programs
+Every trace and figures.json are in FOLDER. It continues after a failed step; then its
+exit code is 1. It also runs on the reference model, for development. --others: programs
 that other people wrote, such as NVIDIA's samples. What is found in them is printed and
 does not count as a failure.
 """

@@ -61,7 +61,7 @@ def traced_lesson(lesson: str, program: Path, folder: Path) -> Traced:
     if not ON_GPU:
         options += ["--backend", "model", "--profile", LESSONS[lesson]["profile"]]
     traced = trace(folder, [program], *options)
-    # Built with a toolkit that does not have a lesson's functions, it only skips.
+    # A lesson skips if it was built with a toolkit that does not have its functions.
     newer = LESSONS[lesson]["toolkit"]
     if traced.code == SKIPPED and (ON_GPU or newer or lesson == "61_namespaces"):
         pytest.skip(traced.output.splitlines()[0])

@@ -86,7 +86,8 @@ def test_it_chooses_process_memory_and_time(browser: Browser, shown: Path) -> No
 
 
 def test_a_big_program_stays_usable(browser: Browser, tmp_path: Path) -> None:
-    """Steps of processes that take turns are not folded: first and last uses stay."""
+    """Steps of processes that take turns are not folded: the page has the first and
+    the last uses."""
     handle = "ab" * 64
     first: list[list[object]] = [
         [1, 1, 0, 1, 0, 0, 0x7F0000000000, 4 << 20],

@@ -121,7 +121,7 @@ def test_a_full_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_million_calls_stay_small(tmp_path: Path) -> None:
-    """Less than 100 bytes for each call; 100,000 calls are enough to see this."""
+    """Less than 100 bytes for each of 100,000 calls (model: 10,000)."""
     count = 100_000 if ON_GPU else 10_000
     traced = trace(tmp_path / "trace", [COST, "launches", str(count)])
     assert traced.code == 0, traced.output

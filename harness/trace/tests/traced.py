@@ -71,7 +71,7 @@ def killed(folder: Path, number: int) -> tuple[int, str]:
     """Kill two traced processes at a random moment; return the kept entries and errors.
 
     The first process counts its launches in a file. Each launch that has returned
-    must be in the trace, and no other one but the last.
+    must be in the trace, and at most one more.
     """
     folder.mkdir(parents=True)
     counter = folder / "launches"

@@ -1,10 +1,10 @@
 // Exercise 01: open a handle, and close it.
 //
 // The exporter lends an allocation of cudaMalloc. The importer has the
-// handle, but no pointer yet. Fill the two gaps in importer():
-// get a pointer from the handle with cudaIpcOpenMemHandle, and give it
-// back after the last use with cudaIpcCloseMemHandle.
-// It fails now because the importer has no pointer.
+// handle, but no pointer yet. Fill the two gaps in importer(): get a
+// pointer from the handle with cudaIpcOpenMemHandle, and close it with
+// cudaIpcCloseMemHandle after the last use.
+// The exercise fails now because the importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,9 +3,9 @@
 // The importer sometimes reads old values. The exporter launches the
 // kernel that writes the new values, and sends the handle while this
 // kernel still runs. A handle orders nothing. Mend the exporter: it
-// must write the values before it sends the handle. It fails now with
-// wrong values. If the values are right by chance, it fails because
-// nothing orders the two sides.
+// must write the values before it sends the handle. The exercise fails
+// now with wrong values. If the values are right by chance, it fails
+// because nothing orders the two sides.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 03: free or close?
 //
-// The importer no longer needs the memory and gives it back. The call
-// is refused. Which call releases memory that was opened by a handle?
-// Mend the importer; the exporter is right.
-// It fails now with cudaErrorInvalidValue.
+// The importer no longer needs the memory and calls cudaFree. CUDA
+// refuses this call. Which call releases memory that was opened by a
+// handle? Mend the importer; the exporter is right.
+// The exercise fails now with cudaErrorInvalidValue.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,9 +2,10 @@
 //
 // The exporter wants to lend one row of a matrix. Each run takes
 // another row. But the importer reads row 0: a handle always opens at
-// the start of its allocation, even if it was made from another
-// pointer. Tell the importer where the row is.
-// It fails now because all values that the importer reads are wrong.
+// the start of its allocation, even if it was made from a pointer
+// inside the allocation. Tell the importer where the row is.
+// The exercise fails now because all values that the importer reads are
+// wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,9 +2,9 @@
 //
 // Two parts of the importer, a reader and a writer, open the same
 // handle. The reader is called before and after the writer. The author
-// thought that the writer's close is enough. But CUDA counts every
-// open: the memory stays mapped. Let each part close its own open.
-// It fails now because the trace finds: closed-too-seldom (or
+// thought that the writer's close was enough. But CUDA counts every
+// open: the memory stays mapped. Let each part close what it opens.
+// The exercise fails now because the trace finds: closed-too-seldom (or
 // freed-while-open, if the exporter is quick).
 //
 // SPDX-License-Identifier: Apache-2.0

@@ -4,7 +4,7 @@
 // it is destroyed. The program passes the struct to a function by
 // value, so the copy and the original both close. CUDA refuses the
 // second close. Mend this: each open needs exactly one close.
-// It fails now with an error of cudaIpcCloseMemHandle.
+// The exercise fails now with an error of cudaIpcCloseMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 08: predict the reference count.
 //
 // The importer opens one handle twice and closes it three times. Before
-// you run it, write kYes or kNo for each question below. If an answer
-// is wrong, read lesson 03 and try again.
-// It fails now because no question is answered.
+// you run the program, write kYes or kNo for each question below. If an
+// answer is wrong, read lesson 03 and try again.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -45,12 +45,12 @@ int importer(Channel channel) {
                 kSecondOpenGivesTheSamePointer, first == second);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(first));
-  good &= predicted("It is readable after one close?",
+  good &= predicted("The memory is readable after one close?",
                     kReadableAfterOneClose,
                     count_wrong(second, kCount, kValue) == 0);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(second));
-  good &= predicted("It is mapped after two closes?",
+  good &= predicted("The memory is mapped after two closes?",
                     kMappedAfterTwoCloses, is_mapped(second));
 
   const cudaError_t third = cudaIpcCloseMemHandle(second);

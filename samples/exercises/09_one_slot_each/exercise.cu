@@ -2,17 +2,17 @@
 //
 // Three importers open one allocation, and each writes its own slot.
 // The program counts the importers from 1. So slot 0 is never written,
-// and the third importer writes slot 3, which does not exist. Such a
-// write may destroy other data of the block. Mend it: slot 0 belongs to
-// the first importer.
-// It fails now because the values of one slot are wrong.
+// and the third importer writes slot 3, which belongs to no importer.
+// Such a write may destroy other data of the block. Mend the numbers:
+// the first importer must write slot 0.
+// The exercise fails now because the values of one slot are wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
 
 constexpr int kImporters = 3;
 constexpr int kSlot = 1 << 18;                    // values
-constexpr int kCount = (kImporters + 1) * kSlot;  // a spare slot
+constexpr int kCount = (kImporters + 1) * kSlot;  // and a spare slot
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;  // plus the importer's number
 

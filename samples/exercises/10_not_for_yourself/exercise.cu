@@ -3,7 +3,8 @@
 // Before the exporter sends a handle, it wants to test the handle. So
 // it opens the handle itself, and CUDA refuses: only another process
 // can open a handle. Test the memory in another way.
-// It fails now with an error of cudaIpcOpenMemHandle in the exporter.
+// The exercise fails now with an error of cudaIpcOpenMemHandle in the
+// exporter.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -18,7 +19,7 @@ int exporter(Channel& channel) {
   void* again = open_memory(handle);
   const int wrong = count_wrong(again, kCount, kValue);
   CUDA_CHECK(cudaIpcCloseMemHandle(again));
-  say("looks at its memory before it sends it: %d wrong", wrong);
+  say("tests its memory before the send: %d wrong", wrong);
 
   channel.send("handle", handle);
   channel.wait("closed");

@@ -1,10 +1,11 @@
 // Exercise 11: the error that stayed.
 //
 // The exporter tries to export pinned host memory. CUDA refuses, as
-// documented, so it uses device memory. Later a correct launch seems to
-// fail: the runtime keeps the code of a refused call until the program
-// asks for it. Mend the exporter, but keep the attempt.
-// It fails now with the error of another call.
+// documented, so the exporter uses device memory. Later a correct
+// launch seems to fail: the runtime keeps the code of a refused call
+// until the program asks for it. Mend the exporter, but keep the
+// attempt.
+// The exercise fails now with the error of an earlier call.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -25,7 +26,7 @@ int exporter(Channel& channel) {
     CUDA_CHECK(cudaIpcGetMemHandle(&handle, data));
   }
 
-  write_values(data, kCount, kValue);  // launches, and checks that
+  write_values(data, kCount, kValue);  // checks its launch
   CUDA_CHECK(cudaDeviceSynchronize());
   channel.send("handle", handle);
   channel.wait("closed");

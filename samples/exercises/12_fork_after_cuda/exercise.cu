@@ -3,7 +3,7 @@
 // The program uses CUDA and then forks. The child inherits a context
 // that it cannot use. Start the child before the first call of CUDA:
 // then each side begins CUDA by itself.
-// It fails now with an error of the child's first call.
+// The exercise fails now with an error of the child's first call.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -4,7 +4,8 @@
 // copy of the contents at that moment, not the memory itself. Your
 // program must exit with 0 on a correct driver, and with 1 on this
 // driver. Now it accepts both: it reads only values that were written
-// before the open. It fails now because it does not notice the bug.
+// before the open. The exercise fails now because the program does not
+// notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,8 +2,9 @@
 //
 // This driver ignores the reference count: the first close unmaps,
 // although the handle was opened twice. Write a test that notices it.
-// The two opens and two closes below have an order that shows nothing.
-// It fails now because it does not notice the bug.
+// The two opens and two closes below are in an order that cannot show
+// the bug.
+// The exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -30,7 +31,7 @@ int importer(Channel channel) {
   void* second = open_memory(handle);
   const int again = count_wrong(second, kCount, kValue);
   CUDA_CHECK(cudaIpcCloseMemHandle(second));
-  say("reads by both pointers: %d wrong", wrong + again);
+  say("reads through both pointers: %d wrong", wrong + again);
   channel.signal("closed");
 
   return exit_code(wrong + again);

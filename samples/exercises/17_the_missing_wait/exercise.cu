@@ -2,9 +2,10 @@
 //
 // The exporter's stream is held, so its kernel has not run yet. The
 // importer opens the event of that kernel, and copies at once: it gets
-// old values. Let its stream wait for the event. The host must not
-// wait, because the exporter continues only when the copy is queued.
-// It fails now with old values in the copy.
+// old values. Let the importer's stream wait for the event. Its host
+// must not wait, because the exporter continues only when the copy is
+// queued.
+// The exercise fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,7 +3,7 @@
 // The importer waits for an event that the exporter records later. A
 // wait for an event that was never recorded does not wait. Add the
 // missing step: the importer may queue its wait only after the record.
-// It fails now with old values in the copy.
+// The exercise fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

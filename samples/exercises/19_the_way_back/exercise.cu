@@ -1,10 +1,11 @@
 // Exercise 19: the way back.
 //
-// The two sides add to the same values in turn. The importer waits for
-// the exporter's event ("ping"). The exporter's second step must also
-// wait for the importer's ("pong"), but does not. It overwrites values
+// The exporter writes twice into the same memory, and the importer
+// copies the first values. The importer waits for the exporter's event
+// ("ping"). The exporter's second step must also wait for the
+// importer's event ("pong"), but does not wait. So it overwrites values
 // that the importer still needs. Add this wait. No host may wait.
-// It fails now with a wrong copy.
+// The exercise fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,9 @@
 // Exercise 21: predict what an event refuses.
 //
-// The program tries five things with an interprocess event. Which does
-// CUDA refuse? Write kYes or kNo for each question, and then run.
-// It fails now because no question is answered.
+// The program tries five things with an interprocess event. Which of
+// them does CUDA refuse? Write kYes or kNo for each question, and then
+// run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -14,14 +15,14 @@ constexpr Answer kMeasuringTimeIsRefused = kUnknown;
 constexpr Answer kRecordInTheImporterIsRefused = kUnknown;
 
 bool is_refused(cudaError_t code) {
-  cudaGetLastError();  // clears it
+  cudaGetLastError();  // clears a refusal
   return code != cudaSuccess;
 }
 
 int exporter(Channel& channel) {
   cudaEvent_t event = nullptr;
   bool good = predicted(
-      "Creating it without cudaEventDisableTiming is refused?",
+      "Creating an event without cudaEventDisableTiming is refused?",
       kCreateWithTimingIsRefused,
       is_refused(
           cudaEventCreateWithFlags(&event, cudaEventInterprocess)));
@@ -38,14 +39,15 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaEventRecord(event, nullptr));
   cudaEvent_t own = nullptr;
   handle = handle_of(event);
-  good &= predicted("Opening its handle in the exporter is refused?",
+  good &= predicted("Opening an event in the exporter is refused?",
                     kOpenInTheExporterIsRefused,
                     is_refused(cudaIpcOpenEventHandle(&own, handle)));
 
   float milliseconds = 0;
   CUDA_CHECK(cudaEventSynchronize(event));
   good &= predicted(
-      "Measuring a time with it is refused?", kMeasuringTimeIsRefused,
+      "Measuring time with an event is refused?",
+      kMeasuringTimeIsRefused,
       is_refused(cudaEventElapsedTime(&milliseconds, event, event)));
 
   channel.send("event", handle);
@@ -59,7 +61,7 @@ int importer(Channel channel) {
   const cudaEvent_t event =
       open_event(channel.receive<cudaIpcEventHandle_t>("event"));
   const bool good =
-      predicted("Recording it in the importer is refused?",
+      predicted("Recording an event in the importer is refused?",
                 kRecordInTheImporterIsRefused,
                 is_refused(cudaEventRecord(event, nullptr)));
   CUDA_CHECK(cudaDeviceSynchronize());

@@ -2,9 +2,10 @@
 //
 // A word in shared memory says "the values are there". The exporter
 // writes the values in one stream and the word in another, so the word
-// can be earlier. The importer's stream waits for the word and copies.
-// Order the two writes. The importer is right, and no host may wait.
-// It fails now with old values in the copy.
+// can be written first. The importer's stream waits for the word and
+// copies. Order the two writes. Leave the importer as it is. No host
+// may wait.
+// The exercise fails now with old values in the copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -15,7 +16,7 @@ constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 2000000;
 
 int exporter(Channel& channel) {
-  // The value after the last one is the flag. It begins with 0.
+  // The flag is the word after the values. It begins with 0.
   void* data = allocate_values(2 * kCount, kOldValue);
   unsigned* flag = static_cast<unsigned*>(data) + kCount;
   CUDA_CHECK(cudaMemset(flag, 0, sizeof *flag));

@@ -3,7 +3,7 @@
 // The exporter keeps its values in managed memory, because its CPU
 // writes them. It tries to export that memory, and CUDA refuses, as
 // documented: managed memory can move. Share the values in another way.
-// It fails now with an error of cudaIpcGetMemHandle.
+// The exercise fails now with an error of cudaIpcGetMemHandle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,8 +3,8 @@
 // The exporter lends 4 KiB. cudaMalloc takes such small allocations
 // from a larger block, and a handle maps the whole block. So the
 // importer can also read a secret beside the lent memory. Lend memory
-// that does not share its block. It fails now because the trace finds:
-// shared-with-neighbours.
+// that shares no block with other memory. The exercise fails now
+// because the trace finds: shared-with-neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

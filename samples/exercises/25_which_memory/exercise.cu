@@ -2,8 +2,8 @@
 //
 // The program gets memory in five ways. For which of them does
 // cudaIpcGetMemHandle return a handle? Write kYes or kNo for each, and
-// then run.
-// It fails now because no question is answered.
+// then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -4,7 +4,7 @@
 // that notices it: exit with 0 if the driver refuses the export, and
 // with 1 if it does not. refused(what, call) prints the code of a call
 // and returns whether CUDA refused the call.
-// It fails now because the program never tries the export.
+// The exercise fails now because the program never tries the export.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -18,7 +18,7 @@ int main() {
   CUDA_CHECK(cudaMallocManaged(&data, kBytes));
 
   bool good = true;
-  // TODO: export it; that has to be refused.
+  // TODO: export the memory; CUDA must refuse.
 
   CUDA_CHECK(cudaFree(data));
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

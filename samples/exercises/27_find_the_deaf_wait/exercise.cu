@@ -3,8 +3,8 @@
 // On this driver cudaStreamWaitEvent returns success and does not wait
 // for an imported event. The test below does not notice this: the
 // exporter's work is complete before the importer begins. Use the gate:
-// hold(stream, gate) keeps a stream busy until open_gate(gate). It
-// fails now because it does not notice the bug.
+// hold(stream, gate) keeps a stream busy until open_gate(gate). The
+// exercise fails now because the test does not notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

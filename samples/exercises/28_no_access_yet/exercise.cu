@@ -3,8 +3,8 @@
 // The importer imports physical memory, reserves addresses and maps the
 // memory there. The memory still cannot be used: access belongs to the
 // mapping, and a new mapping has none. Fill the gap with
-// cuMemSetAccess. It fails now because the importer has no access to
-// the memory that it has mapped.
+// cuMemSetAccess. The exercise fails now because the importer has no
+// access to the memory that it has mapped.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,7 +3,8 @@
 // The exporter sends the number of its descriptor. In the importer that
 // number belongs to no file, or to another file. A descriptor has to be
 // sent through a socket as a descriptor: Channel can do that. Mend both
-// sides. It fails now because the import of a number is refused.
+// sides. The exercise fails now because the import of a number is
+// refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,9 +1,9 @@
 // Exercise 32: physical memory comes in whole granules.
 //
-// The exporter passes exactly the bytes that it needs, and cuMemCreate
+// The exporter passes exactly the size that it needs, and cuMemCreate
 // refuses this size. Ask the driver for the granularity of such memory
-// and round up. The importer needs the rounded size, too. It fails now
-// with an error of cuMemCreate.
+// and round up. The importer needs the rounded size, too. The exercise
+// fails now with an error of cuMemCreate.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -37,8 +37,9 @@ int importer(Channel channel) {
   const Memory memory = receive_memory(channel, &bytes);
   void* data = map_memory(memory, bytes);
   const int wrong = count_wrong(data, kCount, kValue);
-  say("reads %d values in %s of memory: %d wrong", kCount,
-      bytes == kCount * sizeof(int) ? "exactly as much" : "more",
+  say("reads %d values in memory of %s: %d wrong", kCount,
+      bytes == kCount * sizeof(int) ? "exactly their size"
+                                    : "a larger size",
       wrong);
 
   unmap_memory(data, bytes);

@@ -4,9 +4,10 @@
 // test: the importer maps the memory with
 // CU_MEM_ACCESS_FLAGS_PROT_READ, and its kernel writes there.
 // try_to_write() launches this kernel and returns the first error. A
-// correct driver stops the kernel with cudaErrorIllegalAddress. Then
-// the context is lost: only send a message, and end.
-// It fails now because it never tries to write.
+// correct driver stops the kernel with cudaErrorIllegalAddress. After
+// that the context is lost: the importer can only send its message and
+// end.
+// The exercise fails now because the importer never tries to write.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

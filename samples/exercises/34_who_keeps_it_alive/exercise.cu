@@ -3,7 +3,8 @@
 // The exporter has 2 GiB and releases its references step by step:
 // first the mapping and the handle, then the descriptor. Is the memory
 // still in use after each step? Write kYes or kNo for each question,
-// and then run. It fails now because no question is answered.
+// and then run the program. The exercise fails now because no question
+// is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -12,7 +13,7 @@ constexpr Answer kInUseByTheDescriptor = kUnknown;
 constexpr Answer kInUseByTheImportersMapping = kUnknown;
 constexpr Answer kInUseAfterTheImportersUnmap = kUnknown;
 
-constexpr size_t kBytes = size_t{2} << 30;  // more than the rest
+constexpr size_t kBytes = size_t{2} << 30;  // above any noise
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 int exporter(Channel& channel) {
@@ -38,12 +39,12 @@ int exporter(Channel& channel) {
   SYS_CHECK(close(fd));
 
   channel.wait("mapped");
-  good &= predicted("The importer has a mapping, and no more. In use?",
+  good &= predicted("Only the importer's mapping is left. In use?",
                     kInUseByTheImportersMapping, in_use());
   channel.signal("looked");
 
   channel.wait("closed");
-  good &= predicted("The importer has unmapped it. In use?",
+  good &= predicted("The importer has unmapped its memory. In use?",
                     kInUseAfterTheImportersUnmap, in_use());
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -1,9 +1,9 @@
 // Exercise 35: the way back out.
 //
-// The importer releases everything, but in the wrong order. The driver
-// refuses: addresses with mapped memory cannot be freed. Make all three
-// calls in the right order.
-// It fails now with an error of cuMemAddressFree.
+// The importer gives the memory back, but in the wrong order, and one
+// of three calls is missing. The driver refuses: addresses with mapped
+// memory cannot be freed. Make all three calls in the right order.
+// The exercise fails now with an error of cuMemAddressFree.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -5,7 +5,7 @@
 // reads the values of this owner. A free is ordered only in its own
 // stream. Order the free after the copy. Keep the free before the next
 // owner's allocation. The host must not wait.
-// It fails now with a wrong copy.
+// The exercise fails now with a wrong copy.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -30,8 +30,8 @@ int main() {
   write_values(data, kCount, kValue, cleaner);
   CUDA_CHECK(cudaStreamSynchronize(cleaner));
 
-  hold(reader, gate);  // long work: until the gate opens, and then
-  keep_busy(reader, 300);
+  hold(reader, gate);      // long work: until the gate opens,
+  keep_busy(reader, 300);  // and 300 ms more
   CUDA_CHECK(
       cudaMemcpyAsync(copy, data, kBytes, cudaMemcpyDefault, reader));
 
@@ -39,7 +39,7 @@ int main() {
   void* next = nullptr;
   CUDA_CHECK(cudaMallocAsync(&next, kBytes, cleaner));
   write_values(next, kCount, kNextValue, cleaner);
-  say("queues a copy, a free and a new owner; the cleaner is %s",
+  say("queues a copy, a free, an allocation; the cleaner is %s",
       is_held(cleaner) ? "held" : "not held");
 
   open_gate(gate);

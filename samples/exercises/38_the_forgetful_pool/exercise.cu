@@ -2,9 +2,9 @@
 //
 // A program allocates and frees 64 MiB in each step. At each
 // synchronise the pool gives all memory back to the system. In the next
-// step it has to get it again. That is slow. Let the pool keep up to 64
-// MiB, and no more: other programs need memory, too. It fails now
-// because the pool holds nothing between two steps.
+// step the pool has to get the memory again. That is slow. Let the pool
+// keep 64 MiB, but not more: other programs need memory, too. The
+// exercise fails now because the pool holds nothing between two steps.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -39,8 +39,8 @@ int main() {
 
   run_step(pool, 16 * kStep);
   const size_t peak = held_mib(pool);
-  say("after a step of 1024 MiB it holds %zu MiB%s", peak,
-      peak > 64 ? ", which is NOT up to 64" : "");
+  say("after a step of 1024 MiB the pool holds %zu MiB%s", peak,
+      peak > 64 ? ", which is NOT at most 64" : "");
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 
   const bool good = usual >= 64 && peak <= 64;

@@ -2,8 +2,8 @@
 //
 // The importer has imported the pool, and gets 64 bytes for each
 // allocation. Fill the two gaps: import a pointer from these bytes, and
-// free it in this process after the last read. It fails now because the
-// importer has no pointer.
+// free it in this process after the last read. The exercise fails now
+// because the importer has no pointer.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -48,7 +48,7 @@ int importer(Channel channel) {
 
     wrong += count_wrong(data, kCount, kValue + i);
     say("reads allocation %d: %d wrong", i, wrong);
-    // TODO: end its use.
+    // TODO: end the use of the pointer.
     CUDA_CHECK(cudaDeviceSynchronize());
     channel.signal("freed");
   }

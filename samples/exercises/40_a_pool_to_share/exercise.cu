@@ -1,8 +1,9 @@
 // Exercise 40: a pool to share.
 //
 // The export of the pool is refused. Like physical memory, a pool has
-// to be created for sharing. Mend the creation; the rest is right. It
-// fails now with an error of cudaMemPoolExportToShareableHandle.
+// to be created for sharing. Mend the creation; the rest is right. The
+// exercise fails now with an error of
+// cudaMemPoolExportToShareableHandle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

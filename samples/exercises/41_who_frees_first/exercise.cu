@@ -1,9 +1,10 @@
 // Exercise 41: who frees first?
 //
-// With pools both sides call a free: the importer to end its use, the
-// exporter to give the memory back. Here the exporter frees first, and
-// the importer still reads. Change the order of the steps.
-// It fails now because the trace finds: pool-pointer-freed-early.
+// Both sides free memory of a shared pool: the importer to end its use,
+// the exporter to give the memory back. Here the exporter frees first,
+// and the importer still reads. Change the order of the steps.
+// The exercise fails now because the trace finds:
+// pool-pointer-freed-early.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

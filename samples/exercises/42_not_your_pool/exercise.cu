@@ -3,7 +3,7 @@
 // The importer needs its own memory for an answer and allocates it from
 // the pool that it has imported. CUDA refuses: an imported pool can
 // only import pointers. Allocate the memory in another way.
-// It fails now with an error of cudaMallocFromPoolAsync.
+// The exercise fails now with an error of cudaMallocFromPoolAsync.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

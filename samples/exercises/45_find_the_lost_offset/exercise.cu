@@ -2,8 +2,9 @@
 //
 // On this driver an imported pointer to a small allocation points to
 // the beginning of the 2 MiB around the allocation. The test below does
-// not notice, because it shares the first allocation of the pool.
-// Change the test. It fails now because it does not notice the bug.
+// not notice this, because it shares the first allocation of the pool.
+// Change the test. The exercise fails now because the test does not
+// notice the bug.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,8 +3,9 @@
 // The exporter sends its handle and ends. The end of its process frees
 // the memory, but the importer still reads it. Let the exporter run
 // until the importer has closed the memory.
-// It fails now because the trace finds: exporter-ended-while-open, or
-// because the importer finds no exporter at the end.
+// The exercise fails now because the trace finds:
+// exporter-ended-while-open, or because the importer's last message
+// finds no exporter.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -13,7 +14,7 @@ constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 constexpr int kReads = 300;  // a consumer reads for a while
 
-// Here main() does not wait for the importer, as a service would not.
+// Like a service, main() does not wait for the importer.
 int lend(Channel& channel) {
   void* data = allocate_values(kCount, kValue);
   channel.send("handle", handle_of(data));
@@ -40,7 +41,7 @@ int importer(Channel channel) {
 
 int main(int argc, char** argv) {
   if (is_child(argc, argv)) {
-    prctl(PR_SET_PDEATHSIG, 0);  // stays after its exporter
+    prctl(PR_SET_PDEATHSIG, 0);  // do not end with the exporter
     return importer(channel_from_parent(argv));
   }
   require_gpus(1);

@@ -4,8 +4,9 @@
 // cache; the key is the exporter's address. The exporter frees the
 // buffer and allocates again, often at the same address, and the
 // importer reads the old memory. The exporter sends "gone" before it
-// frees a buffer. Use this message: remove that buffer from the cache.
-// It fails now with wrong values, or with freed-while-open.
+// frees a buffer. Use this message to remove that buffer from the
+// cache.
+// The exercise fails now with wrong values, or with freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
@@ -35,7 +36,7 @@ int exporter(Channel& channel) {
   return EXIT_SUCCESS;
 }
 
-std::map<void*, void*> cache;  // their address -> our address
+std::map<void*, void*> cache;  // address in the exporter -> here
 
 void* find_or_open(const Loan& loan) {
   void*& mine = cache[loan.address];

@@ -2,10 +2,11 @@
 //
 // The server keeps three tensors in one allocation. A client asks for a
 // tensor by its number, gets a loan (handle, offset, count), reads, and
-// gives the loan back. It may have several tensors at once. Write
+// gives the loan back. A client may have several tensors at once. Write
 // lend() of the server, and borrow() and give_back() of the client:
 // open the allocation once, for any number of tensors, and close it
-// when the last tensor is given back. It fails now: there is no tensor.
+// when the last tensor is given back. The exercise fails now because
+// the client gets no tensor.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -18,7 +19,7 @@ int first_value(int tensor) { return 1000000 * (tensor + 1); }
 struct Loan {
   cudaIpcMemHandle_t handle;
   size_t offset;  // in bytes
-  int count;      // of values; 0: there is no such tensor
+  int count;      // values; 0: there is no such tensor
 };
 
 // ---- the server

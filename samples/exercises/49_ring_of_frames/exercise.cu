@@ -1,11 +1,12 @@
 // Exercise 49: a ring of frames (a project).
 //
 // A camera (exporter) writes frames into a ring of four slots; a viewer
-// (importer) copies each frame. Events say "filled" and "emptied", a
-// pair for each slot; messages say that an event was recorded. No host
-// waits for a GPU. The viewer's half is right. The camera writes into
-// slots that the viewer has not emptied. Make the camera right.
-// It fails now because frames are overwritten before they are copied.
+// (importer) copies each frame. Each slot has two events, "filled" and
+// "emptied"; messages say that an event was recorded. No host waits for
+// a GPU. The viewer's half is right. The camera writes into slots that
+// the viewer has not emptied. Mend the camera.
+// The exercise fails now because frames are overwritten before they are
+// copied.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -41,8 +42,8 @@ int exporter(Channel& channel) {
   }
 
   for (int frame = 0; frame < kFrames; ++frame) {
-    // TODO: is the slot empty? For each frame that it has queued a copy
-    // of, the viewer records `emptied` and signals "emptied".
+    // TODO: is the slot empty? After each copy that the viewer queues,
+    // it records `emptied` and signals "emptied".
     write_values(ring.slot(frame), kCount, first_value(frame));
     CUDA_CHECK(cudaEventRecord(ring.filled[frame % kSlots], nullptr));
     channel.signal("filled");

@@ -5,7 +5,8 @@
 // the two other ranks to its own chunk r. Step 2, gather: rank r copies
 // chunk s from rank s. Step 1 is done. Write gather(), and add the
 // barrier that it needs: a chunk must be complete before a rank copies
-// it. It fails now because two chunks of each rank have no sums.
+// it. The exercise fails now because two chunks of each rank have no
+// sums.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -15,7 +16,7 @@ constexpr int kChunk = 1 << 19;  // values
 constexpr int kCount = kRanks * kChunk;
 constexpr size_t kChunkBytes = kChunk * sizeof(int);
 
-// Rank r begins with first_value(r) + i as value i.
+// At the beginning, value i of rank r is first_value(r) + i.
 int first_value(int rank) { return 1000000 * (rank + 1); }
 
 struct Ranks {
@@ -75,7 +76,7 @@ int run(Ranks& ranks) {
   return exit_code(wrong);
 }
 
-// Each rank sends its handle to rank 0, and rank 0 sends all handles.
+// Each rank sends its handle to rank 0. Rank 0 sends all handles back.
 struct Handles {
   cudaIpcMemHandle_t of[kRanks];
 };

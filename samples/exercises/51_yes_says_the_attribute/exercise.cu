@@ -3,8 +3,8 @@
 // This machine can share events, but not memory, and there is one
 // attribute for both. The program uses only the attribute. Try the
 // export instead. If it is refused, send the values through the
-// channel: this is slow, but it always works. It fails now with the
-// code of the export, although the attribute is 1.
+// channel: this is slow, but it always works. The exercise fails now
+// with the error code of the export, although the attribute is 1.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

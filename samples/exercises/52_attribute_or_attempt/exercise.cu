@@ -1,9 +1,9 @@
 // Exercise 52: attribute, or attempt?
 //
 // The attribute says that this machine has fabric handles. They need an
-// IMEX channel, but nobody has opened one. What happens? Write kYes or
-// kNo for each question, and then run it.
-// It fails now because no question is answered.
+// IMEX channel, but this process has none. What happens? Write kYes or
+// kNo for each question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -32,7 +32,7 @@ int main() {
                         can_create(CU_MEM_HANDLE_TYPE_FABRIC));
   good &= predicted(
       "A driver call was refused. Does cudaGetLastError() "
-      "tell of it?",
+      "report it?",
       kDriverRefusalIsKept, cudaGetLastError() != cudaSuccess);
   good &=
       predicted("Can memory with a descriptor be created?",
@@ -44,7 +44,7 @@ int main() {
   cudaIpcGetMemHandle(&handle, on_host);  // is refused
   good &= predicted(
       "A runtime call was refused. Does cudaGetLastError() "
-      "tell of it?",
+      "report it?",
       kRuntimeRefusalIsKept, cudaGetLastError() != cudaSuccess);
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -3,7 +3,7 @@
 // The importer works on GPU 1, and the memory is on GPU 0. On this
 // machine the two GPUs cannot access each other, so the open is
 // refused. Open the memory on GPU 0, where it is, and copy the values
-// to GPU 1. It fails now with the code of the open.
+// to GPU 1. The exercise fails now with the error code of the open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -2,8 +2,8 @@
 //
 // Two processes and a GPU use the same memory of the host. The importer
 // maps it and reads it with its CPU. map_memory() has given access to
-// the GPU only. Give the CPU access, too. It fails now because the
-// importer crashes, or reads wrong values.
+// the GPU only. Give the CPU access, too. The exercise fails now
+// because the importer crashes, or reads wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

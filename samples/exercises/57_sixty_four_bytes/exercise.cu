@@ -2,8 +2,9 @@
 //
 // A descriptor keeps memory alive until it is closed. A fabric handle
 // is only data and keeps nothing alive. The exporter releases its
-// memory right after it has sent the handle. Let it wait.
-// It fails now because nothing is left to import.
+// memory right after it has sent the handle. Let the exporter release
+// the memory later.
+// The exercise fails now because nothing is left to import.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -42,7 +43,7 @@ int importer(Channel channel) {
                                                   kFabric));
   void* data = map_memory(memory, bytes);
   const int wrong = count_wrong(data, kCount, kValue);
-  say("imports the bytes, reads the values: %d wrong", wrong);
+  say("imports the memory, reads the values: %d wrong", wrong);
   unmap_memory(data, bytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
   channel.signal("closed");

@@ -1,10 +1,10 @@
 // Exercise 59: predict who gets the block.
 //
-// Stream A frees a block of a pool. Then a stream allocates a block of
-// the same size. Is it the same block? A is held: its free is queued,
-// but not done. The policies have their default values. Write kYes or
-// kNo for each question, and then run it. It fails now because no
-// question is answered.
+// Stream A frees a block of a pool. Then stream A or stream B allocates
+// a block of the same size. Is it the same block? A is held: its free
+// is queued, but not done. The reuse policies have their default
+// values. Write kYes or kNo for each question, and then run the
+// program. The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -56,15 +56,15 @@ int main() {
   CUDA_CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
   CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
 
-  bool good = predicted("A asks again. The same block?", kTheSameStream,
-                        same_block(kSame, a, b));
-  good &= predicted("B asks. The same block?", kAnotherStream,
+  bool good = predicted("A allocates again. The same block?",
+                        kTheSameStream, same_block(kSame, a, b));
+  good &= predicted("B allocates. The same block?", kAnotherStream,
                     same_block(kOther, a, b));
   good &= predicted(
-      "B waits for an event of the free, and asks. The same?",
+      "B waits for an event after the free. The same block?",
       kAnotherAfterAnEventOfTheFree, same_block(kEvent, a, b));
   good &=
-      predicted("The host has waited for A, and B asks. The same?",
+      predicted("The host has waited for A. Does B get the same block?",
                 kAnotherAfterTheHostWaited, same_block(kWaited, a, b));
 
   CUDA_CHECK(cudaStreamDestroy(b));

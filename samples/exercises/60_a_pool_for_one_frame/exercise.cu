@@ -1,10 +1,11 @@
 // Exercise 60: a pool for one frame.
 //
-// The pool has room for one frame. The loader frees it, and the encoder
-// allocates the next frame in another stream. Nothing orders the two
-// streams, so the pool cannot use the memory again, and refuses. Order
-// the streams on the GPU; the host must not wait for the loader.
-// It fails now because the second allocation is refused.
+// The pool has room for one frame. The loader frees its frame, and the
+// encoder allocates the next frame in another stream. Nothing orders
+// the two streams, so the pool cannot use the memory again and refuses
+// the allocation. Order the streams on the GPU; the host must not wait
+// for the loader.
+// The exercise fails now because the second allocation is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -19,7 +20,7 @@ int main() {
   require(cudaDevAttrMemoryPoolsSupported, "stream-ordered memory");
   Gate* gate = create_gate();
   cudaMemPool_t pool = create_pool(cudaMemHandleTypeNone, kFrame);
-  int no = 0;  // no waits that nobody asked for
+  int no = 0;  // the pool adds no waits between streams
   CUDA_CHECK(cudaMemPoolSetAttribute(
       pool, cudaMemPoolReuseAllowInternalDependencies, &no));
   cudaStream_t loader, encoder;
@@ -50,7 +51,7 @@ int main() {
   CUDA_CHECK(cudaDeviceSynchronize());
   const int wrong = have ? count_wrong(next, kCount, kEncoded) : kCount;
   if (!have)
-    say("the encoder has NOT got a frame: %s", cudaGetErrorName(code));
+    say("the encoder got NO frame: %s", cudaGetErrorName(code));
   else if (waits && !ordered)
     say("the encoder did NOT wait: it used the loader's frame");
   else

@@ -2,15 +2,16 @@
 //
 // The exporter's pool has room for two frames, and the exporter sends
 // six. It keeps every frame until the end, so the third has no room.
-// Free each frame after the importer reports its own free.
-// It fails now because an allocation beyond the limit is refused.
+// Free each frame after the importer has sent "freed".
+// The exercise fails now because an allocation beyond the limit is
+// refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
 
 constexpr int kCount = 4 << 20;
 constexpr size_t kFrame = kCount * sizeof(int);
-constexpr int kChecked = 1 << 16;  // values of a frame
+constexpr int kChecked = 1 << 16;  // values of a frame that are checked
 constexpr int kFrames = 6;
 constexpr int kValue = 1000000;
 
@@ -37,7 +38,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(
       cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most));
   say("has had %d frames at once%s", static_cast<int>(most / kFrame),
-      most > 2 * kFrame ? ", which is NOT up to two" : "");
+      most > 2 * kFrame ? ", which is NOT at most two" : "");
   CUDA_CHECK(cudaMemPoolDestroy(pool));
 
   return most <= 2 * kFrame ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -2,8 +2,8 @@
 //
 // The exporter destroys its pool while the importer still uses memory
 // of the pool. What is released, and what stays? Write kYes or kNo for
-// each question, and then run it.
-// It fails now because no question is answered.
+// each question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -13,7 +13,7 @@ constexpr Answer kBackAfterTheDestroy = kUnknown;
 constexpr Answer kTheExporterSeesAWrite = kUnknown;
 constexpr Answer kBackAfterTheLastFree = kUnknown;
 
-constexpr size_t kBytes = size_t{2} << 30;  // far above other changes
+constexpr size_t kBytes = size_t{2} << 30;  // far above any noise
 constexpr int kCount = 1 << 18;             // values that are checked
 constexpr int kOldValue = 1000000;
 constexpr int kNewValue = 3000000;
@@ -66,7 +66,7 @@ int importer(Channel channel) {
 
   channel.wait("destroyed");
   const bool good =
-      predicted("The pool is gone. Does the importer still read?",
+      predicted("The pool is gone. Can the importer still read?",
                 kTheImporterStillReads,
                 count_wrong(data, kCount, kOldValue) == 0);
   write_values(data, kCount, kNewValue);

@@ -2,8 +2,8 @@
 //
 // The exporter gives GPU 1 access to its pool on GPU 0. The importer
 // runs a kernel on GPU 1, but has no access: each process sets the
-// access for itself. Mend the importer. It fails now with the code of
-// the kernel.
+// access for itself. Mend the importer. The exercise fails now with the
+// error code of the kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -1,8 +1,8 @@
 // Exercise 64: predict who has access.
 //
 // A pool is on GPU 0. Which GPU has access to it, in which process, and
-// when? Write kYes or kNo for each question, and then run it.
-// It fails now because no question is answered.
+// when? Write kYes or kNo for each question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -29,15 +29,15 @@ void give_gpu_1_access(cudaMemPool_t pool) {
 
 int exporter(Channel& channel) {
   cudaMemPool_t pool = create_pool();
-  bool good = predicted("A new pool. Has GPU 0 access?",
+  bool good = predicted("A new pool. Does GPU 0 have access?",
                         kGpu0OfANewPool, has_access(0, pool));
-  good &= predicted("A new pool. Has GPU 1 access?", kGpu1OfANewPool,
-                    has_access(1, pool));
+  good &= predicted("A new pool. Does GPU 1 have access?",
+                    kGpu1OfANewPool, has_access(1, pool));
 
   CUDA_CHECK(cudaSetDevice(1));
   CUDA_CHECK(cudaDeviceEnablePeerAccess(0, 0));
   CUDA_CHECK(cudaSetDevice(0));
-  good &= predicted("Peer access is enabled. Has GPU 1 access?",
+  good &= predicted("Peer access is enabled. Does GPU 1 have access?",
                     kGpu1AfterPeerAccess, has_access(1, pool));
 
   give_gpu_1_access(pool);

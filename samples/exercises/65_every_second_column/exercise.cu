@@ -1,10 +1,10 @@
 // Exercise 65: every second column.
 //
-// A framework lends a tensor that is a view: a part of a larger matrix,
-// every second column of it. Its description has an offset and two
+// A framework lends a tensor that is a view: every second column of a
+// part of a larger matrix. Its description has an offset and two
 // strides, all in elements. The importer reads elements that lie side
-// by side. Read the elements of the view. It fails now with wrong
-// values.
+// by side. Read the elements of the view. The exercise fails now with
+// wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

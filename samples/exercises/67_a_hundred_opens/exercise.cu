@@ -1,9 +1,9 @@
 // Exercise 67: a hundred opens.
 //
 // Each message has the same handle, and the importer opens and closes
-// it each time. The open is expensive: on a GPU it takes longer than a
-// read of megabytes. Open the memory once.
-// It fails now because it is opened a hundred times.
+// the memory each time. The open is expensive: on a GPU it takes longer
+// than a read of megabytes. Open the memory once.
+// The exercise fails now because the memory is opened a hundred times.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -3,8 +3,8 @@
 // Sixteen small tensors need sixteen allocations, handles and opens.
 // With each small allocation the importer can also read its neighbours.
 // Put them all into one allocation: one handle, and an offset for each
-// tensor. It fails now because memory is opened sixteen times, or
-// because of the neighbours.
+// tensor. The exercise fails now because memory is opened sixteen
+// times, or because an allocation has neighbours.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

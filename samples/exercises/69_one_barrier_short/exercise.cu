@@ -3,8 +3,8 @@
 // Two ranks lend each other memory. Each rank reads the memory of the
 // other rank, closes it, and frees its own. The quick rank frees while
 // the slow rank reads. Let no rank free before the other has closed.
-// It fails now because the trace finds: freed-while-open, or because
-// the slow rank reads wrong values.
+// The exercise fails now because the trace finds: freed-while-open, or
+// because the slow rank reads wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -13,7 +13,7 @@ constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 constexpr int kReads = 200;  // rank 1 is slow
 
-// Two ranks do the same. exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -35,7 +35,7 @@ int run(int rank, Channel& channel) {
   int wrong = 0;
   for (int i = 0; i < (rank == 0 ? 1 : kReads); ++i)
     wrong += count_wrong(theirs, kCount, kValue * (2 - rank));
-  say("as rank %d reads the other's values: %d wrong", rank, wrong);
+  say("reads the other's values as rank %d: %d wrong", rank, wrong);
 
   CUDA_CHECK(cudaIpcCloseMemHandle(theirs));
   CUDA_CHECK(cudaFree(mine));

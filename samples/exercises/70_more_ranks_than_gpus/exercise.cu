@@ -1,9 +1,9 @@
 // Exercise 70: more ranks than GPUs.
 //
 // Each rank takes the GPU with its own number. On this machine there is
-// one GPU, so rank 1 takes a GPU that does not exist. Let ranks share
-// GPUs in turn, for any number of ranks and of GPUs. It fails now with
-// the code of cudaSetDevice.
+// one GPU, so rank 1 takes a GPU that does not exist. Give the GPUs to
+// the ranks in turn, for any number of ranks and of GPUs. The exercise
+// fails now with the error code of cudaSetDevice.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -11,7 +11,7 @@
 constexpr int kCount = 1 << 19;
 constexpr int kValue = 1000000;
 
-// Two ranks do the same. exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -35,10 +35,10 @@ int run(int rank, Channel& channel) {
   void* theirs = open_memory(exchange(channel, handle_of(mine)));
 
   const int wrong = count_wrong(theirs, kCount, kValue * (2 - rank));
-  say("as rank %d on GPU %d reads the other's values: %d wrong", rank,
+  say("reads the other's values as rank %d on GPU %d: %d wrong", rank,
       gpu_of(rank), wrong);
 
-  // The same test for more GPUs and ranks than this machine has.
+  // A test of gpu_of() for more ranks than there are processes.
   int count = 0;
   CUDA_CHECK(cudaGetDeviceCount(&count));
   bool good = wrong == 0;

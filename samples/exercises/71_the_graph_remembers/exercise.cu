@@ -3,8 +3,9 @@
 // The importer captures a copy from shared memory into a graph, once.
 // Then the exporter sends a larger buffer, and the importer opens it
 // and closes the old buffer. The graph still has the old address. Let
-// it copy from the new buffer.
-// It fails now with the code of the replay, or with wrong values.
+// the graph copy from the new buffer.
+// The exercise fails now with the error code of the graph launch, or
+// with wrong values.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

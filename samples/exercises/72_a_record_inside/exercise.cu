@@ -4,8 +4,8 @@
 // importer waits for this event. A captured record is only a dependency
 // inside the graph. Outside of the graph nothing records the event, so
 // the importer does not wait. Record the event where the importer can
-// see it. It fails now because the importer's stream is not held, or
-// with the code of the capture.
+// see it. The exercise fails now because the importer's stream is not
+// held, or with the error code of the capture.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -32,7 +32,7 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaGraphInstantiate(&work, graph, 0));
   CUDA_CHECK(cudaGraphDestroy(graph));
 
-  hold(stream, gate);  // stands for long work before it
+  hold(stream, gate);  // stands for long work before the graph
   CUDA_CHECK(cudaGraphLaunch(work, stream));
   channel.send("event", handle_of(written));
   channel.send("handle", handle_of(data));

@@ -2,8 +2,8 @@
 //
 // The exporter counts the users of its memory, and frees it when the
 // count is 0. Three importers have opened the memory, and close it one
-// after the other. The count begins with 1, and nobody increases it. It
-// fails now because the trace finds: freed-while-open.
+// after the other. The count begins with 1, and is never increased. The
+// exercise fails now because the trace finds: freed-while-open.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -24,7 +24,7 @@ int lend(std::vector<Child>& importers) {
     importer.channel.wait("closed");
     if (--users == 0) {
       CUDA_CHECK(cudaFree(data));
-      say("frees the memory: nobody uses it");
+      say("frees the memory: no importer uses it");
     }
   }
   return users == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

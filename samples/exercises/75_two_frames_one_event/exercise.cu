@@ -1,10 +1,10 @@
 // Exercise 75: two frames, one event.
 //
-// The exporter uses the same event for both frames: it records it after
-// frame 1, and again after frame 2. Frame 2 is not finished when the
-// importer waits for frame 1. A wait uses the latest record, so the
-// importer waits too long. Let it wait only for the frame that it
-// copies. It fails now because the importer waits for frame 2.
+// The exporter records the same event after frame 1, and again after
+// frame 2. Frame 2 is not finished when the importer waits for frame 1.
+// A wait uses the latest record, so the importer waits too long. Let
+// the importer wait only for the frame that it copies. The exercise
+// fails now because the importer waits for frame 2.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

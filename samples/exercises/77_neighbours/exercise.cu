@@ -2,8 +2,8 @@
 //
 // A handle maps whole blocks of 2 MiB. Which allocations lie in one
 // block, so that an importer of one can also use the other? Write kYes
-// or kNo for each question, and then run it. It fails now because no
-// question is answered.
+// or kNo for each question, and then run the program. The exercise
+// fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -31,11 +31,11 @@ int main() {
   require_gpus(1);
   require_legacy_ipc();
 
-  bool good = predicted("Two of 4 KiB. One block?", kTwoOf4KiB,
+  bool good = predicted("Two of 4 KiB. In one block?", kTwoOf4KiB,
                         share_a_block(4 << 10, 4 << 10));
-  good &= predicted("Two of 2 MiB. One block?", kTwoOf2MiB,
+  good &= predicted("Two of 2 MiB. In one block?", kTwoOf2MiB,
                     share_a_block(kBlock, kBlock));
-  good &= predicted("One of 4 KiB and one of 2 MiB. One block?",
+  good &= predicted("One of 4 KiB, one of 2 MiB. In one block?",
                     kOneOfEach, share_a_block(4 << 10, kBlock));
 
   return good ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -4,8 +4,8 @@
 // a legacy handle, by a descriptor, or by a copy if nothing else works.
 // way_of() uses the legacy handle for all. Read these attributes:
 // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE and
-// CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES. It fails now because two
-// of three ways do not work.
+// CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES. The exercise fails now
+// because two of the three pointers have no legacy handle.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

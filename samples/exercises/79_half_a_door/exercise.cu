@@ -1,8 +1,9 @@
 // Exercise 79: access to one half.
 //
 // The importer maps two pieces of memory side by side, as one array,
-// and gives its GPU access to the first piece. The kernel writes to
-// both pieces. It fails now with the code of the kernel.
+// and gives its GPU access only to the first piece. The kernel writes
+// to both pieces. Mend the importer. The exercise fails now with the
+// error code of the kernel.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

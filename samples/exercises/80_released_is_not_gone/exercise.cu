@@ -1,14 +1,15 @@
 // Exercise 80: released is not gone.
 //
-// Importer and exporter have released their handles of 2 GiB, and the
-// memory is still in use. A mapping keeps it, too. Which one is left?
-// It fails now because the memory is still in use.
+// The importer and the exporter have released their handles of 2 GiB,
+// but the memory is still in use. A mapping keeps memory, too. Which
+// mapping is left?
+// The exercise fails now because the memory is still in use.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
 
 constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-constexpr size_t kBytes = size_t{2} << 30;  // far above other changes
+constexpr size_t kBytes = size_t{2} << 30;  // far above any noise
 constexpr int kCount = 1 << 18;             // values that are checked
 constexpr int kValue = 1000000;
 
@@ -29,7 +30,8 @@ int exporter(Channel& channel) {
   unmap_memory(data, kBytes);
   CU_CHECK(DRIVER(cuMemRelease)(memory));
   const bool back = free_memory() + kBytes / 2 > before;
-  say("releases it: the memory is %s", back ? "back" : "NOT BACK");
+  say("has released its memory, which is %s",
+      back ? "back" : "NOT BACK");
   channel.signal("looked");
 
   return back ? EXIT_SUCCESS : EXIT_FAILURE;

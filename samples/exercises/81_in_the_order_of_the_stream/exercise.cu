@@ -2,8 +2,8 @@
 //
 // A stream is held. The program allocates, uses, frees and allocates
 // memory again in this stream. What waits, and for what? Write kYes or
-// kNo for each question, and then run it.
-// It fails now because no question is answered.
+// kNo for each question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -34,7 +34,7 @@ int main() {
   void *data = nullptr, *next = nullptr;
   CUDA_CHECK(cudaMallocAsync(&data, kBytes, stream));
   bool good =
-      predicted("The stream is held. Has the host its pointer?",
+      predicted("The stream is held. Does the host have a pointer?",
                 kAllocatedWhileHeld, data != nullptr && waits());
 
   write_values(data, kCount, kValue, stream);
@@ -44,13 +44,13 @@ int main() {
   good &= predicted("Did the host wait in cudaFreeAsync?",
                     kTheFreeWaitsOnTheHost, !waits());
   CUDA_CHECK(cudaMallocAsync(&next, kBytes, stream));
-  good &= predicted("It allocates again. The same memory?",
+  good &= predicted("The stream allocates again. The same memory?",
                     kTheSameMemoryAgain, next == data);
   write_values(next, kCount, 5 * kValue, stream);
 
   open_gate(gate);
   CUDA_CHECK(cudaStreamSynchronize(stream));
-  good &= predicted("Is the copy that of the first owner?",
+  good &= predicted("Does the copy have the first owner's values?",
                     kTheKernelHasItsMemory,
                     count_wrong(copy, kCount, kValue) == 0);
   CUDA_CHECK(cudaFreeAsync(next, stream));

@@ -2,8 +2,8 @@
 //
 // A program makes its own pool the current one of the GPU. Which pool
 // does memory come from after that? Write kYes or kNo for each
-// question, and then run it.
-// It fails now because no question is answered.
+// question, and then run the program.
+// The exercise fails now because no question is answered.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -49,7 +49,7 @@ int main() {
 
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, theirs, nullptr));
   good &= predicted(
-      "A call names the default pool. Does it give the memory?",
+      "A call names the default pool. Does the memory come from it?",
       kANamedPoolIsObeyed, pool_of(data) == theirs);
   free_now(data);
 

@@ -3,7 +3,7 @@
 // The program keeps freed memory in its pool, and trims the pool when
 // another program needs the memory. The trim gives nothing back: the
 // free is queued in a stream, but not done. Mend the order.
-// It fails now because the pool still has 64 MiB reserved.
+// The exercise fails now because the pool still has 64 MiB reserved.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -32,8 +32,8 @@ int main() {
 
   void* data = nullptr;
   CUDA_CHECK(cudaMallocFromPoolAsync(&data, kBytes, pool, stream));
-  hold(stream, gate);  // long work: until the gate opens, and then
-  keep_busy(stream, 300);
+  hold(stream, gate);      // long work: until the gate opens,
+  keep_busy(stream, 300);  // and 300 ms more
   write_values(data, kCount, kValue, stream);
   CUDA_CHECK(cudaFreeAsync(data, stream));
 

@@ -2,8 +2,8 @@
 //
 // The importer waits for the exporter's event before it uses the
 // memory. The exporter records the event, and then writes the values:
-// the event only shows that the memory is allocated. It fails now
-// because the importer's copy is not held.
+// the event only shows that the memory is allocated. Mend the order.
+// The exercise fails now because the importer's copy is not held.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"

@@ -4,7 +4,8 @@
 // an event for the exporter after the free. The exporter waits for this
 // event and gives the memory to a new owner, while the copy still
 // waits. Let the free and the record come after the copy.
-// It fails now because the exporter is not held, or the copy is wrong.
+// The exercise fails now because the exporter is not held, or the copy
+// is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -33,7 +34,8 @@ int exporter(Channel& channel) {
   CUDA_CHECK(cudaMallocFromPoolAsync(&next, kBytes, pool, nullptr));
   write_values(next, kCount, kNextValue);
   const bool held = is_held(nullptr);
-  say("queues a new owner, and is %s", held ? "held" : "NOT held");
+  say("allocates for a new owner, and is %s",
+      held ? "held" : "NOT held");
   channel.signal("queued");
 
   channel.wait("done");

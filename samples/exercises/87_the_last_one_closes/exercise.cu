@@ -4,7 +4,8 @@
 // it once. The first part gives the buffer back, and the cache closes
 // it, but the second part still reads. Let the cache count the users of
 // the buffer.
-// It fails now: the second part crashes, or its copy is refused.
+// The exercise fails now because the second part crashes, or its copy
+// is refused.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -49,7 +50,7 @@ int importer(Channel channel) {
     cache.give_back();
   }
   say("both parts have read, twice: %d wrong", wrong);
-  if (cache.data != nullptr) say("the cache STILL HAS it open");
+  if (cache.data != nullptr) say("the cache STILL HAS the memory open");
   const bool closed = cache.data == nullptr;
   channel.signal("closed");
 

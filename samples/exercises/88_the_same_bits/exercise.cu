@@ -2,15 +2,16 @@
 //
 // Two ranks add the same four numbers. Each rank begins with its own
 // numbers. Floats are rounded after each step, so the order changes the
-// sum: the ranks get different weights. Let them add in one order.
-// It fails now because the two sums are not equal.
+// sum, and the ranks get different sums. Let both ranks add in the same
+// order.
+// The exercise fails now because the two sums are not equal.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
 
 constexpr int kCount = 1 << 19;
 
-// Two ranks do the same. exchange() returns the other's value.
+// Both ranks call run(). exchange() returns the other's value.
 int run(int rank, Channel& channel);
 
 template <class T>
@@ -24,7 +25,7 @@ void barrier(Channel& channel) {
   channel.wait("barrier");
 }
 
-// The numbers of the ranks: 1e8 and 1, -1e8 and 3.
+// Rank 0 has 1e8 and 1, rank 1 has -1e8 and 3.
 float sum_of(const float* mine, const float* theirs, int rank) {
   float sum = 0;
   (void)rank;
@@ -50,7 +51,7 @@ int run(int rank, Channel& channel) {
   const float sum = sum_of(mine, theirs, rank);
   const float other = exchange(channel, sum);
   const bool same = std::memcmp(&sum, &other, sizeof sum) == 0;
-  say("as rank %d has %g, the other one %g: %s", rank, sum, other,
+  say("is rank %d, has %g, the other rank has %g: %s", rank, sum, other,
       same ? "the same bits" : "NOT the same");
   const bool near = sum >= 0 && sum <= 4;  // 4 and rounding errors
 

@@ -2,9 +2,10 @@
 //
 // Two processes use one slot again and again: the producer fills it,
 // and the consumer copies it. The consumer records an event after its
-// copy, but nobody waits for the event. Let the producer's GPU wait,
-// not its host.
-// It fails now because the producer is not held, or the copy is wrong.
+// copy, but the producer does not wait for the event. Let the
+// producer's GPU wait, not its host.
+// The exercise fails now because the producer is not held, or the copy
+// is wrong.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -62,7 +63,7 @@ int importer(Channel channel) {
 
   CUDA_CHECK(cudaStreamWaitEvent(nullptr, filled));
   wrong += count_wrong(slot, kCount, 2 * kValue);
-  say("reads both fillings: %d wrong", wrong);
+  say("reads the slot twice: %d wrong", wrong);
   CUDA_CHECK(cudaEventDestroy(filled));
   CUDA_CHECK(cudaEventDestroy(empty));
   CUDA_CHECK(cudaIpcCloseMemHandle(slot));

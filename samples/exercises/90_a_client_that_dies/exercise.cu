@@ -1,10 +1,11 @@
 // Exercise 90: a client that dies.
 //
-// A server lends memory to three clients. One client is killed and
-// sends no message. The server waits for this message, and then fails.
-// A process that has ended has also closed its memory. Mend is_done():
-// Child::wait() waits for the end of a client. It fails now because the
-// server ends, and two clients end with it.
+// A server lends memory to three clients. The server waits for a
+// message from each client. One client is killed and sends no message,
+// so the server fails. A process that has ended has also closed its
+// memory. Mend is_done(): Child::wait() waits for the end of a client.
+// The exercise fails now because the server ends, and two clients end
+// with it.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -18,8 +19,8 @@ struct Loan {
   int number;  // of the client
 };
 
-// Waits until the client no longer uses the memory. Returns whether all
-// went well.
+// Waits until the client no longer uses the memory. Returns whether
+// the client ended well.
 bool is_done(Child& client) {
   client.channel.wait("closed");
   return client.wait(10s) == EXIT_SUCCESS;
@@ -35,7 +36,7 @@ int serve(std::vector<Child>& clients) {
   int well = 0;
   for (Child& client : clients) well += is_done(client);
   const int wrong = count_wrong(data, kCount, kValue);
-  say("%d of %d clients ended well; its values: %d wrong", well,
+  say("%d of %d clients ended well; the values: %d wrong", well,
       kImporters, wrong);
   CUDA_CHECK(cudaFree(data));
 

@@ -15,8 +15,8 @@
 #include "../../common/vmm.h"
 
 /// The two functions of an exercise with two roles. An exercise without
-/// a main() gets that of two_roles.cc. It starts both roles and exits
-/// with 0 if both return EXIT_SUCCESS.
+/// a main() gets the one of two_roles.cc, which starts both roles and
+/// exits with 0 if both return EXIT_SUCCESS.
 int exporter(Channel& channel);
 int importer(Channel channel);
 
@@ -62,24 +62,24 @@ inline cudaEvent_t open_event(const cudaIpcEventHandle_t& handle) {
   return event;
 }
 
-/// One value of 4 bytes of a GPU.
+/// Reads one value of 4 bytes from a GPU.
 inline unsigned value_at(const void* data) {
   unsigned value = 0xEEEEEEEE;
   CUDA_CHECK(cudaMemcpy(&value, data, sizeof value, cudaMemcpyDefault));
   return value;
 }
 
-/// Writes values where a kernel may be stopped: launches it, waits, and
-/// returns the first error. cudaGetLastError() can already report the
-/// fault, so the check in write_values() would end the program.
+/// Launches a kernel that writes values and that the GPU may stop.
+/// Waits, and returns the first error. (write_values() would end the
+/// program if cudaGetLastError() already reports the fault.)
 cudaError_t try_to_write(void* data, int count, unsigned first);
 
 /// Queues a kernel that adds `count` values to others. Does not wait.
 void add_values(void* to, const void* values, int count,
                 cudaStream_t stream = nullptr);
 
-/// Keeps the stream busy for so many milliseconds of the GPU's clock:
-/// imitates long work. Does not wait.
+/// Imitates long work: keeps the stream busy for this time, measured
+/// by the GPU's clock. Does not wait.
 void keep_busy(cudaStream_t stream, int milliseconds);
 
 /// Does the stream still wait after 1 s? By then a stream that nothing

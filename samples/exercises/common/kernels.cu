@@ -1,5 +1,5 @@
-// The kernels of all exercises: what exercise.h, data.h and gate.h only
-// declare for a C++ compiler.
+// The kernels of all exercises. A C++ compiler sees only their
+// declarations in exercise.h, data.h and gate.h.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "exercise.h"
@@ -39,7 +39,7 @@ void keep_busy(cudaStream_t stream, int milliseconds) {
 }
 
 // The compiler puts an inline function into an object file only if this
-// file uses it. These pointers use them.
+// file uses it. These pointers use write_values() and hold().
 [[gnu::used]] static void (*const kWriteValues)(
     void*, int, unsigned, cudaStream_t, unsigned) = write_values;
 [[gnu::used]] static void (*const kHold)(cudaStream_t, Gate*) = hold;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the interpreter: thread instructions a second, the time of an empty
-// launch, and the same work as a plain loop on the host for comparison.
+// Speed of the interpreter: thread instructions per second, the time of an
+// empty launch, and the same work as a plain loop on the host for comparison.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -60,8 +60,8 @@ int main() try {
   const auto kernel = [&](const char* name) { return module->kernel(name); };
 
   // Instructions of one thread, counted in the PTX of nvcc 13.0 along the path
-  // that it takes. For the reduction it is the mean over the threads of a
-  // block.
+  // that it takes. For the reduction, the number is the mean over the threads
+  // of a block.
   constexpr double kFill = 19, kAdd = 22, kReduce = 79, kByteLoop = 6;
 
   double model = best_of([&] {

@@ -28,7 +28,7 @@ std::string_view fatbin_section(const Bytes& program) {
   Elf64_Ehdr header;
   if (program.size() < sizeof header ||
       std::memcmp(program.data(), ELFMAG, SELFMAG) != 0)
-    throw std::runtime_error("is no program");
+    throw std::runtime_error("is not a program");
   std::memcpy(&header, program.data(), sizeof header);
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   std::memcpy(sections.data(), program.data() + header.e_shoff,
@@ -37,7 +37,7 @@ std::string_view fatbin_section(const Bytes& program) {
   for (const Elf64_Shdr& section : sections)
     if (std::strcmp(names + section.sh_name, ".nv_fatbin") == 0)
       return {program.data() + section.sh_offset, section.sh_size};
-  throw std::runtime_error("holds no GPU code");
+  throw std::runtime_error("contains no GPU code");
 }
 
 struct Count {

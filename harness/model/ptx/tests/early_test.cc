@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is the same in all blocks of a warp is computed once, before its first
-// block. Nothing else may be.
+// Values that are the same in all blocks of a warp are computed once, before
+// its first block. Other values must not be.
 #include <functional>
 
 #include "device.h"

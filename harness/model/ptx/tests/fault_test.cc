@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each way a kernel can end early: code, address, line, and what the memory
-// looks like.
+// Each way in which a kernel can end early: code, address, line, and the
+// contents of memory.
 #include <thread>
 
 #include "evaluate.h"
@@ -212,7 +212,7 @@ TEST_F(Faults, AFaultEndsAllBlocks) {
                             Shape{64}, 0, 10, false, page);
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->code, 700);
-  // The next launch starts in a new state.
+  // The fault does not affect the next launch.
   EXPECT_FALSE(run("store_int", 1, 10, device_.allocate(4)));
 }
 

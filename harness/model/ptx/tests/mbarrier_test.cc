@@ -51,8 +51,8 @@ std::vector<uint32_t> all(uint32_t value) {
   return std::vector<uint32_t>(kThreads, value);
 }
 
-// Each thread writes its own number and, after the wait, reads that of the
-// thread at the other end. Three rounds, so that phases come again.
+// Each thread writes its own number and, after the wait, reads the number of
+// the opposite thread. Three rounds, so that the parity of the phases repeats.
 TEST(Mbarrier, NobodyGetsOnBeforeAllHaveArrived) {
   std::string body = "mov.u32 d, 0;\nshl.b32 %o, %t, 2;\nadd.u32 %o, %o, %s;\n";
   for (const std::string round : {"1", "2", "3"}) {
@@ -97,7 +97,7 @@ TEST(Mbarrier, AStateTellsHowManyArrivalsAreMissing) {
                   "mbarrier.pending_count.b64 d, state;\n");
   std::sort(seen.begin(), seen.end());
   for (uint32_t k = 0; k < kThreads; ++k) EXPECT_EQ(seen[k], k + 1);
-  // 60 arrive with one thread; the rest of one phase is four.
+  // One thread makes 60 arrivals, so this phase waits for four more.
   const std::string some =
       "@first mbarrier.arrive.shared::cta.b64 _, [bar], 60;\nbar.sync 0;\n"
       "setp.ne.u32 p, %t, 5;\n@p bra out;\n"

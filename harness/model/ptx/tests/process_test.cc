@@ -16,7 +16,7 @@ template <class Body>
 pid_t child(Body body) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
-  alarm(60);  // nothing stays behind
+  alarm(60);  // no child stays behind
   _exit(body());
 }
 

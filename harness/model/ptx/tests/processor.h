@@ -4,7 +4,7 @@
 
 namespace ipclab::ptx::testing {
 
-/// Whether it can run the interpreter for x86-64-v3.
+/// Can this processor run the interpreter for x86-64-v3?
 inline bool runs_x86_64_v3() {
 #if !defined __x86_64__
   return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lanes do together, with full and partial member masks, also when the
-// lanes arrive on different ways.
+// What lanes do together, with full and partial member masks, also if the lanes
+// arrive by different paths.
 #include "evaluate.h"
 
 namespace {
@@ -117,7 +117,7 @@ TEST(Warp, MembersVoteInBranches) {
 }
 
 TEST(Warp, LateLanesAreWaitedFor) {
-  // Each lane loops as often as its number says before the common shuffle.
+  // Lane n loops n times before the common shuffle.
   const auto d =
       run(".reg .b32 n; mov.u32 n, 0; mov.u32 d, 0;\n"
           "loop: setp.ge.u32 p, n, a; @p bra done; add.u32 n, n, 1;"

@@ -34,7 +34,7 @@ ELSEWHERE, NO_CLAIM = "elsewhere", "no claim"
 COVERS = (JUDGED, OBSERVED, OPEN, ELSEWHERE, NO_CLAIM)
 MEANING = {
     JUDGED: "a row judges it",
-    OBSERVED: "a row records what happens, or teaches it",
+    OBSERVED: "a row only describes it, or records what happens",
     OPEN: "a test could judge it, but no row does",
     ELSEWHERE: "it is about something other than sharing between processes",
     NO_CLAIM: "it claims nothing that a driver could break",
@@ -48,8 +48,8 @@ class Entry:
     topic: str
     says: str
     digest: str
-    since: str | None  # the first toolkit that has it; None: the first of all
-    until: str | None  # the last one
+    since: str | None  # the first toolkit that has the sentence; None: no limit
+    until: str | None  # the last toolkit that has it; None: no limit
     rows: tuple[str, ...]
     why_not: str | None
 
@@ -141,9 +141,9 @@ def _inconsistent(entry: Entry, ledger: Ledger, rows: Mapping[str, Any]) -> str 
     if bool(entry.rows) == bool(entry.why_not):
         return "has either 'rows' or 'why_not'"
     if entry.why_not and entry.why_not not in ledger.reasons:
-        return f"'{entry.why_not}' is no entry of 'reasons'"
+        return f"'{entry.why_not}' is not in 'reasons'"
     unknown = [row for row in entry.rows if row not in rows]
-    return f"{unknown[0]} is no row of requirements.json" if unknown else None
+    return f"{unknown[0]} is not a row of requirements.json" if unknown else None
 
 
 def cited(ledger: Ledger) -> dict[str, list[Entry]]:
@@ -267,7 +267,7 @@ def share(counted: Mapping[str, int]) -> float:
 def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
     """Row -> the functions that its tests called in these runs.
 
-    Each of `runs` is the results folder of a run. A test that was not applicable called
+    Each of `folders` has the results of a run. A test that was not applicable called
     no function. Raises UsageError if a folder holds no results, or those of an older
     ipclab.
     """
@@ -292,10 +292,10 @@ def calls(folders: Iterable[Path]) -> dict[str, set[str]]:
 def uncalled(
     ledger: Ledger, now: Documentation, made: Mapping[str, set[str]]
 ) -> list[Entry]:
-    """Sentences of functions that no test of their rows has called.
+    """Sentences whose function was called by no test of their rows.
 
-    A driver may be right by one API and wrong by the other. So a row covers a sentence
-    only if its tests call the very function that has the sentence.
+    A driver may be right in one API and wrong in the other. So a row covers a sentence
+    only if its tests call exactly the function that has the sentence.
     """
     return [
         entry
@@ -316,8 +316,9 @@ def run(
     every: bool,
     runs: Sequence[Path] = (),
 ) -> int:
-    """Print how a toolkit's documentation differs. With `every`, print each sentence.
-    With `runs` (results folders), print the functions that the tests did not call.
+    """Print how a toolkit's documentation differs from sentences.json. With `every`,
+    print each sentence. With `runs` (results folders), print the functions that the
+    tests did not call.
 
     Returns 1 if an entry is changed, moved, gone, new, found or not called.
     """
@@ -341,7 +342,7 @@ def run(
     _summary(out, ledger, found, kinds, now)
     if runs:
         out.print(
-            f"sentences of functions that no test of their rows called in "
+            f"sentences whose function no test of their rows called in "
             f"{len(runs)} runs: {len(missed)}"
         )
     return 1 if found or missed else 0
@@ -394,9 +395,9 @@ def _summary(
     told = ", ".join(f"{number} {what}" for what, number in said.items())
     resting = cited(ledger)
     out.print(
-        f"{len(resting)} rows rest on sentences of the headers; of "
-        f"{len(touched)} something is different"
-        + (f" ({told})" if told else ": every sentence stands")
+        f"{len(resting)} rows are based on sentences of the headers; sentences of "
+        f"{len(touched)} rows differ"
+        + (f" ({told})" if told else ": every sentence is unchanged")
     )
 
 

@@ -29,7 +29,7 @@ STATES = ("blocks", "limits", "unknown", "fine")  # worst first
 FIRST = {"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"}
 
 PYTORCH = r"expandable_segments:\s*true|backend:\s*cudamallocasync"
-# Variables, and the values that select an allocator other than cudaMalloc.
+# Values of variables that select an allocator other than cudaMalloc.
 ALLOCATORS = {
     "PYTORCH_ALLOC_CONF": PYTORCH,
     "PYTORCH_CUDA_ALLOC_CONF": PYTORCH,
@@ -154,8 +154,8 @@ def _driver(m: Machine) -> Verdict:
             found,
             TRANSPORTS,
             "there is no libcuda.so.1, or it finds no kernel module",
-            "install the driver; in a container let the runtime bring it along "
-            "(--gpus all)",
+            "install the driver; for a container, install it on the host, and start "
+            "the container with --gpus all",
         )
     if driver >= runtime:
         return fine(found)
@@ -171,7 +171,7 @@ def _driver(m: Machine) -> Verdict:
     return blocks(
         found,
         TRANSPORTS,
-        "the driver is older than the runtime: its first call fails",
+        "the driver is older than the runtime: the runtime's first call fails",
         advice,
     )
 
@@ -382,7 +382,7 @@ def _peer_access(m: Machine) -> Verdict | None:
         hints.append("the GPUs are different models")
     if m.driver.iommu:
         hints.append("an IOMMU is on")
-    found = f"not {', '.join(apart)}" if apart else str(enable.get("reason"))
+    found = f"no access: {', '.join(apart)}" if apart else str(enable.get("reason"))
     return limits(
         "; ".join([found, *hints]),
         (*MEMORY, "legacy_events"),
@@ -559,7 +559,7 @@ def _seccomp(m: Machine) -> Verdict:
         return fine("pidfd_getfd is allowed")
     if m.fingerprint["ptrace_scope"] not in (None, "0"):
         return unknown(
-            f"pidfd_getfd: {answer}, which the ptrace scope explains",
+            f"pidfd_getfd: {answer}, because of the ptrace scope",
             "send descriptors with SCM_RIGHTS; nothing else is needed",
         )
     if m.process.seccomp:
@@ -674,7 +674,7 @@ def _allocator(m: Machine) -> Verdict:
         ["legacy_memory"],
         "such memory does not come from cudaMalloc: cudaIpcGetMemHandle returns "
         "cudaErrorInvalidValue",
-        "unset it in the exporter, or share by descriptor (lessons 30 and 50); "
+        "unset the variable in the exporter, or share by descriptor (lessons 30, 50); "
         "lesson 22 shows which transport shares which memory",
     )
 
@@ -718,7 +718,7 @@ CHECKS = (
         "device_nodes",
         "device nodes",
         _device_nodes,
-        "May this user open /dev/nvidia0 and its like, and of all GPUs?",
+        "May this user open the device nodes (/dev/nvidia0 …) of all GPUs?",
     ),
     Check(
         "offered",
@@ -809,7 +809,7 @@ CHECKS = (
         "address_space",
         "address space",
         _address_space,
-        "Is there a limit of addresses (ulimit -v), which pools cannot bear?",
+        "Is there a limit of addresses (ulimit -v), under which pools fail?",
     ),
     Check(
         "pids_limit",

@@ -166,8 +166,14 @@ def _trace(options: argparse.Namespace) -> trace.Request:
 
 def _mutants(options: argparse.Namespace) -> int:
     asked = [
-        name
-        for name in ("faults", "functions", "kind", "shard", "results")
+        option
+        for name, option in (
+            ("faults", "faults"),
+            ("functions", "function"),
+            ("kind", "operators" if options.kind == faults.OPERATOR else "named"),
+            ("shard", "shard"),
+            ("results", "results"),
+        )
         if getattr(options, name)
     ]
     if options.resume and asked:
@@ -236,7 +242,7 @@ def _qualify(options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, latest: bool, verbose: bool) -> int:
-    """Run, show and keep the results; with `latest`, results/latest points to them."""
+    """Run the tests, show and keep the results; `latest`: results/latest names them."""
     out = terminal.console()
     run = Run(settings)
     assert run.results is not None
@@ -244,7 +250,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
         terminal.first_line(out, run)
         code = _pytest(run, out)
     finally:
-        if run.state == "running":  # it ended before pytest's session began
+        if run.state == "running":  # pytest's session has not begun
             run.close("interrupted")
     try:
         if latest:
@@ -257,7 +263,7 @@ def _run(settings: Settings, latest: bool, verbose: bool) -> int:
 
 
 def _pytest(run: Run, out: Console) -> int:
-    """Let pytest run it.
+    """Let pytest run the tests.
 
     Returns non-zero only for a failure that the run itself has not noticed.
     """
@@ -281,7 +287,7 @@ def _pytest(run: Run, out: Console) -> int:
         run.error = run.error or f"{run.results.folder}: {error.strerror}"
         run.close("broken")
         return 3
-    if run.state == "running":  # pytest ended before its session
+    if run.state == "running":  # pytest ended before its session began
         run.close("broken")
         return 2 if code == pytest.ExitCode.USAGE_ERROR else 3
     return 2 if code == pytest.ExitCode.USAGE_ERROR else 0
@@ -341,7 +347,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_positive,
         default=1,
-        help="run each test N times; disagreement is flaky",
+        help="run each test N times; a test with different verdicts is flaky",
     )
     run.add_argument(
         "--seed",
@@ -378,7 +384,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a run to submit: the whole suite three times, then verified",
         description="The whole suite, each test three times, with fixed options: "
         "what `ipclab verify` accepts. A test that the harness cannot judge, or "
-        "that disagrees with itself, is not accepted.",
+        "that gives different verdicts, is not accepted.",
         epilog="exit code: that of `ipclab run`, and 1 if the run cannot be verified",
     )
     for command in (run, whole):
@@ -456,7 +462,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     mend.add_argument("--once", action="store_true", help="check once, do not watch")
     mend.add_argument(
-        "--show", action="store_true", help="the solution before it passed"
+        "--show", action="store_true", help="the solution before the exercise passed"
     )
     mend.add_argument(
         "--verify", action="store_true", help="run again all exercises that have passed"
@@ -595,7 +601,7 @@ def _parser() -> argparse.ArgumentParser:
         "the command was stopped before its end",
     )
     kill.add_argument(
-        "--faults", metavar="NAME", nargs="+", default=[], help="these alone"
+        "--faults", metavar="NAME", nargs="+", default=[], help="only these faults"
     )
     kill.add_argument(
         "--function",
@@ -739,7 +745,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         default=(),
-        help="also list the sentences of functions that no test of their rows called "
+        help="also list the sentences whose function no test of their rows called "
         "in these runs",
     )
     for command in (run, whole, one, kill, look, law, seen, guest, mend, documents):
@@ -775,7 +781,7 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument(
         "--any-catalogue",
         action="store_true",
-        help="even if rows have another sentence in the two runs",
+        help="compare even if a row's sentence differs between the two runs",
     )
     two.add_argument(
         "--fidelity",

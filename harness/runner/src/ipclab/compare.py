@@ -80,7 +80,7 @@ UNIMPORTANT = ("id", "namespaces")
 # driver leaves.
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 LEFT_BEHIND = "/dev/shm/"
-MOST_SLOWER = 5  # that the terminal lists one by one
+MOST_SLOWER = 5  # if there are more, the terminal prints only their number
 MOST_ANSWERS = 3  # printed for one side of one test; the records have the rest
 
 
@@ -278,7 +278,7 @@ def _verdict_change(before: str, after: str) -> str:
 
 
 def _driver_and_model(one: Read, other: Read) -> tuple[Read, Read]:
-    """The two runs in this order; UsageError unless they can be compared."""
+    """The driver's run, then the model's; UsageError unless they can be compared."""
     by_backend = {str(run[0].get("backend")): run for run in (one, other)}
     if by_backend.keys() != {"cuda", "model"}:
         raise UsageError(
@@ -316,10 +316,10 @@ def _fidelity(
 ) -> Judge:
     """What a driver and the model say about one test, and whether that is explained.
 
-    An entry of deviations.json explains a difference, and so does a limit that
-    the driver has lifted, because the model follows the documentation. Nothing
-    explains a verdict that fails a run. A row that has another kind now is judged
-    by another measure; one with another sentence is compared if `any_catalogue`.
+    An entry of deviations.json explains a difference. A limit that the driver has
+    lifted also explains one, because the model follows the documentation. Nothing
+    explains a verdict that fails a run. If the kind of a row has changed, its verdicts
+    are not compared; if its sentence has changed, only with `any_catalogue`.
     """
 
     def judge(_name: str, there: Row | None, here: Row | None) -> Change | None:
@@ -460,7 +460,7 @@ def _show(
         if reason := readable(change.reason).partition("\n")[0]:
             out.print(Text(f"  {reason}"), soft_wrap=True)
     if slower > MOST_SLOWER:
-        out.print(f"{slower} were faster or slower: --html or --json tells which")
+        out.print(f"{slower} were faster or slower: --html or --json lists them")
     for name, pair in found.environment.items():
         for line_of in _told_apart(name.replace("_", " "), *pair):
             out.print(Text(f"environment: {line_of}"), soft_wrap=True)

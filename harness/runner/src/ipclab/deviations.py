@@ -83,7 +83,7 @@ def read_deviations(path: Path) -> list[Entry]:
             datetime.date.fromisoformat(entry["expires"])
         except ValueError:
             raise HarnessError(
-                f"{path}: {where}.expires: {entry['expires']} is no date"
+                f"{path}: {where}.expires: {entry['expires']} is not a date"
             ) from None
     tests = [entry["test"] for entry in entries]
     for test in tests:
@@ -162,9 +162,9 @@ class Deviations:
     ) -> str | None:
         row, test = entry["requirement"], entry["test"]
         if row not in kinds:
-            return f"{row} is no row of requirements.json"
+            return f"{row} is not a row of requirements.json"
         if kinds[row] in UNJUDGED_KINDS:
-            return f"{row} is of kind {kinds[row]}, from which no driver can differ"
+            return f"{row} is of kind {kinds[row]}, which has no deviations"
         if test not in rows:
             return f"{row}: CTest's list has no test {test}"
         if rows[test] != row:
@@ -197,7 +197,7 @@ def expired(entry: Entry, day: str) -> bool:
 
 
 def _unmeasured(entry: Entry) -> str | None:
-    """Which facts that only a measurement gives are missing in an entry."""
+    """A message if an entry lacks facts that only a measurement gives."""
     if entry["vendor"] == "nvidia" and (entry["driver"] is None or not entry["gpus"]):
         return f"{entry['requirement']}: name the drivers and GPUs that were measured"
     if not entry["failures"]:
@@ -217,5 +217,5 @@ def _read(path: Path, key: str) -> list[Any]:
     except (ValueError, KeyError, TypeError):
         raise HarnessError(f"{path}: is not a JSON object with '{key}'") from None
     if not isinstance(rows, list):
-        raise HarnessError(f"{path}: '{key}' is no list")
+        raise HarnessError(f"{path}: '{key}' is not a list")
     return rows

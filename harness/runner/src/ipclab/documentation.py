@@ -20,7 +20,7 @@ from ipclab.errors import UsageError
 
 HEADERS = ("cuda.h", "cuda_runtime_api.h", "driver_types.h")
 LONGEST = 100_000  # characters of a declaration: the list of all error codes
-WORDS = 9  # of a sentence in a quotation: enough to recognise it
+WORDS = 9  # in a quotation: enough to recognise the sentence
 
 _COMMENT = re.compile(r"/\*\*(?!/)(?P<trailing><?)(?P<text>.*?)\*/", re.DOTALL)
 _FUNCTION = re.compile(r"\b(cu[A-Z]\w*|cuda[A-Z]\w*)\s*\(")
@@ -107,7 +107,7 @@ def _header(path: Path) -> str:
     wrong = None
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            wrong = "is no file"  # reading a named pipe would wait for a writer
+            wrong = "is not a file"  # reading a named pipe would wait for a writer
         else:
             data = path.read_bytes()
     except OSError as error:
@@ -119,7 +119,7 @@ def _header(path: Path) -> str:
         )
     text = data.decode(errors="replace")
     if "\0" in text:
-        raise UsageError(f"{path}: is no text; is this a header of CUDA?")
+        raise UsageError(f"{path}: is not text; is this a header of CUDA?")
     begun, ended = (len(re.findall(x, text, re.M)) for x in (_IF, _ENDIF))
     if not begun or begun != ended:
         raise UsageError(
@@ -249,7 +249,7 @@ def _paragraphs(comment: str) -> Iterator[str]:
                 bool(_DROPPED.match(line)) or (dropping and bool(line) and not command),
             )
         if dropping or not line or (command and command[1] == "par"):
-            # Of \par only the title goes: the text after it may say anything.
+            # Only the title of \par is dropped: the text after it may be a sentence.
             dropping = dropping and bool(line)
             continue
         words.append(_without_command(command) if begins and command else line)

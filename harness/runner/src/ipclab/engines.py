@@ -60,7 +60,7 @@ def run(request: Request, say: Say) -> None:
     nodes = expected(request)
     document = fleet.begin(request.folder, request.build, request.engine, nodes)
     asked = [name for name, why in nodes.items() if why is None]
-    say(f"{request.engine}: {len(asked)} of {len(nodes)} nodes are asked")
+    say(f"{request.engine}: starts on {len(asked)} of {len(nodes)} nodes")
     try:
         document["out_of_time"] = start(request, asked, say)
     finally:
@@ -302,7 +302,7 @@ def _node_command(request: Request) -> list[str]:
 
 
 def _wait(request: Request, command: Sequence[str], nodes: int, say: Say) -> bool:
-    """Run the engine's command and print its progress; True if it ran out of time."""
+    """Run the engine's command and print its progress; True if its time ran out."""
     log = request.folder / "engine.log"
     with log.open("wb") as stream:
         try:

@@ -98,7 +98,7 @@ def _list(out: Console) -> None:
     out.print(table)
     out.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("what hurts", "doctor", "lessons", "errors"):
+    for column in ("symptom", "doctor", "lessons", "errors"):
         table.add_column(column, overflow="fold")
     for pain in pains():
         parts = (", ".join(pain[x]) for x in ("checks", "lessons", "errors"))
@@ -107,7 +107,7 @@ def _list(out: Console) -> None:
 
 
 def _narrow(out: Console) -> None:
-    """The same for a small terminal: a table of four columns has no room there."""
+    """The same list for a small terminal, which has no room for four columns."""
     for entry in read():
         out.print(Text.assemble((f"{entry.number} {entry.code}", "bold")))
         out.print(Padding(Text(entry.cause), (0, 0, 0, 2)))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# GoogleTest's messages (EXPECT_EQ; EXPECT_TRUE; EXPECT_LT and its kin; FAIL).
+# GoogleTest's messages (EXPECT_EQ; EXPECT_TRUE; EXPECT_LT and similar; FAIL).
 _VALUE = r"  (.+)(?:\n|$)(?:    Which is: (.+)(?:\n|$))?"
 _EQUAL = re.compile(rf"Expected equality of these values:\n{_VALUE}{_VALUE}")
 _TRUTH = re.compile(r"Value of: (.+)\n  Actual: (true|false)")

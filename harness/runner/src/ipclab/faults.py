@@ -116,7 +116,7 @@ class Fault:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variable that selects it."""
+        """The variable that selects the fault."""
         return {"IPCLAB_CHOICE" if self.kind == HOOK else "IPCLAB_FAULT": self.name}
 
 
@@ -128,7 +128,7 @@ class Catalogue:
     faults: tuple[Fault, ...]  # by name
     equivalent: Mapping[str, str]  # name: why no documented row forbids it
     unfired: Mapping[tuple[str, str], str]  # (name, backend): why it cannot fire
-    same: Mapping[tuple[str, str], str]  # (name, backend): the sound driver does this
+    same: Mapping[tuple[str, str], str]  # (name, backend): why it changes nothing
     first: Mapping[
         str, tuple[str, ...]
     ]  # operator: rows that are most likely to notice it
@@ -207,7 +207,7 @@ def known(build: Path) -> tuple[Fault, ...]:
 
 
 def hooks(source: Path) -> list[Fault]:
-    """The faults that only the model can show; none if it has no list."""
+    """The faults that only the model can show; none if `source` has no list."""
     path = source / HOOKS
     if not path.exists():
         return []

@@ -63,7 +63,7 @@ JUDGED, MISSING, LATE, CUT_OFF, REFUSED, BROKEN = (
     "broken",
 )
 MEANING = {  # the states of a node, in the order in which they are shown
-    REFUSED: "its results are not those of this suite, of this fleet, or were edited",
+    REFUSED: "its results are of another suite or another fleet, or were edited",
     BROKEN: "the harness could not judge there",
     CUT_OFF: "its run began, but did not end",
     LATE: "its run had not ended at the time limit",
@@ -195,7 +195,7 @@ def begin(
     """
     if not any(why is None for why in expected.values()):
         reasons = ", ".join(f"{x} {why}" for x, why in expected.items()) or "no nodes"
-        raise UsageError(f"no node can be asked: {reasons}")
+        raise UsageError(f"no node can run: {reasons}")
     try:
         (folder / "nodes").mkdir(parents=True)
     except OSError as error:
@@ -237,7 +237,7 @@ def save(folder: Path, document: Document) -> None:
 
 
 def read_fleet(folder: Path) -> Document:
-    """FOLDER/fleet.json; UsageError if this is no folder of a fleet."""
+    """FOLDER/fleet.json; UsageError if this is not a fleet's folder."""
     path = folder / "fleet.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -380,7 +380,7 @@ def _contradiction(document: Document, rows: Sequence[Row]) -> str | None:
         if row.record["requirement"] != tests[row.ctest]:
             return f"{row.ctest}: a record of another row of the catalogue"
         if row.verdict not in records.ORDER:
-            return f"{row.ctest}: {row.verdict} is no verdict"
+            return f"{row.ctest}: {row.verdict} is not a verdict"
         if any(x["fingerprint"] != document["fingerprint"]["id"] for x in row.attempts):
             return f"{row.ctest}: a record of another machine"
     if len(rows) != document["selected"]:
@@ -397,7 +397,7 @@ def _clock(fleet: Document, document: Document) -> str | None:
         ended = now() if fleet["ended"] is None else _time(fleet["ended"])
         times = [_time(document[x]) for x in ("started", "finished") if document[x]]
     except (ValueError, TypeError):
-        return "run.json has no good time"
+        return "run.json has no valid time"
     if all(began <= time <= ended + slack for time in times):
         return None
     return (

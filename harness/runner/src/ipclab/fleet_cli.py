@@ -48,7 +48,7 @@ def add(commands: Any, build: Path) -> None:
         type=Path,
         nargs="?",
         default=None,
-        help="where it is kept (default, with an engine: results/<UTC time>-fleet)",
+        help="where the results are (default with an engine: results/<UTC time>-fleet)",
     )
     many.add_argument(
         "--nodes",

@@ -28,7 +28,7 @@ class Holder:
     """
 
     def __init__(self, probe: Case, environment: Mapping[str, str]) -> None:
-        """Start it. If this fails, nothing is held, and the run works without it.
+        """Start the process. If this fails, nothing is held, and the run continues.
 
         `probe` is CTest's test of that name; `environment` is added to our own.
         """

@@ -119,7 +119,7 @@ class Journal:
         for number, entry in enumerate(_entries(path, whole), 1):
             kind = entry.get("line") if isinstance(entry, dict) else None
             if kind not in SCHEMAS or (kind == "begin") != (number == 1):
-                raise UsageError(f"{path}: line {number} is no line of a matrix")
+                raise UsageError(f"{path}: line {number} is not a line of a matrix")
             if wrong := schema.error(entry, SCHEMAS[kind], f"line {number}"):
                 raise UsageError(f"{path}: {wrong}")
             rest = {name: value for name, value in entry.items() if name != "line"}

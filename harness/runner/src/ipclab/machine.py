@@ -47,7 +47,7 @@ class SharedMemory:
 
     free_bytes: int | None
     writable: bool
-    stale: list[str]  # names of the driver whose process is gone
+    stale: list[str]  # names that the driver made for processes that have ended
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def from_json(data: Any) -> Machine:
             f"`ipclab doctor --json` did not write this file: {error}"
         ) from None
     if wrong := probe.wrong(machine.probe):
-        raise UsageError(f"its probe has no good '{wrong}'")
+        raise UsageError(f"its probe has no valid '{wrong}'")
     return machine
 
 

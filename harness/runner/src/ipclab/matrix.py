@@ -228,7 +228,7 @@ def _block(title: str, rows: list[dict[str, Any]], some: list[dict[str, Any]]) -
 
 
 def _told(fault: dict[str, Any], result: str) -> str:
-    """The result of a cell. If nobody notices another legal answer, this is right."""
+    """The result of a cell. A legal answer that no test noticed has passed."""
     legal = fault["result"] == PASSED and result == SURVIVED
     return PASSED if legal else result
 

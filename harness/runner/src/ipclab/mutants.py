@@ -52,7 +52,7 @@ CENTRAL, EVERY = "central", "all"
 PROOFS = 60
 STOPPED = 3  # exit code
 EVERYBODY_PASSES = 0o711
-UNKNOWN = "ipclab faults: no fault '"  # what the library says before it gives up
+UNKNOWN = "ipclab faults: no fault '"  # what the library says before it exits
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def choose(
         chosen = chosen[part - 1 :: count]
         why.append(f"only part {part} of {count}")
     if not chosen:
-        raise UsageError("none of the requested faults is left")
+        raise UsageError("no fault fits all of these options")
     return chosen, ", ".join(why) or None if len(chosen) < len(there) else None
 
 
@@ -243,7 +243,8 @@ class Campaign:
         if head["digest"] != now["digest"]:
             raise UsageError(
                 f"{self.folder}: was begun with another build (programs, faults or "
-                "catalogue differ); begin anew, or build that one again"
+                "catalogue differ); start again without --resume, or rebuild the "
+                "earlier one"
             )
         if head["machine"] != now["machine"]:
             raise UsageError(
@@ -346,7 +347,7 @@ class Campaign:
         return fault.name in self.catalogue.lessons.get(case.lesson or "", ())
 
     def _jobs(self, each: int) -> list[Job]:
-        """The next tests of all faults that need more: `each` tests of every row.
+        """The next tests for each fault that needs more: up to `each` of every row.
 
         An operator has no rows, so it gets `each` of the tests that concern it.
         """
@@ -474,7 +475,7 @@ class Campaign:
         return self._run(proofs, still_unproved, deadline, proved)
 
     def _without_baseline(self) -> list[Job]:
-        """The tests that have no result without a fault yet."""
+        """The tests that still have to run without a fault."""
         known = {(x.profile, x.ctest) for x in self._journal.baseline}
         return [x for x in self.concerned() if (x.profile, x.case.name) not in known]
 
@@ -744,7 +745,7 @@ class Campaign:
     def _digest(self, sound: Run) -> str:
         """The digest of everything that decides a test's result under a fault. It is
         made from the sources, because the machine that continues may have built the
-        programs again. For a packed suite, which has no sources, it is made from the
+        programs again. A packed suite has no sources: there it is made from the
         programs.
         """
         build = self._request.build

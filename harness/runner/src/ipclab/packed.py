@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 LIST = "tests.json"
 PACKED = ("sample", "conformance", "probe")  # suites whose programs are packed
 SUITE = Path(__file__).parent / "suite"
-# In a wheel some other folder, which may be the root.
+# The source tree. For a wheel it is some other folder, perhaps the root.
 TREE = Path(__file__).resolve().parent.joinpath(*[".."] * 4).resolve()
 
 
 def default_build() -> Path:
     """The suite of the wheel, or, in a source tree, what ci/conformance builds.
 
-    In another folder it is the build of the source tree that this command belongs to.
+    If the current folder has no build, it is that of this command's source tree.
     """
     if (SUITE / LIST).is_file():
         return SUITE
@@ -63,7 +63,7 @@ def tests(build: Path) -> list[dict[str, Any]] | None:
     except OSError as error:
         raise HarnessError(f"{error.filename}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise HarnessError(f"{path}: is no list of a packed suite") from None
+        raise HarnessError(f"{path}: is not a list of a packed suite") from None
     return found
 
 

@@ -50,7 +50,7 @@ def ask(cases: Sequence[Case], environment: Mapping[str, str] | None = None) -> 
             f"probe: printed no JSON but: {_last_line(ended.output)}"
         ) from None
     if bad := wrong(document):
-        raise HarnessError(f"probe: its document has no good '{bad}'")
+        raise HarnessError(f"probe: its document has no valid '{bad}'")
     good: Probe = document
     return good
 

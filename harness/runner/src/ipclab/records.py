@@ -89,7 +89,7 @@ def of_tests(
         last = number == len(cases) - 1 or number + 1 > len(texts)
         how = ended if last else before
         if last and failed and ended.code == 1:
-            how = replace(how, code=0)  # of an earlier test
+            how = replace(how, code=0)  # the 1 is of an earlier test
         lines[case] = of_test(case, how, text, seed)
         failed = failed or lines[case]["outcome"] in FAILING
         if not text:
@@ -251,7 +251,10 @@ def _contradiction(case: Case, ended: Ended, line: Record) -> str:
         "lifted",
         "not applicable",
     ):
-        return f"the record says '{line['outcome']}', but the program {ended.how}"
+        return (
+            f"the record says '{line['outcome']}', "
+            f"but the program ended with {ended.how}"
+        )
     if ended.survivors:
         return f"left behind: {', '.join(ended.survivors)}"
     return ""

@@ -23,8 +23,8 @@ AT_ONCE = 8  # failing tests that are unfolded, with their pictures
 PACKED = "IPCLAB-PACKED-PICTURES"
 MEANING = {
     "conforms": "the test saw what the sentence says",
-    "violates": "it was not",
-    "deviates": "the test saw something else; deviations.json knows this driver for it",
+    "violates": "the test saw something else",
+    "deviates": "the test saw something else; deviations.json lists it for this driver",
     "lifted": "a documented limitation is no longer there",
     "observed": "undocumented or undefined behaviour: recorded; fails only for harm "
     "that its rule names",
@@ -203,7 +203,7 @@ def _banners(run: dict[str, Any], table: list[Row], wrong: str | None) -> list[s
 
 class _Pictures:
     """The timelines. The pictures of some tests are shown at once. The others are
-    packed together; report.js unpacks a picture when a reader opens its test."""
+    packed together; pictures.js unpacks a picture when a reader opens its test."""
 
     def __init__(self, at_once: Iterable[str]) -> None:
         self._at_once = set(at_once)
@@ -215,7 +215,7 @@ class _Pictures:
             return Markup("")
         at_once = record["ctest"] in self._at_once
         if record["attempt"] > 1 and not at_once:
-            return Markup("")  # as the first
+            return Markup("")  # the first attempt has the picture
         drawn = timeline.svg(record["timeline"], f"Timeline of {record['test']}")
         if at_once:
             return Markup(drawn)

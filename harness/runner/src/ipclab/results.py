@@ -80,7 +80,7 @@ class Results:
 
 
 def append(path: Path, line: dict[str, Any]) -> bytes:
-    """Add one JSON line to a file and return its bytes.
+    """Add one JSON line to a file and return the bytes of the line.
 
     If that fails, removes the part that was written and raises HarnessError.
     """
@@ -168,7 +168,7 @@ def _run(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: is not JSON") from None
     if not isinstance(run, dict):
-        raise UsageError(f"{path}: is no object")
+        raise UsageError(f"{path}: is not an object")
     return run
 
 
@@ -205,7 +205,7 @@ class Seal:
 
 
 class _Stream:
-    """records.jsonl unpacked; UsageError on more than any run writes."""
+    """records.jsonl, unpacked; UsageError if it is larger than that of any run."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
@@ -254,7 +254,7 @@ def _opened(folder: Path) -> Iterator[_Stream]:
                 with gzip.open(stream) as unpacked:
                     yield _Stream(path, cast(BinaryIO, unpacked))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UsageError(f"{path}: is no complete gzip file") from None
+        raise UsageError(f"{path}: is not a complete gzip file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
@@ -262,7 +262,8 @@ def _opened(folder: Path) -> Iterator[_Stream]:
 def _keep_names(folder: Path) -> None:
     """Make sure that a power cut does not bring back the old file.
 
-    Some file systems cannot promise this; with them the old file is also valid.
+    Some file systems cannot promise this. There the old file may come back; it is
+    valid, too.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

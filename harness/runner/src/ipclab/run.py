@@ -49,7 +49,7 @@ class Settings:
     requirements: Path | None = None  # instead of the source tree's
     deviations: Path | None = None
     backend: str = "auto"  # one of backend.CHOICES
-    profile: str | None = None  # which machine the model plays
+    profile: str | None = None  # which machine the model imitates
     expect: Path | None = None  # what this machine must be able to do
     apart: bool = False  # no test shares its processes with others
 
@@ -251,7 +251,7 @@ class Run:
         if case.suite == "conformance" and row is None and verdict != "broken":
             verdict = "broken"
             reason = (
-                f"{case.requirement} is no row of requirements.json"
+                f"{case.requirement} is not a row of requirements.json"
                 if case.requirement
                 else "judges no row: CTest's list gives no requirement"
             )
@@ -329,7 +329,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing fails the run, 1 something does, 3 the harness is broken."""
+        """0: nothing fails the run; 1: something does; 3: broken or interrupted."""
         if self.error or self.state in ("interrupted", "broken"):
             return 3
         strict = self.settings.strict
@@ -442,7 +442,7 @@ def _read_required(path: Path | None, known: set[str]) -> list[str]:
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     for name in names:
         if name not in known:
-            raise UsageError(f"{path}: {name} is no row of requirements.json")
+            raise UsageError(f"{path}: {name} is not a row of requirements.json")
     return names
 
 

@@ -75,7 +75,7 @@ def _wrong_type(value: Any, schema: Schema, where: str) -> str | None:
         fits = isinstance(value, _TYPES[name])
         if whole or (fits and isinstance(value, bool) == (name == "boolean")):
             return None
-    return f"{where}: {_short(value)} is no {' or '.join(names)}"
+    return f"{where}: {_short(value)} is not of type {' or '.join(names)}"
 
 
 def _wrong_value(value: Any, schema: Schema, where: str) -> str | None:

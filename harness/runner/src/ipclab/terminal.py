@@ -266,7 +266,7 @@ def _every_row(out: Console, order: list[Row]) -> None:
             _row_name(record),
             Text(record["test"].partition(".")[2]),  # the name of a lesson has no dot
             Text(row.shown, style=COLOURS[row.verdict]),
-            Text("″" if reason and reason == before else reason),  # as above
+            Text("″" if reason and reason == before else reason),  # the same reason
         )
         lesson, before = record["lesson"], reason
     out.print()

@@ -32,15 +32,15 @@ EQUIVALENT, NOT_EQUIVALENT, PASSED, FLAGGED, NOT_RUN = (
 )
 # Results that only a row under a named fault can have.
 OPEN, SEEN, ELSEWHERE = "no test", "observed", "not applicable"
-UNNOTICED = "not noticed"  # noticed by a lesson that does not have to notice it
+UNNOTICED = "not noticed"  # by a lesson that does not have to notice the fault
 MEANING = {  # in the order in which they are counted
     KILLED: "a test failed: the fault was noticed",
     DENIED: "noticed, too: a test that passes without the fault said 'not applicable'",
     PASSED: "another legal answer (ok-…): no test may fail, and none did",
     EQUIVALENT: "no documented row forbids it; faults.json says why",
     SURVIVED: "it took effect, but no test failed",
-    UNFIRED: "it took effect in no test: that is no evidence",
-    UNJUDGED: "the harness could not judge: that is no kill",
+    UNFIRED: "it took effect in no test, so no test could notice it",
+    UNJUDGED: "the harness could not judge, so the fault does not count as noticed",
     FLAGGED: "another legal answer failed a test",
     NOT_EQUIVALENT: "faults.json calls it equivalent, and a test noticed it",
     OPEN: "the row has no test",

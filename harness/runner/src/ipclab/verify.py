@@ -161,9 +161,9 @@ def _rows(document: Document, found: list[Record]) -> Iterator[str]:
     for record in found:
         row = tests.get(record["ctest"])
         if record["requirement"] != row and record["ctest"] in tests:
-            yield f"{_name(record)}: judges {record['requirement']}, its test {row}"
+            yield f"{_name(record)}: has row {record['requirement']}, its test {row}"
         elif row is not None and rows.get(row, {}).get("kind") != record["kind"]:
-            yield f"{_name(record)}: {row} is no {record['kind']} in this catalogue"
+            yield f"{_name(record)}: {row} is not {record['kind']} in this catalogue"
 
 
 def _machine(document: Document, found: list[Record]) -> Iterator[str]:

@@ -22,7 +22,7 @@ namespace lesson {
 
 using namespace ipclab;
 
-// 64 bytes of plain data, whatever the kind.
+// Every kind of handle has 64 bytes of plain data.
 static_assert(CUDA_IPC_HANDLE_SIZE == 64 && CU_IPC_HANDLE_SIZE == 64);
 static_assert(sizeof(cudaIpcMemHandle_t) == 64);
 static_assert(sizeof(CUipcMemHandle) == 64);

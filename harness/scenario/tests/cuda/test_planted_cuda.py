@@ -1,6 +1,6 @@
 """A wrong value in a lesson, and in a test, must be found and reported.
 
-On a GPU if there is one, or else on the reference model.
+The tests run on a GPU if there is one, or else on the reference model.
 
 SPDX-License-Identifier: Apache-2.0
 """

@@ -97,7 +97,8 @@ void never_closes(Channel& channel, bool wrong) {
 
 void frees_late(Channel& channel, bool wrong) {
   if (!wrong) return lend(channel);
-  // The exporter keeps its memory, so that leaving it open is the only mistake.
+  // The exporter keeps its memory, so that the missing close is the only
+  // mistake.
   void* data = allocate();
   channel.send("handle", handle_of(data));
   channel.wait("done");

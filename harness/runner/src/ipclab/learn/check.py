@@ -85,9 +85,9 @@ def _of_end(ran: Ran, exercise: Exercise) -> Complaint | None:
     ended = ran.ended
     if ended.code == 0 and not ended.survivors and not ended.timed_out:
         return None
-    expected = "exit code 0, by which the program reports that the data is right"
+    expected = "exit code 0: the program reports that the data is right"
     if exercise.kind == "find":
-        expected = "exit code 0 on a correct driver, on which this run was"
+        expected = "exit code 0: this run was on a correct driver"
     last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
     if ended.timed_out:
         return Complaint(
@@ -154,11 +154,11 @@ def _first_to_fail(story: Story, lines: Sequence[str]) -> str:
     calls = [x.name for x in made if isinstance(x, Call)]
     call = calls[-1] if calls else "no call"
     told = f"{first.name} crashed or was killed; the last call that it finished: {call}"
-    # Often somebody waits between the call that takes away and the use.
+    # Often a synchronize call comes after the call that released something.
     others = itertools.dropwhile(lambda x: x.endswith("Synchronize"), calls[::-1])
     last = next(others, "")
     if last in TAKES_AWAY or last == "cuIpcCloseMemHandle":
-        told += f". Did it use afterwards what {last} had taken away?"
+        told += f". Did it use something after {last} had released it?"
     return told
 
 
@@ -167,7 +167,7 @@ def _role(process: Process) -> str:
 
 
 def _errors_of(process: Process, lines: Sequence[str]) -> list[str]:
-    """What the harness's part of a role has printed."""
+    """The error lines that a role has printed: they begin with "[role "."""
     return [line for line in lines if line.startswith(f"[{_role(process)} ")]
 
 
@@ -210,7 +210,7 @@ def _of_calls(exercise: Exercise, story: Story | None) -> Complaint | None:
 
 
 def _left_of(order: Sequence[str], done: Sequence[str]) -> list[str]:
-    """What is left of `order` when its calls are looked for one after the other."""
+    """The calls of `order` that `done` does not have, or not in this order."""
     left = list(order)
     for name in done:
         if left and left[0] == name:

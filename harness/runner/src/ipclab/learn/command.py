@@ -31,8 +31,8 @@ LOOK = 0.2  # seconds between two looks at a file that is watched
 ACTIONS = {
     "next": "hand out the next exercise, or the one you name; check it at each save",
     "check": "check an exercise once; exit code 0 if it passes",
-    "hint": "one hint more",
-    "solution": "solutions: after it passed, or with --show",
+    "hint": "one more hint",
+    "solution": "the solutions, if the exercise has passed, or with --show",
     "reset": "hand an exercise out again; your copy is kept beside it",
     "list": "all exercises and your progress",
     "open": "where the page of its lesson is; opens it on a desktop",
@@ -185,7 +185,7 @@ def _say(
     if verdict.story:
         drawn = picture.lines(verdict.story, out.width, exercise.check.ignore)
     if UNANSWERED in verdict.output:
-        drawn = []  # it would give the answers
+        drawn = []  # the picture would give the answers
     if drawn and (complaint is None or complaint.kind != "compile"):
         out.print()
         for line in drawn:
@@ -418,8 +418,8 @@ def _watch_one(
         elif pressed == "r":
             seen = None
         elif pressed == "n":
-            # First the exercises after this one, then those that were left out before
-            # it.
+            # First the exercises after this one, then those before it that were left
+            # out.
             place = known.index(exercise)
             later = _next(folder, known[place + 1 :]) or _next(folder, known[:place])
             if later is not None:

@@ -71,7 +71,7 @@ class State:
 
     begun: str = field(default_factory=now)
     passed: str | None = None  # when it first passed
-    runs: int = 0  # until it passed
+    runs: int = 0  # until the exercise passed
     hints: int = 0  # hints that were shown
     shown: bool = False  # whether a solution was shown before it passed
     digest: str | None = None  # digest of the source that passed last
@@ -108,8 +108,8 @@ class Folder:
 
     def upgrade(self, exercise: Exercise) -> str:
         """Handle an exercise that has changed since it was handed out. If the student
-        has not changed the copy, it becomes the new one; otherwise it stays. Returns
-        what to tell the student; empty if there is nothing new.
+        has not changed the copy, it is replaced; otherwise it stays. Returns what to
+        tell the student; empty if there is nothing new.
         """
         path = self.path / exercise.name / SOURCE
         state = self.read().get(exercise.name)
@@ -119,10 +119,10 @@ class Folder:
             return ""
         if digest(path) == state.handed:
             self._hand_out(path, exercise)
-            return "The exercise is new since you got it; so is your copy."
+            return "There is a new version of the exercise, and your copy has it now."
         return (
-            "The exercise is new since you got it. Your copy stays as it is; a reset "
-            "hands out the new one and keeps yours beside it."
+            "There is a new version of the exercise. Your copy stays as it is; a reset "
+            "hands out the new version and keeps yours beside it."
         )
 
     def has(self, exercise: Exercise) -> bool:
@@ -211,7 +211,7 @@ def _document(path: Path) -> dict[str, Any] | None:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise HarnessError(f"{path}: is no file")
+            raise HarnessError(f"{path}: is not a file")
         if status.st_size > LARGEST:
             raise HarnessError(f"{path}: is too large for a progress file")
         document: Any = json.loads(path.read_text(encoding="utf-8"))

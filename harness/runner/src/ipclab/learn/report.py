@@ -87,7 +87,7 @@ def exercises(class_: dict[str, dict[str, State]], known: Sequence[Exercise]) ->
 
 
 def _plain(text: str) -> str:
-    """A text from elsewhere, on one line: a class of thirty has thirty lines."""
+    """A text from a student's file, on one line, so that each person has one line."""
     return escape("".join(x if x.isprintable() else "?" for x in text)[:60])
 
 

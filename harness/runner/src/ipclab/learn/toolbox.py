@@ -213,7 +213,7 @@ def placed(
                 for word in words
             ]
     raise UsageError(
-        "the headers of CUDA 13 are missing, with which an exercise is compiled; "
-        "this brings them: pip install 'nvidia-cuda-runtime==13.0.*' "
+        "the headers of CUDA 13 are missing, and an exercise needs them; this installs "
+        "them: pip install 'nvidia-cuda-runtime==13.0.*' "
         "'nvidia-cuda-crt==13.0.*'"
     )

@@ -341,15 +341,15 @@ def _names(processes: list[Process], entries: list[Entry]) -> None:
 
 
 def _second(process: Process) -> bool:
-    """Is the process the other role of one of our programs?"""
+    """Does the process play the second role of one of our programs?"""
     command = process.command
     return ROLE in command or command[1:3] == ["--role", "importer"]
 
 
 def _second_starts(processes: list[Process], parent: Process) -> list[Process]:
-    """Its children that play the other role, and their own children.
+    """The children of `parent` that play the second role, and their children.
 
-    In its own namespace such a child does not see its parent, and writes 0.
+    In its own PID namespace such a grandchild writes 0 as the number of its parent.
     """
     found: list[Process] = []
     for process in processes:

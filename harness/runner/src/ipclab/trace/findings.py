@@ -58,7 +58,7 @@ RULES: dict[str, tuple[str, str]] = {
         "let the process of the earlier work synchronise before it sends its message, "
         "or let the other one wait for an IPC event",
     ),
-    "context-destroyed": ("LIFE-11", "close what is open before the context goes"),
+    "context-destroyed": ("LIFE-11", "close what is open before the context ends"),
     "cuda-after-fork": ("LIFE-10", "start children with exec, or fork before CUDA"),
     "event-not-exportable": (
         "LEVT-03",
@@ -131,7 +131,7 @@ class Suppression:
     text: str
 
     def covers(self, finding: Finding) -> bool:
-        """Whether it silences that finding."""
+        """Whether this line silences the finding."""
         program = (
             Path(finding.process.command[0]).name if finding.process.command else ""
         )

@@ -258,7 +258,7 @@ def _bar(
     process: Process, text: str, style: str, first: Entry, last: Entry | None
 ) -> _Bar:
     begin = when(first)
-    gone = last is None or not _call_name(last)  # with its process
+    gone = last is None or not _call_name(last)  # ended with its process
     end = process.ended if last is None else when(last)
     told = f"from {_call_name(first)} to {process.how if gone else _call_name(last)}"
     died = gone and bool(process.signal)

@@ -77,7 +77,7 @@ def record(request: Request, tell: Callable[[str], None]) -> int:
     except OSError as error:
         raise UsageError(f"{request.command[0]}: {error.strerror}") from None
     status = _wait_for_all(request.folder, program.pid, tell)
-    program.returncode = 0  # reaped here
+    program.returncode = 0  # _wait_for_all() has reaped it
     _trim(request.folder)
     return status >> 8 if not status & 0x7F else 128 + (status & 0x7F)
 

@@ -67,7 +67,7 @@ def every_step(story: Story, found: Iterable[Finding]) -> list[Step]:
     sent = {id(message.sent) for message in story.messages}
     memories = _memories(story)
     made: list[Step] = []
-    begins: dict[int, int] = {}  # for a message: id() of a step, when it was sent
+    begins: dict[int, int] = {}  # id() of a message's step: when it was sent
     for entry in story.trace.entries:
         rule = broken.get(id(entry), "")
         if isinstance(entry, Call):
@@ -104,9 +104,9 @@ def _is_exit(entry: Call | Event) -> bool:
 
 
 def _level(made: list[Step], begins: dict[int, int]) -> list[Step]:
-    """If the receiver did nothing in between, draw a message before the next step of
-    its sender. The arrow is then horizontal, although its ends are at different
-    times."""
+    """If the receiver did nothing after a message was sent, draw the message before the
+    next step of its sender. The arrow is then horizontal, although its ends are at
+    different times."""
     by_process: dict[str, list[int]] = {}
     for step in made:
         by_process.setdefault(step.who, []).append(step.at)
@@ -199,7 +199,7 @@ def _message(sent: Event, to: Process, at: int) -> Step:
     text = _label(data)
     size = sent.facts["size"]
     if text and data[len(text) : len(text) + 1] == b"\0":
-        size -= len(text) + 1  # its name is no part of what it brings
+        size -= len(text) + 1  # the name does not count
     count = len(sent.facts["descriptors"])
     brings = [size_text(size)] if size or not (text or count) else []
     if count:

@@ -31,7 +31,7 @@ INTERPROCESS = 4  # CU_EVENT_INTERPROCESS
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 LAZY = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NOT_READY = 600
-MOST_USES = 500  # uses of memory by a process: its first and its last
+MOST_USES = 500  # of a memory, this many first and last uses of a process are kept
 FAULTS = frozenset((700, 702, 709, 710, 714, 715, 716, 717, 718, 719))  # sticky
 
 
@@ -125,7 +125,7 @@ class _Replay:
         return self.story
 
     def _order(self) -> Iterator[tuple[int, str, Any]]:
-        """Begins, entries and ends of all processes."""
+        """The begins, entries and ends of all processes, in the order of time."""
         items: list[tuple[int, int, str, Any]] = []
         for process in self.trace.processes:
             items.append((process.began, 0, "begin", process))
@@ -207,7 +207,7 @@ class _Replay:
 
     def _end(self, process: Process, at: int) -> None:
         space = self.spaces[process]
-        # After a fault the context refuses every release.
+        # After a fault of the GPU the context refuses every release.
         if not process.died and not space.faulted:
             self._left_open(space)
         for memory in self.story.memories:
@@ -541,7 +541,7 @@ class _Replay:
             self.found(
                 "stale-handle",
                 call,
-                f"{memory.name} was freed before it is opened",
+                f"{memory.name} was freed before this open",
                 other=memory.freed,
             )
         if call.ok:
@@ -618,7 +618,7 @@ class _Replay:
             self.found(
                 "stale-handle",
                 call,
-                f"{memory.name} was freed before it is opened (error {call.result})",
+                f"{memory.name} was freed before this open (error {call.result})",
                 other=memory.freed,
             )
         elif elsewhere:
@@ -698,7 +698,7 @@ class _Replay:
         self._imported(call, handle)
         if event is not None and event.destroyed:
             rule = "event-destroyed-while-open"
-            self.found(rule, call, "the event was destroyed before it is opened",
+            self.found(rule, call, "the event was destroyed before this open",
                        other=event.destroyed)  # fmt: skip
         elif not call.ok and handle is not None and handle.process is space.process:
             self.found(
@@ -875,7 +875,7 @@ class _Replay:
     def _ordered(
         self, space: Space, call: Call, memory: Memory, before: Iterable[Work], how: str
     ) -> None:
-        """Is the work of other processes, which the call must not overtake, done?"""
+        """Adds a finding if nothing orders the call after other processes' work."""
         for work in before:
             if (
                 work.process is space.process
@@ -1192,13 +1192,13 @@ def _what(item: Range | None) -> str:
         return "memory that was opened from a handle"
     if isinstance(item, Mapping):
         return "memory of cuMemCreate"
-    return "an address that is no allocation"
+    return "an address outside all allocations"
 
 
 def _what_event(event: SharedEvent | EventOpening | None) -> str:
     if isinstance(event, EventOpening):
         return "an event that was opened from a handle"
-    return "an event" if event else "what is no event"
+    return "an event" if event else "something that is not an event"
 
 
 def _owner_text(handle: Handle) -> str:
@@ -1221,9 +1221,9 @@ def _message_key(event: Event) -> str:
 
 
 def _work_together(writer: Call, reader: Call) -> bool:
-    """Two kernels that share two or more blocks may order themselves by flags.
+    """Two processes that launch the same kernel may order their work themselves.
 
-    One writes a flag and the other reads it; the ranks of one kernel do so, too.
+    For example, one kernel writes a flag in shared memory and the other reads it.
     """
     if "Launch" not in writer.name or "Launch" not in reader.name:
         return False

@@ -121,8 +121,8 @@ class SharedEvent:
     destroyed: Entry | None = None
     exported: Call | None = None
     openings: list[EventOpening] = field(default_factory=list)
-    recorded: Call | None = None  # last
-    covers: list[Work] = field(default_factory=list)  # by its last record
+    recorded: Call | None = None  # the last record
+    covers: list[Work] = field(default_factory=list)  # work before the last record
     told: dict[Process, int] = field(default_factory=dict)  # what its recorder knew
 
 
@@ -135,7 +135,7 @@ class EventOpening:
     pointer: int
     opened: Call
     destroyed: Entry | None = None
-    own: SharedEvent | None = None  # its name if `event` is None
+    own: SharedEvent | None = None  # stands for the event if `event` is None
 
 
 @dataclass(eq=False)
