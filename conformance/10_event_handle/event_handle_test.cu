@@ -314,6 +314,81 @@ TEST(EventHandle, DefaultStreamsRecordAndWaitAsOthers) {
   scenario.run(30s);
 }
 
+namespace {
+
+CUresult write_word(const Words& word, uint32_t value, cudaStream_t stream) {
+  return NOTED(DRIVER(cuStreamWriteValue32)(
+      stream, address_of(word.data), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+CUresult write_word_by_batch(const Words& word, uint32_t value,
+                             cudaStream_t stream) {
+  CUstreamBatchMemOpParams one{};
+  one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  one.writeValue.address = address_of(word.data);
+  one.writeValue.value = value;
+  return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
+}
+
+uint32_t word_at(const Words& words) {
+  uint32_t seen = 0;
+  CALL(cudaMemcpy(&seen, words.data, sizeof seen, cudaMemcpyDeviceToHost));
+  return seen;
+}
+
+// Each kind of work is queued directly after a wait, in a stream of its own. A
+// host thread waits for the whole GPU meanwhile.
+void other_works_after_a_wait(Role& me, const Pattern& written) {
+  constexpr size_t kRows = 2;
+  const DeviceBuffer by_rows(kBytes), by_peer(kBytes),
+      words[2] = {DeviceBuffer(kBytes), DeviceBuffer(kBytes)};
+  const Stream rows, peer, writes, batches;
+  for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
+  CALL(cudaDeviceSynchronize());
+  const auto handles = me.receive<Handles>("handles");
+  LegacyMapping mapping(handles.memory, kBytes);
+  SharedEvent event(handles.event);
+  for (const cudaStream_t each : all)
+    EXPECT_SUCCESS(cudaStreamWaitEvent(each, event, 0));
+  CALL(cudaMemcpy2DAsync(by_rows.data, kBytes / kRows, mapping.data,
+                         kBytes / kRows, kBytes / kRows, kRows,
+                         cudaMemcpyDeviceToDevice, rows));
+  CALL(cudaMemcpyPeerAsync(by_peer.data, 0, mapping.data, 0, kBytes, peer));
+  EXPECT_SUCCESS(write_word(words[0], 7, writes));
+  EXPECT_SUCCESS(write_word_by_batch(words[1], 7, batches));
+  look_on(me);
+  EXPECT_TRUE(is_held(rows)) << "before the work was done";
+  for (const cudaStream_t each : all)
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(each));
+  for (const Words& each : words)
+    EXPECT_EQ(word_at(each), 0u) << "before the work was done";
+  HostWait host("cudaDeviceSynchronize",
+                []() -> cudaError_t { return cudaDeviceSynchronize(); });
+  EXPECT_TRUE(host.is_held()) << "before the work was done";
+  me.signal("ready");
+  for (const cudaStream_t each : all) EXPECT_TRUE(passes(each));
+  EXPECT_EQ(host.join(), cudaSuccess);
+  EXPECT_TRUE(kernel_reads(by_rows, written)) << "by rows";
+  EXPECT_TRUE(kernel_reads(by_peer, written)) << "by cudaMemcpyPeerAsync";
+  for (const Words& each : words) EXPECT_EQ(word_at(each), 7u);
+  event.destroy();
+  mapping.close();
+  me.signal("closed");
+}
+
+}  // namespace
+
+TEST(EventHandle, AWaitHoldsOtherKindsOfWork) {
+  covers("LEVT-07");
+  needs(gpus(1), legacy_memory, legacy_events);
+  const Pattern written = pattern("exporter");
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", records_late(written));
+  scenario.role("importer",
+                [written](Role& me) { other_works_after_a_wait(me, written); });
+  scenario.run(30s);
+}
+
 // Does a host that waits use the processor?
 static std::string how_it_waited(const HostWait& waiter) {
   return 2 * waiter.cpu_us() > waiter.waited_us() ? "spins" : "blocks";

@@ -396,10 +396,12 @@ TEST(DeviceFlags, AWordInAPoolIsObserved) {
 
 // A batch of one operation on a word.
 static CUresult batch_of_one(CUstreamBatchMemOpType type, const uint32_t* word,
-                             unsigned flags, cudaStream_t stream) {
+                             unsigned flags, cudaStream_t stream,
+                             uint32_t value = 0) {
   CUstreamBatchMemOpParams one{};
   one.waitValue.operation = type;  // a write has the same fields
   one.waitValue.address = address_of(word);
+  one.waitValue.value = value;
   one.waitValue.flags = flags;
   return NOTED(DRIVER(cuStreamBatchMemOp)(stream, 1, &one, 0));
 }
@@ -470,6 +472,13 @@ const Work kWork[] = {
      [](const Words& target, cudaStream_t stream) {
        EXPECT_SUCCESS(write(target, 7, stream));
      }},
+    {"a batch",
+     [](const Words& target, cudaStream_t stream) {
+       EXPECT_SUCCESS(batch_of_one(CU_STREAM_MEM_OP_WRITE_VALUE_32, target.data,
+                                   CU_STREAM_WRITE_VALUE_DEFAULT, stream, 7));
+     }},
+    {"a kernel", [](const Words& target,
+                    cudaStream_t stream) { queue_publish(target, 7, stream); }},
 };
 
 // Makes the first word 0 and the second half not 0.
@@ -500,6 +509,35 @@ class SettingGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
+// `waits` lets a stream wait until the lower half of `word` is kAwaited. Judges
+// that each kind of work, directly after such a wait, is held.
+void expect_work_is_held(
+    const Words& word, const Stream& stream,
+    const std::function<CUresult(cudaStream_t stream)>& waits) {
+  const DeviceBuffer target(kWordBytes);
+  const Stream writes;
+  const SettingGraph graph(target, stream);
+  const auto expect_held = [&](const char* name, const auto& queue) {
+    SCOPED_TRACE(name);
+    // Loads the kernels of the work: a later load may wait for a stream that
+    // is held.
+    queue();
+    ASSERT_TRUE(passes(stream));
+    clear(word);
+    prepare(target);
+    EXPECT_SUCCESS(waits(stream));
+    queue();
+    EXPECT_TRUE(is_held(stream));
+    EXPECT_EQ(value_at(target.data), 0u) << "it is done before the word";
+    EXPECT_SUCCESS(write(word, kAwaited, writes));
+    ASSERT_TRUE(passes(stream));
+    EXPECT_NE(value_at(target.data), 0u);
+  };
+  for (const Work& work : kWork)
+    expect_held(work.name, [&] { work.queue(target, stream); });
+  expect_held("a graph", [&] { graph.launch_in(stream); });
+}
+
 }  // namespace
 
 TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
@@ -507,25 +545,12 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    const DeviceBuffer word(kWordBytes), target(kWordBytes);
+    const DeviceBuffer word(kWordBytes);
     const Stream stream, writes;
     const SharedEvent event(cudaEventDisableTiming);
-    for (const Work& work : kWork) {
-      SCOPED_TRACE(work.name);
-      // Loads the kernels of the work: a later load may wait for a stream that
-      // is held.
-      work.queue(target, stream);
-      ASSERT_TRUE(passes(stream));
-      clear(word);
-      prepare(target);
-      EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
-      work.queue(target, stream);
-      EXPECT_TRUE(is_held(stream));
-      EXPECT_EQ(value_at(target.data), 0u) << "it is done before the word";
-      EXPECT_SUCCESS(write(word, kAwaited, writes));
-      ASSERT_TRUE(passes(stream));
-      EXPECT_NE(value_at(target.data), 0u);
-    }
+    expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
+      return wait_for(word, kAwaited, waiting);
+    });
     clear(word);
     EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
     CALL(cudaEventRecord(event, stream));
@@ -544,6 +569,7 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes), target(kWordBytes);
     const Stream stream;
+    const SharedEvent event;
     const SettingGraph graph(target, stream);
     const auto expect_order = [&](const char* name, const auto& queue) {
       SCOPED_TRACE(name);
@@ -555,10 +581,14 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
       latch.hold(stream);
       queue();
       EXPECT_SUCCESS(write(word, kAwaited, stream));
+      CALL(cudaEventRecord(event, stream));
       EXPECT_TRUE(is_held(stream));
+      EXPECT_EQ(value_at(target.data), 0u) << "the work comes too early";
       EXPECT_EQ(value_at(word.data), 0u) << "the word comes before the work";
+      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
       latch.release();
       ASSERT_TRUE(passes(stream));
+      EXPECT_SUCCESS(cudaEventQuery(event));
       EXPECT_EQ(value_at(word.data), kAwaited);
       EXPECT_NE(value_at(target.data), 0u);
     };
@@ -744,6 +774,22 @@ TEST(DeviceFlags, WordsOf64BitsAreComparedAsAWhole) {
   scenario.run(30s);
 }
 
+TEST(DeviceFlags, AWaitFor64BitsHoldsWorkOfEveryKind) {
+  covers("FLAG-07");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    has_to_support(me, k64Bits, "words of 64 bits");
+    const DeviceBuffer word(kWordBytes);
+    const Stream stream;
+    expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
+      return NOTED(DRIVER(cuStreamWaitValue64)(
+          waiting, address_of(word.data), kAwaited, CU_STREAM_WAIT_VALUE_EQ));
+    });
+  });
+  scenario.run(20s);
+}
+
 TEST(DeviceFlags, AWordOf64BitsOrdersTwoProcesses) {
   covers("FLAG-07");
   needs(gpus(1), legacy_memory);
@@ -792,6 +838,16 @@ TEST(DeviceFlags, ABitMayBeMissingInBoth) {
     EXPECT_SUCCESS(write(word, 2, writes));
     EXPECT_TRUE(passes(waits));
     clear(word);  // both are 0, so no stream waits at the end
+    ASSERT_TRUE(passes(waits));
+    if (attribute(k64Bits) == 0) return;
+    EXPECT_SUCCESS(write_64(word, 15, writes));
+    EXPECT_TRUE(passes(writes));
+    EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWaitValue64)(
+        waits, address_of(word.data), ~uint64_t{6}, CU_STREAM_WAIT_VALUE_NOR)));
+    EXPECT_TRUE(is_held(waits)) << "for 64 bits";
+    EXPECT_SUCCESS(write_64(word, 2, writes));
+    EXPECT_TRUE(passes(waits));
+    clear(word);
     ASSERT_TRUE(passes(waits));
   });
   scenario.run(20s);

@@ -192,49 +192,10 @@ int lost_in_default_stream(Call& call) {
              : call.proceed();
 }
 
-bool is_pageable(CUdeviceptr address) {
-  unsigned type = 0;
-  return DRIVER_CALL(cuPointerGetAttribute)(
-             &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS;
-}
-
 bool is_captured(cudaStream_t stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
          status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
-// Reads pageable memory when the stream comes to the copy.
-int reads_late(Call& call) {
-  struct Late {
-    void* staging = nullptr;
-    const void* source = nullptr;
-    size_t bytes = 0;
-  };
-  // A program may have given back larger memory by then.
-  constexpr size_t kMost = 64 << 10;
-  if (keeps_borrowed(call)) return noted(call);
-  auto& source = call.value<const void*>(kSource);
-  const auto stream = call.value<cudaStream_t>(kStream);
-  const size_t bytes = call.value<size_t>(kBytes);
-  if (!is_borrowed(target_of(call)) || !is_pageable(source_of(call)) ||
-      bytes > kMost || is_captured(stream) ||
-      DRIVER_CALL(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY)
-    return call.proceed();
-  auto* const late = new Late{nullptr, source, bytes};
-  if (cudaHostAlloc(&late->staging, bytes, cudaHostAllocDefault) != cudaSuccess)
-    return call.proceed();
-  DRIVER_CALL(cuLaunchHostFunc)
-  (
-      stream,
-      [](void* argument) {
-        const auto* const one = static_cast<Late*>(argument);
-        std::memcpy(one->staging, one->source, one->bytes);
-      },
-      late);
-  source = late->staging;
-  call.fired();
-  return call.proceed();
 }
 
 // What is copied into or out of memory that is as large as other borrowed
@@ -359,23 +320,6 @@ int open_in_order_only(Call& call) {
     highest = std::max<unsigned long long>(highest, number);
   }
   return noted_open(call);
-}
-
-// The export of an import names other memory.
-int reexport_elsewhere(Call& call) {
-  if (!call.is("cuMemExportToShareableHandle")) return noted(call);
-  auto& chunk = call.at<Chunk>(1);
-  CUmemAllocationProp properties{};
-  Chunk other = 0;
-  if (imported_chunks.has(chunk) &&
-      DRIVER_CALL(cuMemGetAllocationPropertiesFromHandle)(&properties, chunk) ==
-          CUDA_SUCCESS &&
-      DRIVER_CALL(cuMemCreate)(&other, 2 << 20, &properties, 0) ==
-          CUDA_SUCCESS) {
-    chunk = other;
-    call.fired();
-  }
-  return call.proceed();
 }
 
 // A new pool is the current pool of its GPU.
@@ -509,19 +453,6 @@ int record_elsewhere_lost(Call& call) {
   return record_elsewhere(
       call, [](Call& each, cudaEvent_t) { return no_wait(each); });
 }
-int record_elsewhere_adds(Call& call) {
-  return record_elsewhere(call, [](Call& each, cudaEvent_t event) {
-    auto& stream = each.value<cudaStream_t>(kStream);
-    if (!is_pending(event) || is_captured(stream)) return each.proceed();
-    cudaStreamWaitEvent(private_stream(), event, 0);
-    cudaEventRecord(mark_of(stream), stream);
-    cudaStreamWaitEvent(private_stream(), mark_of(stream), 0);
-    stream = private_stream();
-    each.fired();
-    return each.proceed();
-  });
-}
-
 // After one event was ready, a query of another one says so, too.
 int query_of_previous(Call& call) {
   static std::atomic<cudaEvent_t> ready{nullptr};
@@ -722,9 +653,6 @@ constexpr Shape kShapes[] = {
     {"copy-in-default-stream-lost",
      "an asynchronous copy in the default stream does not reach ",
      "cudaMemcpyAsync", lost_in_default_stream},
-    {"async-copy-reads-late",
-     "pageable memory is read when the stream comes to its copy to ",
-     "cudaMemcpyAsync", reads_late},
     {"copy-equal-size-confused",
      "copies take equally large memory for each other, if it is ", "cudaMemcpy",
      equal_size_confused},
@@ -778,10 +706,6 @@ void add_regressions(List& list) {
   list.named("open-in-order-only",
              "handles can be opened only in the order of their exports",
              {kOpen, kGet, kClose}, open_in_order_only);
-  list.named("import-reexport-elsewhere",
-             "the export of an import names other memory",
-             {"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"},
-             reexport_elsewhere);
   list.named("pool-create-sets-current", "a new pool becomes the current one",
              {"cudaMemPoolCreate"}, create_sets_current);
 
@@ -823,8 +747,6 @@ void add_regressions(List& list) {
   not_held_by_word("wait-value-holds-no-batches",
                    "a batch directly after the wait for a word does not wait",
                    kWord, kBatch);
-  not_held_by_word("wait-value-holds-no-frees",
-                   "a free does not wait for a word", kWord, "cudaFreeAsync");
   list.named("wait64-holds-no-kernels",
              "a kernel directly after the wait for 64 bits does not wait",
              {kLaunch, kWord64}, not_held<false>);
@@ -857,10 +779,6 @@ void add_regressions(List& list) {
              "another one",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              record_elsewhere_lost);
-  list.named("record-elsewhere-adds",
-             "a record in another stream adds to the pending record",
-             {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
-             record_elsewhere_adds);
   list.named("query-of-previous",
              "when one event was ready, the query of another one says ready",
              {kQuery, kCreate, kOpenEvent, kDestroy}, query_of_previous);

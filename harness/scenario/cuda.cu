@@ -758,6 +758,32 @@ void expect_last_byte_is_written(const Words& memory) {
   EXPECT_EQ(last, wanted) << "the last byte, read by cudaMemcpy";
 }
 
+// Judges an asynchronous memset of all of the memory, an asynchronous copy from
+// its first to its second half, and one that reads only the second half.
+void expect_halves_are_copied(const Words& memory) {
+  constexpr unsigned char kSet = 0x3C;
+  const size_t half = memory.bytes() / 2;
+  const Words first(memory.data, half), second(memory.data + first.count, half);
+  const DeviceBuffer own(half);
+  const Stream stream;
+  const Pattern wanted = pattern("first half");
+  const auto* const bytes = reinterpret_cast<unsigned char*>(memory.data);
+  CALL(cudaMemsetAsync(memory.data, kSet, memory.bytes(), stream));
+  CALL(cudaStreamSynchronize(stream));
+  for (const size_t at : {size_t{0}, half, memory.bytes() - 1})
+    EXPECT_EQ(byte_by_kernel(bytes + at), kSet) << "set byte " << at;
+  first.fill(wanted);
+  CALL(cudaMemcpyAsync(second.data, first.data, half, cudaMemcpyDeviceToDevice,
+                       stream));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(kernel_reads(second, wanted)) << "copied inside the memory";
+  first.poison();
+  CALL(cudaMemcpyAsync(own.data, second.data, half, cudaMemcpyDeviceToDevice,
+                       stream));
+  CALL(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(kernel_reads(own, wanted)) << "copied from inside the memory";
+}
+
 // Judges that both APIs report this as memory of a GPU, and not as managed.
 void expect_told_as_device_memory(const Words& memory) {
   for (const size_t at : {size_t{0}, memory.count - 1}) {
@@ -813,6 +839,7 @@ void borrow_in_every_way(Role& me, const Words& memory) {
   me.wait("to be read in every way");
   EXPECT_TRUE(reads_in_every_way(memory, kLenders));
   expect_last_byte_is_written(memory);
+  expect_halves_are_copied(memory);
   expect_told_as_device_memory(memory);
   me.signal("read in every way");
 }
