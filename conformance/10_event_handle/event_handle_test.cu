@@ -340,9 +340,11 @@ uint32_t word_at(const Words& words) {
 // host thread waits for the whole GPU meanwhile.
 void other_works_after_a_wait(Role& me, const Pattern& written) {
   constexpr size_t kRows = 2;
-  const DeviceBuffer by_rows(kBytes), by_peer(kBytes),
-      words[2] = {DeviceBuffer(kBytes), DeviceBuffer(kBytes)};
+  const DeviceBuffer by_rows(kBytes), by_peer(kBytes), word(kBytes),
+      batched(kBytes);
+  const Words words[] = {word, batched};
   const Stream rows, peer, writes, batches;
+  const cudaStream_t all[] = {rows, peer, writes, batches};
   for (const Words& each : words) CALL(cudaMemset(each.data, 0, kBytes));
   CALL(cudaDeviceSynchronize());
   const auto handles = me.receive<Handles>("handles");
