@@ -560,8 +560,9 @@ int device_sync_while_event(Call& call) {
       waiting.put(call.at<cudaStream_t>(0), event);
     return call.proceed();
   }
+  // A driver call would need a context, which a new thread does not have yet.
   for (const auto& one : waiting.all())
-    if (is_pending(one.second)) return no_wait(call);
+    if (cudaEventQuery(one.second) == cudaErrorNotReady) return no_wait(call);
   return call.proceed();
 }
 
