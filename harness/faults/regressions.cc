@@ -390,29 +390,6 @@ int not_held(Call& call) {
   return begins_at(mark_of(stream), call);
 }
 
-// A record does not cover what was written to a word just before it.
-int record_skips_words(Call& call) {
-  static Table<cudaStream_t> marked;
-  if (keeps_events(call)) return noted_event(call);
-  auto& stream = call.value<cudaStream_t>(kStream);
-  if (call.find(kEvent) == nullptr) {
-    if (is_captured(stream)) return call.proceed();
-    if (call.is("cudaLaunchKernel") || call.is("cudaMemcpyAsync")) {
-      marked.erase(stream);
-    } else {
-      cudaEventRecord(mark_of(stream), stream);
-      marked.put(stream);
-    }
-    return call.proceed();
-  }
-  if (shared_event(call) == nullptr || !marked.has(stream))
-    return call.proceed();
-  cudaStreamWaitEvent(private_stream(), mark_of(stream), 0);
-  stream = private_stream();
-  call.fired();
-  return call.proceed();
-}
-
 // A batch does not wait for the earlier work of its stream.
 int batch_early(Call& batch) {
   const auto stream = batch.at<cudaStream_t>(0);
@@ -465,14 +442,6 @@ int query_of_previous(Call& call) {
     return code;
   ready = nullptr;
   return accepted(call);
-}
-
-int query_waits(Call& call) {
-  if (keeps_events(call)) return noted_event(call);
-  const cudaEvent_t event = shared_event(call);
-  if (event == nullptr || !is_pending(event)) return call.proceed();
-  call.fired();
-  return DRIVER_CALL(cuEventSynchronize)(event);
 }
 
 int open_completes(Call& call) {
@@ -757,11 +726,6 @@ void add_regressions(List& list) {
   not_held_by_word("wait64-holds-no-memsets",
                    "a memset does not wait for a word of 64 bits", kWord64,
                    "cudaMemsetAsync");
-  list.named("record-skips-words",
-             "a record does not cover the word that was written before it",
-             {kRecord, kCreate, kOpenEvent, kDestroy, "cuStreamWriteValue32",
-              kLaunch, "cudaMemcpyAsync"},
-             record_skips_words);
   list.named("batch-early",
              "a batch does not wait for the earlier work of its stream",
              {kBatch}, batch_early);
@@ -783,8 +747,6 @@ void add_regressions(List& list) {
   list.named("query-of-previous",
              "when one event was ready, the query of another one says ready",
              {kQuery, kCreate, kOpenEvent, kDestroy}, query_of_previous);
-  list.named("query-waits", "the query of a pending event waits for it",
-             {kQuery, kCreate, kOpenEvent, kDestroy}, query_waits);
   list.named("open-completes-record",
              "an open completes an event whose record is pending",
              {kOpenEvent, kDestroy}, open_completes);
