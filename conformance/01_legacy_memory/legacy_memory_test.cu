@@ -238,7 +238,12 @@ TEST(LegacyMemory, AClosedHandleOpensAfresh) {
         SCOPED_TRACE("round " + std::to_string(round));
         MappingBy mapping(api, handle, kBytes);
         ASSERT_TRUE(kernel_reads(mapping, pattern(api.kName)));
+        const void* const closed = mapping.data;
         mapping.close();
+        // The count began at one again.
+        cudaPointerAttributes attributes{};
+        CALL(cudaPointerGetAttributes(&attributes, closed));
+        ASSERT_EQ(attributes.type, cudaMemoryTypeUnregistered);
       }
       MappingBy mapping(api, handle, kBytes);
       me.signal("open again");

@@ -521,6 +521,25 @@ static size_t add_ids_of_other_allocators(std::set<unsigned long long>& ids) {
   return added;
 }
 
+TEST(HandleIdentity, ABufferIdStandsForOneGpuOnly) {
+  covers("LMEM-48");
+  needs(gpus(2), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    std::set<unsigned long long> ids;
+    std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+    for (const int gpu : {0, 1, 0, 1}) {
+      CALL(cudaSetDevice(gpu));
+      buffers.push_back(std::make_unique<DeviceBuffer>(kSmall));
+      ids.insert(id_of(*buffers.back()));
+    }
+    EXPECT_EQ(ids.size(), buffers.size()) << "an id stands for two allocations";
+    buffers.clear();
+    CALL(cudaSetDevice(0));
+  });
+  scenario.run(20s);
+}
+
 TEST(HandleIdentity, ABufferIdIsNeverReused) {
   covers("LMEM-48");
   needs(gpus(1), legacy_memory);

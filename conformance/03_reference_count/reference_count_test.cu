@@ -54,6 +54,21 @@ std::function<void(Role&)> answers(int turns) {
   };
 }
 
+// The driver API knows nothing about an address.
+void expect_unknown(const void* pointer) {
+  unsigned type = 77, device = 77;
+  EXPECT_CODE(
+      CUDA_ERROR_INVALID_VALUE,
+      DRIVER(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                    address_of(pointer)));
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+  void* answers[] = {&device, &type};
+  EXPECT_SUCCESS(
+      DRIVER(cuPointerGetAttributes)(2, wanted, answers, address_of(pointer)));
+  EXPECT_EQ(type, 0u) << "cuPointerGetAttributes knows it";
+}
+
 // Neither API closes a pointer that no open returned.
 void expect_no_close(const void* pointer) {
   EXPECT_CODE(cudaErrorInvalidValue,
@@ -148,6 +163,7 @@ TEST(ReferenceCount, TheLastCloseUnmaps) {
       EXPECT_REFUSED(
           DRIVER(cuMemGetAddressRange)(&base, &size, address_of(opened)),
           CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE);
+      expect_unknown(opened);
       EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "still open";
     });
     other.close();
@@ -278,6 +294,8 @@ TEST(ReferenceCount, FreeRefusesAnImport) {
     by_both_apis([&](auto api) {
       MappingBy mapping(api, handle, kBytes);
       EXPECT_CODE(cudaErrorInvalidValue, cudaFree(mapping.data));
+      EXPECT_CODE(cudaErrorInvalidValue,
+                  cudaFree(mapping.data + mapping.count / 2));
       EXPECT_REFUSED(DRIVER(cuMemFree)(address_of(mapping.data)),
                      CUDA_ERROR_INVALID_VALUE);
       expect_works(me, mapping, turn++);

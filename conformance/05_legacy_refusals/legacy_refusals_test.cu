@@ -452,13 +452,26 @@ TEST(LegacyRefusals, TheExporterCannotOpenItsOwnHandle) {
     });
     expect_documented(outcome_of(by_thread, kRuntimeRefusals),
                       "cudaIpcOpenMemHandle in a thread");
+    // Nor does it open it while it has memory of another process open.
+    LegacyMapping theirs(me.receive<cudaIpcMemHandle_t>("theirs"), kBytes);
+    EXPECT_REFUSED(cudaIpcOpenMemHandle(pointer.out(), handle, kLazy),
+                   cudaErrorDeviceUninitialized, cudaErrorInvalidResourceHandle,
+                   cudaErrorMapBufferObjectFailed, cudaErrorTooManyPeers,
+                   cudaErrorNotSupported, cudaErrorInvalidValue);
+    theirs.close();
+    me.signal("closed theirs");
     EXPECT_TRUE(context_is_usable());
     EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     me.send("handle", handle);
     me.wait("closed");
   });
   // The same handle is good in another process.
-  scenario.role("importer", borrows(pattern("exporter"), kBytes));
+  scenario.role("importer", [](Role& me) {
+    const DeviceBuffer own(kBytes);
+    me.send("theirs", own.legacy_handle());
+    me.wait("closed theirs");
+    borrows(pattern("exporter"), kBytes)(me);
+  });
   scenario.run(20s);
 }
 

@@ -130,6 +130,9 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), last));
   EXPECT_EQ(of_mapping.result().type, cudaMemoryTypeDevice) << "the last word";
   EXPECT_EQ(of_mapping.result().devicePointer, last);
+  const char* const last_byte = reinterpret_cast<char*>(last + 1) - 1;
+  EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), last_byte));
+  EXPECT_EQ(of_mapping.result().type, cudaMemoryTypeDevice) << "the last byte";
   EXPECT_SUCCESS(cudaPointerGetAttributes(of_mapping.out(), mapping.data));
   const cudaPointerAttributes& attributes = of_mapping.result();
   EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
@@ -187,6 +190,10 @@ void expect_known(Role& me, const Words& mapping, const std::string& uuid) {
         << "two allocations, one range";
   }
   const size_t size = range_of(mapping, &base);
+  EXPECT_SUCCESS(DRIVER(cuMemGetAddressRange)(begin.out(), bytes.out(),
+                                              address_of(last_byte)));
+  EXPECT_EQ(begin.result(), base) << "of the last byte";
+  EXPECT_EQ(bytes.result(), size) << "of the last byte";
   me.observe("cuMemGetAddressRange of " + std::to_string(mapping.bytes()) +
              " bytes: " + std::to_string(size) + " bytes, from " +
              std::to_string(address - base) + " before the pointer");
@@ -223,6 +230,7 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
   scenario.role("importer", [](Role& me) {
     const auto handle = me.receive<cudaIpcMemHandle_t>("handle");
     LegacyMapping on_0(handle, kBytes);
+    void* const there = on_0.data;
     CALL(cudaSetDevice(1));
     void *first = nullptr, *second = nullptr;
     EXPECT_SUCCESS(cudaIpcOpenMemHandle(&first, handle, kLazy));
@@ -246,6 +254,12 @@ TEST(LegacyTwoGpus, EachDeviceOfTheImporterHasAMappingOfItsOwn) {
     EXPECT_SUCCESS(cudaIpcCloseMemHandle(first));
     EXPECT_REFUSED(cudaIpcCloseMemHandle(first), cudaErrorInvalidValue,
                    cudaErrorMapBufferObjectFailed, cudaErrorNotSupported);
+    // The opens of one device have not counted on the other one.
+    for (const void* const closed : {first, there}) {
+      cudaPointerAttributes attributes{};
+      CALL(cudaPointerGetAttributes(&attributes, closed));
+      EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+    }
     me.signal("closed");
   });
   scenario.run(20s);

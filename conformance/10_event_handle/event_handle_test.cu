@@ -409,11 +409,14 @@ TEST(EventHandle, SynchronizeReturnsOnlyAfterTheRecordedWork) {
     SharedEvent event(handles.event);
     const cudaEvent_t same = opened_by_driver(handles.by_driver);
     HostWait waiter(event), by_driver = DriverApi::host_wait(same);
+    HostWait beside(event);  // two threads wait for one event
     look_on(me);
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
+    EXPECT_FALSE(beside.returned()) << "before the work was done";
     me.signal("ready");
     EXPECT_EQ(waiter.join(), cudaSuccess);
+    EXPECT_EQ(beside.join(), cudaSuccess);
     EXPECT_SUCCESS(cudaEventQuery(event));
     EXPECT_TRUE(copy_reads(mapping, written));
     EXPECT_TRUE(kernel_reads(mapping, written));
@@ -561,6 +564,9 @@ static void waits_without_spinning(Role& me) {
   expect_blocked(me, "cudaEventSynchronize(event) in a thread", waiter);
   expect_blocked(me, "cuEventSynchronize(event) in a thread", by_driver);
   EXPECT_TRUE(kernel_reads(buffer, written));
+  me.wait("recorded");
+  EXPECT_TRUE(is_pending(created)) << "the importer's record";
+  me.signal("pending");
   me.wait("closed");
   EXPECT_SUCCESS(cudaEventDestroy(created));
   EXPECT_SUCCESS(cudaEventDestroy(other));
@@ -579,10 +585,13 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
     LegacyMapping mapping(handles.memory, kBytes);
     SharedEvent event(handles.event);
     const cudaEvent_t other = opened_by_driver(handles.by_driver);
+    const Stream stream;
+    EXPECT_SUCCESS(cudaStreamWaitEvent(stream, event, 0));
     HostWait waiter(event), by_driver = DriverApi::host_wait(other);
     for (int i = 0; i < kLooks; ++i) EXPECT_TRUE(is_pending(event));
     EXPECT_TRUE(waiter.is_held()) << "before the work was done";
     EXPECT_FALSE(by_driver.returned()) << "before the work was done";
+    EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream));
     me.signal("waiting");
     EXPECT_EQ(waiter.join(), cudaSuccess);
     EXPECT_EQ(by_driver.join(), cudaSuccess);
@@ -593,6 +602,15 @@ TEST(EventHandle, BlockingSyncIsKeptWithInterprocess) {
                std::to_string(waiter.waited_us()) + " us");
     EXPECT_TRUE(kernel_reads(mapping, written));
     EXPECT_TRUE(copy_reads(mapping, written));
+    EXPECT_TRUE(passes(stream));
+    // The importer's record reaches the exporter.
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    me.signal("recorded");
+    me.wait("pending");
+    latch.release();
+    EXPECT_TRUE(passes(stream));
     event.destroy();
     EXPECT_SUCCESS(DriverApi::event_destroy(other));
     mapping.close();

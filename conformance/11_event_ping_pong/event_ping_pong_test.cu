@@ -186,6 +186,7 @@ static void records_for_the_exporter(Role& me, Api api) {
   Sentinel<cudaEvent_t> opened;
   CALL(api.ipc_open_event_handle(opened.out(), handles.event));
   const cudaEvent_t event = opened.result();
+  SharedEvent twin(handles.event);  // the same event once more
   const Stream stream, after;
   EXPECT_TRUE(kernel_reads(mapping, pattern("old")));
   const DeviceBuffer own(kBytes);
@@ -196,6 +197,7 @@ static void records_for_the_exporter(Role& me, Api api) {
   EXPECT_SUCCESS(api.event_record(event, stream));
   later.hold(stream);
   EXPECT_CODE(api.kNotReady, api.event_query(event));
+  EXPECT_TRUE(is_pending(twin)) << "the second open of the event";
   me.signal("recorded");
   for (int i = 0; i < kLooks; ++i) {
     me.wait("look");
@@ -206,10 +208,12 @@ static void records_for_the_exporter(Role& me, Api api) {
   CALL(api.stream_wait_event(after, event));
   EXPECT_TRUE(passes(after));
   EXPECT_SUCCESS(api.event_query(event));
+  EXPECT_TRUE(is_done(twin)) << "the second open of the event";
   me.wait("seen");
   EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(stream)) << "later work";
   later.release();
   EXPECT_TRUE(passes(stream));
+  twin.destroy();
   CALL(api.event_destroy(event));
   mapping.close();
   me.signal("closed");
@@ -366,6 +370,10 @@ static void importer_asks_for_each_record(Role& me, Api api) {
   me.wait("recorded 1");
   EXPECT_SUCCESS(api.event_query(event));
   EXPECT_SUCCESS(api.event_synchronize(event));
+  // A record of the importer itself, which the next one replaces, too.
+  const Stream own;
+  EXPECT_SUCCESS(api.event_record(event, own));
+  EXPECT_TRUE(passes(own));
   me.signal("asked 1");
   me.wait("recorded 2");
   HostWait waiter = api.host_wait(event);
@@ -392,6 +400,56 @@ TEST(EventPingPong, ALaterRecordReplacesTheEarlier) {
   });
   scenario.role("importer", [](Role& me) {
     by_both_apis([&](auto api) { importer_asks_for_each_record(me, api); });
+  });
+  scenario.run(20s);
+}
+
+// One record of the event is pending in a held stream. A later record, in a
+// stream that nothing holds, is complete at once.
+template <class Api>
+static void records_beside_a_pending_record(Role& me, Api api,
+                                            cudaEvent_t event) {
+  const Stream held, free;
+  Latch latch;
+  latch.hold(held);
+  CALL(api.event_record(event, held));
+  CALL(api.event_record(event, free));
+  EXPECT_TRUE(passes(free, 1s)) << "a stream that nothing holds";
+  EXPECT_SUCCESS(api.event_query(event));
+  me.signal("recorded");
+  me.wait("asked");
+  EXPECT_CODE(cudaErrorNotReady, cudaStreamQuery(held));
+  latch.release();
+  EXPECT_TRUE(passes(held));
+}
+
+template <class Api>
+static void asks_beside_a_pending_record(Role& me, Api api, cudaEvent_t event) {
+  me.wait("recorded");
+  EXPECT_SUCCESS(api.event_query(event));
+  me.signal("asked");
+}
+
+TEST(EventPingPong, APendingRecordDoesNotDelayALaterOne) {
+  covers("LEVT-13");
+  needs(gpus(1), legacy_events);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const SharedEvent event;
+      me.send("handle", event.handle());
+      records_beside_a_pending_record(me, api, event);
+      asks_beside_a_pending_record(me, api, event);
+      me.wait("closed");
+    });
+  });
+  scenario.role("importer", [](Role& me) {
+    by_both_apis([&](auto api) {
+      const SharedEvent event(me.receive<cudaIpcEventHandle_t>("handle"));
+      asks_beside_a_pending_record(me, api, event);
+      records_beside_a_pending_record(me, api, event);
+      me.signal("closed");
+    });
   });
   scenario.run(20s);
 }

@@ -536,6 +536,49 @@ void expect_work_is_held(
   for (const Work& work : kWork)
     expect_held(work.name, [&] { work.queue(target, stream); });
   expect_held("a graph", [&] { graph.launch_in(stream); });
+
+  const SharedEvent event(cudaEventDisableTiming);
+  clear(word);
+  EXPECT_SUCCESS(waits(stream));
+  CALL(cudaEventRecord(event, stream));
+  EXPECT_TRUE(is_held(event));
+  EXPECT_SUCCESS(write(word, kAwaited, writes));
+  ASSERT_TRUE(passes(stream));
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+}
+
+// Judges that `writes`, which makes the lower half of `word` kAwaited, comes
+// after each kind of work that its stream has to do before.
+void expect_word_comes_after_work(
+    const Words& word, const Stream& stream,
+    const std::function<CUresult(cudaStream_t stream)>& writes) {
+  const DeviceBuffer target(kWordBytes);
+  const SharedEvent event;
+  const SettingGraph graph(target, stream);
+  const auto expect_order = [&](const char* name, const auto& queue) {
+    SCOPED_TRACE(name);
+    queue();  // loads its kernels
+    ASSERT_TRUE(passes(stream));
+    clear(word);
+    prepare(target);
+    Latch latch;
+    latch.hold(stream);
+    queue();
+    EXPECT_SUCCESS(writes(stream));
+    CALL(cudaEventRecord(event, stream));
+    EXPECT_TRUE(is_held(stream));
+    EXPECT_EQ(value_at(target.data), 0u) << "the work comes too early";
+    EXPECT_EQ(value_at(word.data), 0u) << "the word comes before the work";
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    latch.release();
+    ASSERT_TRUE(passes(stream));
+    EXPECT_SUCCESS(cudaEventQuery(event));
+    EXPECT_EQ(value_at(word.data), kAwaited);
+    EXPECT_NE(value_at(target.data), 0u);
+  };
+  for (const Work& work : kWork)
+    expect_order(work.name, [&] { work.queue(target, stream); });
+  expect_order("a graph", [&] { graph.launch_in(stream); });
 }
 
 }  // namespace
@@ -546,18 +589,10 @@ TEST(DeviceFlags, AWaitHoldsWorkOfEveryKind) {
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
     const DeviceBuffer word(kWordBytes);
-    const Stream stream, writes;
-    const SharedEvent event(cudaEventDisableTiming);
+    const Stream stream;
     expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
       return wait_for(word, kAwaited, waiting);
     });
-    clear(word);
-    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
-    CALL(cudaEventRecord(event, stream));
-    EXPECT_TRUE(is_held(event));
-    EXPECT_SUCCESS(write(word, kAwaited, writes));
-    ASSERT_TRUE(passes(stream));
-    EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   });
   scenario.run(20s);
 }
@@ -567,34 +602,11 @@ TEST(DeviceFlags, AWordComesAfterWorkOfEveryKind) {
   needs(gpus(1));
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    const DeviceBuffer word(kWordBytes), target(kWordBytes);
+    const DeviceBuffer word(kWordBytes);
     const Stream stream;
-    const SharedEvent event;
-    const SettingGraph graph(target, stream);
-    const auto expect_order = [&](const char* name, const auto& queue) {
-      SCOPED_TRACE(name);
-      queue();  // loads its kernels
-      ASSERT_TRUE(passes(stream));
-      clear(word);
-      prepare(target);
-      Latch latch;
-      latch.hold(stream);
-      queue();
-      EXPECT_SUCCESS(write(word, kAwaited, stream));
-      CALL(cudaEventRecord(event, stream));
-      EXPECT_TRUE(is_held(stream));
-      EXPECT_EQ(value_at(target.data), 0u) << "the work comes too early";
-      EXPECT_EQ(value_at(word.data), 0u) << "the word comes before the work";
-      EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
-      latch.release();
-      ASSERT_TRUE(passes(stream));
-      EXPECT_SUCCESS(cudaEventQuery(event));
-      EXPECT_EQ(value_at(word.data), kAwaited);
-      EXPECT_NE(value_at(target.data), 0u);
-    };
-    for (const Work& work : kWork)
-      expect_order(work.name, [&] { work.queue(target, stream); });
-    expect_order("a graph", [&] { graph.launch_in(stream); });
+    expect_word_comes_after_work(word, stream, [&](cudaStream_t writing) {
+      return write(word, kAwaited, writing);
+    });
   });
   scenario.run(20s);
 }
@@ -604,7 +616,12 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
   covers("FLAG-01");
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  scenario.role("exporter", [](Role& me) {
+    const DeviceBuffer second(kBytes);
+    clear(second);
+    me.send("second", second.legacy_handle());
+    lends(pattern("exporter"), kBytes)(me);
+  });
   scenario.role("importer", [](Role& me) {
     LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
     const Words word = far_word(mapping);
@@ -614,6 +631,16 @@ TEST(DeviceFlags, EveryStreamAndThreadWritesWords) {
     wait_in_every_stream(word, [&](cudaStream_t stream) {
       return wait_for(word, kAwaited, stream);
     });
+    // The last word of a second allocation, while the first one is open.
+    LegacyMapping second(me.receive<Handle>("second"), kBytes);
+    const Words last(second.data + second.count - 1, sizeof(uint32_t));
+    const Stream waits, writes;
+    EXPECT_SUCCESS(wait_for(last, kAwaited, waits));
+    EXPECT_TRUE(is_held(waits));
+    EXPECT_SUCCESS(write(last, kAwaited, writes));
+    EXPECT_TRUE(passes(waits));
+    EXPECT_EQ(value_at(last.data), kAwaited);
+    second.close();
     mapping.close();
     me.signal("closed");
   });
@@ -641,40 +668,6 @@ TEST(DeviceFlags, AWordMayLieInPinnedHostMemory) {
     ASSERT_TRUE(passes(stream));
     EXPECT_EQ(*seen, kAwaited + 1);
     CALL(cudaFreeHost(host));
-  });
-  scenario.run(20s);
-}
-
-TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
-  covers("FLAG-01");
-  needs(gpus(1), vmm_fd);
-  Scenario scenario(Scenario::kShared);
-  scenario.role("exporter", [](Role& me) {
-    const size_t bytes = granule();
-    const Chunk chunk = Chunk::create(bytes);
-    const Mapping mapping(chunk, bytes);
-    clear(mapping);
-    const Words word = far_word(mapping);
-    const Stream stream;
-    me.send_descriptor("chunk", chunk.descriptor().get());
-    me.wait("importer waits");
-    EXPECT_SUCCESS(write(word, kAwaited, stream));
-    EXPECT_TRUE(passes(stream));
-    me.wait("written");
-    EXPECT_EQ(value_at(word.data), kAwaited + 1);
-  });
-  scenario.role("importer", [](Role& me) {
-    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
-    const Mapping mapping(chunk, granule());
-    const Words word = far_word(mapping);
-    const Stream stream;
-    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
-    EXPECT_TRUE(is_held(stream));
-    me.signal("importer waits");
-    EXPECT_TRUE(passes(stream));
-    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
-    EXPECT_TRUE(passes(stream));
-    me.signal("written");
   });
   scenario.run(20s);
 }
@@ -785,6 +778,21 @@ TEST(DeviceFlags, AWaitFor64BitsHoldsWorkOfEveryKind) {
     expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
       return NOTED(DRIVER(cuStreamWaitValue64)(
           waiting, address_of(word.data), kAwaited, CU_STREAM_WAIT_VALUE_EQ));
+    });
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordOf64BitsComesAfterWorkOfEveryKind) {
+  covers("FLAG-07");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    has_to_support(me, k64Bits, "words of 64 bits");
+    const DeviceBuffer word(kWordBytes);
+    const Stream stream;
+    expect_word_comes_after_work(word, stream, [&](cudaStream_t writing) {
+      return write_64(word, kAwaited, writing);
     });
   });
   scenario.run(20s);
@@ -952,6 +960,98 @@ TEST(DeviceFlags, ABatchIsDoneInTheOrderOfItsArray) {
   scenario.run(20s);
 }
 
+// A word far from the start of its memory, and how a stream waits for it and
+// writes it.
+struct WordCalls {
+  using Call = std::function<CUresult(const Words& word, uint32_t value,
+                                      cudaStream_t stream)>;
+  Words (*word_of)(const Words& memory);
+  Call wait_for, write;
+  bool of_64_bits = false;
+};
+
+static Words far_word_of_64_bits(const Words& memory) {
+  return {memory.data + memory.count - 4, sizeof(uint64_t)};
+}
+
+// The importer of a descriptor waits for a word in it, and then writes it.
+static void word_of_an_import_orders(const WordCalls& calls) {
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [calls](Role& me) {
+    const auto& write = calls.write;
+    if (calls.of_64_bits) has_to_support(me, k64Bits, "words of 64 bits");
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    clear(mapping);
+    const Words word = calls.word_of(mapping);
+    const Stream stream;
+    me.send_descriptor("chunk", chunk.descriptor().get());
+    me.wait("importer waits");
+    EXPECT_SUCCESS(write(word, kAwaited, stream));
+    EXPECT_TRUE(passes(stream));
+    me.wait("written");
+    EXPECT_EQ(value_at(word.data), kAwaited + 1);
+  });
+  scenario.role("importer", [calls](Role& me) {
+    const auto& wait_for = calls.wait_for;
+    const auto& write = calls.write;
+    if (calls.of_64_bits) has_to_support(me, k64Bits, "words of 64 bits");
+    const Chunk chunk = Chunk::import(me.receive_descriptor("chunk"));
+    const Mapping mapping(chunk, granule());
+    const Words word = calls.word_of(mapping);
+    const Stream stream;
+    EXPECT_SUCCESS(wait_for(word, kAwaited, stream));
+    EXPECT_TRUE(is_held(stream));
+    me.signal("importer waits");
+    EXPECT_TRUE(passes(stream));
+    EXPECT_SUCCESS(write(word, kAwaited + 1, stream));
+    EXPECT_TRUE(passes(stream));
+    me.signal("written");
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWordMayLieInAnImportOfADescriptor) {
+  covers("FLAG-01");
+  needs(gpus(1), vmm_fd);
+  word_of_an_import_orders(
+      {far_word,
+       [](const Words& word, uint32_t value, cudaStream_t stream) {
+         return wait_for(word, value, stream);
+       },
+       [](const Words& word, uint32_t value, cudaStream_t stream) {
+         return write(word, value, stream);
+       }});
+}
+
+TEST(DeviceFlags, AWordOf64BitsMayLieInAnImportOfADescriptor) {
+  covers("FLAG-07");
+  needs(gpus(1), vmm_fd);
+  word_of_an_import_orders(
+      {far_word_of_64_bits,
+       [](const Words& word, uint32_t value, cudaStream_t stream) {
+         return NOTED(DRIVER(cuStreamWaitValue64)(
+             stream, address_of(word.data), value, CU_STREAM_WAIT_VALUE_EQ));
+       },
+       write_64, true});
+}
+
+TEST(DeviceFlags, ABatchReachesAnImportOfADescriptor) {
+  covers("FLAG-09");
+  needs(gpus(1), vmm_fd);
+  word_of_an_import_orders(
+      {far_word,
+       [](const Words& word, uint32_t value, cudaStream_t stream) {
+         return batch({waiting_for(word.data, value)}, stream);
+       },
+       [](const Words& word, uint32_t value, cudaStream_t stream) {
+         return batch(
+             {writing(CU_STREAM_MEM_OP_WRITE_VALUE_32, word.data, value)},
+             stream);
+       }});
+}
+
 // Batches in every stream, and one batch with words of 64 bits.
 TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
   covers("FLAG-09");
@@ -985,6 +1085,20 @@ TEST(DeviceFlags, EveryStreamAndThreadHasBatches) {
     EXPECT_TRUE(passes(waits));
     EXPECT_EQ(value_at<uint64_t>(words.data + 4), 3 * kHigh);
     EXPECT_EQ(value_at<uint64_t>(words.data + 8), 4 * kHigh);
+  });
+  scenario.run(20s);
+}
+
+TEST(DeviceFlags, AWaitInABatchHoldsWorkOfEveryKind) {
+  covers("FLAG-09");
+  needs(gpus(1));
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role&) {
+    const DeviceBuffer word(kWordBytes);
+    const Stream stream;
+    expect_work_is_held(word, stream, [&](cudaStream_t waiting) {
+      return batch({waiting_for(word.data, kAwaited)}, waiting);
+    });
   });
   scenario.run(20s);
 }

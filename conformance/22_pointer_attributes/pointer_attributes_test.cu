@@ -61,9 +61,10 @@ TEST(PointerAttributes, TheAttributeTellsWhatCanBeExported) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", [](Role&) {
-    const DeviceBuffer buffer(kBytes), small(kSmall);
+    const DeviceBuffer buffer(kBytes), small(kSmall), odd(kSmall + 1);
     expect_attribute_is_true("cudaMalloc", buffer.data);
     expect_attribute_is_true("a small cudaMalloc", small.data);
+    expect_attribute_is_true("a cudaMalloc of an odd size", odd.data);
     // An address inside also belongs to an allocation that can be exported.
     in_two_threads([&](int) {
       EXPECT_EQ(capable(buffer.data), 1u);

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <fstream>
@@ -40,6 +41,29 @@ std::function<void(Role&)> reads_chunk(
     EXPECT_TRUE(reads(mapping, expected));
     me.signal("done");
   };
+}
+
+// Does an asynchronous memset run after the kernel that was queued before it in
+// its stream?
+testing::AssertionResult set_waits_its_turn(const Words& memory) {
+  constexpr uint32_t kBefore = 0x11111111, kSet = 0x3C3C3C3C;
+  const Stream stream;
+  Latch latch;
+  uint32_t seen = 0;
+  CALL(cudaMemset(memory.data, 0x11, memory.bytes()));
+  CALL(cudaDeviceSynchronize());
+  latch.hold(stream);
+  CALL(cudaMemsetAsync(memory.data, 0x3C, memory.bytes(), stream));
+  const bool held = is_held(stream);
+  CALL(cudaMemcpy(&seen, memory.data, sizeof seen, cudaMemcpyDeviceToHost));
+  latch.release();
+  if (!held || seen != kBefore)
+    return testing::AssertionFailure()
+           << "the memset has not waited for the kernel";
+  if (const auto done = passes(stream); !done) return done;
+  CALL(cudaMemcpy(&seen, memory.data, sizeof seen, cudaMemcpyDeviceToHost));
+  return seen == kSet ? testing::AssertionSuccess()
+                      : testing::AssertionFailure() << "nothing was set";
 }
 
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) != -1; }
@@ -142,6 +166,7 @@ TEST(VmmFd, EachSideSeesTheOthersLaterWrites) {
     me.signal("done");
     borrow_in_every_way(me, mapping);
     EXPECT_TRUE(copy_waits_its_turn(mapping));
+    EXPECT_TRUE(set_waits_its_turn(mapping));
   });
 
   scenario.run(20s);
@@ -193,12 +218,21 @@ static void uses_chunks_in_threads(Role& me) {
     EXPECT_EQ(codes[i], CUDA_SUCCESS) << "in thread " << i;
     EXPECT_EQ(released[i], CUDA_SUCCESS) << "in thread " << i;
   }
+  const DeviceBuffer own(bytes);
+  own.fill(pattern("of a thread"));
+  EXPECT_EQ(in_a_thread([&] {
+              return cudaMemcpy(mapping.data, own.data, bytes,
+                                cudaMemcpyDeviceToDevice);
+            }),
+            cudaSuccess);
+  EXPECT_TRUE(kernel_reads(mapping, pattern("of a thread")))
+      << "copied by another thread";
   mapping.fill(pattern("importer"));
   me.signal("done");
 }
 
-// Two threads create and map memory. Then each gives back the memory of the
-// other.
+// Two threads create memory and reserve addresses. One of them ends before two
+// threads map the memory. Then each gives back the memory of the other.
 static void owns_chunks_in_threads() {
   const size_t bytes = granule();
   const CUmemAllocationProp wanted = chunk_of(0);
@@ -210,6 +244,9 @@ static void owns_chunks_in_threads() {
     EXPECT_SUCCESS(DRIVER(cuMemCreate)(handles[i].out(), bytes, &wanted, 0));
     EXPECT_SUCCESS(
         DRIVER(cuMemAddressReserve)(addresses[i].out(), bytes, 0, 0, 0));
+  });
+  in_two_threads([&](int i) {
+    SCOPED_TRACE("in thread " + std::to_string(i));
     EXPECT_SUCCESS(DRIVER(cuMemMap)(addresses[i].result(), bytes, 0,
                                     handles[i].result(), 0));
     EXPECT_SUCCESS(
@@ -372,6 +409,20 @@ TEST(VmmFd, ExportGoesOnWhereDescriptorsHadRunOut) {
   scenario.run(20s);
 }
 
+// A copy of a descriptor with a number above 1023, or none if this process may
+// not have such a number.
+static Descriptor copy_with_high_number(const Descriptor& descriptor) {
+  constexpr int kHigh = 1024;
+  rlimit before{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit raised = before;
+  raised.rlim_cur = std::min<rlim_t>(before.rlim_max, 4 * kHigh);
+  setrlimit(RLIMIT_NOFILE, &raised);
+  Descriptor copy(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kHigh));
+  setrlimit(RLIMIT_NOFILE, &before);
+  return copy;
+}
+
 TEST(VmmFd, TheDescriptorIsPassedByValue) {
   covers("VMM-10");
   needs(gpus(1), vmm_fd);
@@ -386,6 +437,14 @@ TEST(VmmFd, TheDescriptorIsPassedByValue) {
         &handle, by_value(descriptor.get()), kFd));
     const Mapping mapping(Chunk(handle), granule());
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    if (const Descriptor copy = copy_with_high_number(descriptor)) {
+      Sentinel<CUmemGenericAllocationHandle> again;
+      EXPECT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(
+          again.out(), by_value(copy.get()), kFd))
+          << "a number above 1023";
+      const Mapping other(Chunk(again.result()), granule());
+      EXPECT_TRUE(kernel_reads(other, pattern("exporter")));
+    }
     me.signal("done");
   });
 

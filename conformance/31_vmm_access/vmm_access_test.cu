@@ -20,7 +20,7 @@ namespace {
 constexpr auto kRead = CU_MEM_ACCESS_FLAGS_PROT_READ;
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 constexpr unsigned long long kNone = 0;
-constexpr int kChunks = 8;
+constexpr int kChunks = 11;
 constexpr uint32_t kLanded = 0x1badbad1;
 constexpr int kNoSuchDevice = 999;
 constexpr int kMany = 70;  // reservations at once
@@ -131,6 +131,11 @@ static void uses_memory_without_access(Role& me) {
     if (kUses[*input] == "flags") {
       EXPECT_EQ(access_at(mapped.address()), kNone);
       EXPECT_EQ(access_at(mapped.address() + bytes - 1), kNone);
+      const Chunk first = Chunk::import(descriptor);
+      const Mapping usable(first, bytes);
+      const Chunk second = Chunk::import(descriptor);
+      EXPECT_EQ(access_at(Mapped(second, bytes).address()), kNone)
+          << "of the mapping of an earlier import";
     } else if (kUses[*input] == "copy") {
       uint32_t word = 0;
       const cudaError_t code =
@@ -446,6 +451,43 @@ TEST(VmmAccess, OnlyReservedAndUnmappedAddressesAreMapped) {
   scenario.run(20s);
 }
 
+// The last granule of a reservation is mapped first, and the others after it.
+TEST(VmmAccess, AnImportIsMappedWithinItsSize) {
+  covers("VMM-22");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Reservation range(3 * bytes);
+    for (const size_t granules : {2, 3})
+      EXPECT_REFUSED(
+          DRIVER(cuMemMap)(range.at(0), granules * bytes, 0, chunk.handle(), 0),
+          CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED)
+          << "more than the memory has";
+    for (const size_t at : {2 * bytes, size_t{0}, bytes})
+      EXPECT_SUCCESS(
+          DRIVER(cuMemMap)(range.at(at), bytes, 0, chunk.handle(), 0));
+    allow(range.at(0), 3 * bytes);
+    for (const size_t at : {size_t{0}, bytes, 2 * bytes}) {
+      EXPECT_TRUE(
+          kernel_reads(words_at(range.at(at), bytes), pattern("exporter")));
+      range.unmap(at, bytes);
+    }
+    me.signal("done");
+  });
+  scenario.run(20s);
+}
+
+// An offset whose lower 32 bits are 0 lies beyond the memory, too.
+static void expect_no_far_offset(const Reservation& range, const Chunk& chunk) {
+  EXPECT_REFUSED(DRIVER(cuMemMap)(range.at(0), granule(), size_t{4} << 30,
+                                  chunk.handle(), 0),
+                 CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+                 CUDA_ERROR_NOT_PERMITTED);
+}
+
 TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
   covers("VMM-23");
   needs(gpus(1), vmm_fd);
@@ -482,6 +524,7 @@ TEST(VmmAccess, AChunkIsMappedFromItsBeginning) {
         DRIVER(cuMemMap)(range.at(0), 2 * bytes, bytes, chunk.handle(), 0),
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
         CUDA_ERROR_NOT_PERMITTED);
+    expect_no_far_offset(range, chunk);
     const CUresult code =
         NOTED(DRIVER(cuMemMap)(range.at(0), bytes, bytes, chunk.handle(), 0));
     if (code != CUDA_SUCCESS) {
@@ -563,6 +606,16 @@ TEST(VmmAccess, UnmapTakesWhatWasMapped) {
   scenario.run(20s);
 }
 
+// A handle keeps the memory and its values, also while nothing is mapped.
+static void expect_values_stay_without_mapping() {
+  const size_t bytes = granule();
+  const Chunk chunk = Chunk::create(bytes);
+  Mapping(chunk, bytes).fill(pattern("before"));
+  const Mapping again(chunk, bytes);
+  EXPECT_TRUE(kernel_reads(again, pattern("before")))
+      << "after it was unmapped";
+}
+
 TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
   covers("VMM-25");
   needs(gpus(1), vmm_fd);
@@ -616,6 +669,7 @@ TEST(VmmAccess, AnUnmappedRangeStartsAfresh) {
     EXPECT_SUCCESS(DRIVER(cuMemUnmap)(whole.at(0), bytes));
     EXPECT_SUCCESS(DRIVER(cuMemMap)(whole.at(0), bytes, 0, two.handle(), 0));
     whole.unmap(0, bytes);
+    expect_values_stay_without_mapping();
     me.signal("done");
   });
   scenario.run(20s);
@@ -734,12 +788,15 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
     EXPECT_TRUE(context_is_usable());
 
     // One range may be aligned by chance, so the test reserves several at once.
+    // Those for which it wants an address want one that is reserved already.
     std::vector<CUdeviceptr> reserved;
     for (const size_t alignment : {bytes, 2 * bytes, kWideAlignment})
-      for (int i = 0; i < (alignment == bytes ? kMany : 3); ++i) {
+      for (int i = 0; i < (alignment == bytes ? kMany : 6); ++i) {
         Sentinel<CUdeviceptr> address;
-        EXPECT_SUCCESS(
-            DRIVER(cuMemAddressReserve)(address.out(), bytes, alignment, 0, 0));
+        const CUdeviceptr hint =
+            alignment != bytes && i >= 3 ? reserved.back() : 0;
+        EXPECT_SUCCESS(DRIVER(cuMemAddressReserve)(address.out(), bytes,
+                                                   alignment, hint, 0));
         EXPECT_EQ(address.result() % alignment, 0u);
         reserved.push_back(address.result());
       }
@@ -747,6 +804,24 @@ TEST(VmmAccess, AddressesAreAlignedAsWanted) {
       EXPECT_SUCCESS(DRIVER(cuMemAddressFree)(address, bytes));
   });
   scenario.run(20s);
+}
+
+// A stream writes a word of each of several chunks side by side.
+static void expect_words_reach_their_chunks(const Reservation& range) {
+  const size_t bytes = granule();
+  const Stream stream;
+  words_at(range.at(0), range.bytes()).poison();
+  for (uint32_t k = 0; k < kChunks; ++k)
+    EXPECT_SUCCESS(NOTED(DRIVER(cuStreamWriteValue32)(
+        stream, range.at((k + 1) * bytes - sizeof k), k,
+        CU_STREAM_WRITE_VALUE_DEFAULT)));
+  EXPECT_TRUE(passes(stream));
+  for (uint32_t k = 0; k < kChunks; ++k) {
+    uint32_t word = ~k;
+    CALL(cudaMemcpy(&word, pointer_to(range.at((k + 1) * bytes - sizeof k)),
+                    sizeof word, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(word, k) << "the last word of chunk " << k;
+  }
 }
 
 TEST(VmmAccess, ImportedChunksLieSideBySide) {
@@ -777,9 +852,11 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
   scenario.role("importer", [=](Role& me) {
     const size_t bytes = granule();
     const Reservation range(kChunks * bytes);
-    for (int k = 0; k < kChunks; ++k)
-      range.map(k * bytes, bytes,
-                Chunk::import(me.receive_descriptor(name_of_chunk(k))));
+    std::deque<Chunk> chunks;
+    for (int k = 0; k < kChunks; ++k) {
+      chunks.push_back(Chunk::import(me.receive_descriptor(name_of_chunk(k))));
+      range.map(k * bytes, bytes, chunks.back());
+    }
     allow(range.at(0), range.bytes());
     for (int k = 0; k < kChunks; ++k) {
       const Words words = words_at(range.at(k * bytes), bytes);
@@ -795,6 +872,7 @@ TEST(VmmAccess, ImportedChunksLieSideBySide) {
                       cudaMemcpyDeviceToHost));
       EXPECT_EQ(word, 0xEEEEEEEEu) << name_of_chunk(k);
     }
+    expect_words_reach_their_chunks(range);
     whole.fill(pattern("by the importer"));
     EXPECT_TRUE(copy_reads(whole, pattern("by the importer")));
     for (int k = 0; k < kChunks; ++k) range.unmap(k * bytes, bytes);
@@ -937,13 +1015,17 @@ static void expect_handle_of_new_memory(const Reservation& range, size_t offset,
                                         const Chunk& before) {
   const size_t bytes = granule();
   range.unmap(offset, bytes);
+  Sentinel<CUmemGenericAllocationHandle> none, found;
   range.map(offset, bytes, next);
-  Sentinel<CUmemGenericAllocationHandle> found;
   EXPECT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(
       found.out(), pointer_to(range.at(offset))));
   EXPECT_EQ(found.value, next.handle());
   EXPECT_SUCCESS(DRIVER(cuMemRelease)(found.value));
   range.unmap(offset, bytes);
+  EXPECT_REFUSED(DRIVER(cuMemRetainAllocationHandle)(
+                     none.out(), pointer_to(range.at(offset))),
+                 CUDA_ERROR_INVALID_VALUE)
+      << "after it was unmapped";
   range.map(offset, bytes, before);
 }
 

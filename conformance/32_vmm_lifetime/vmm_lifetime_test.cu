@@ -294,6 +294,7 @@ static constexpr char kLast[] = "the importer's retained handle";
 static void watches_free_memory(Role& me) {
   Large large;
   Descriptor descriptor = large.chunk.descriptor();
+  EXPECT_TRUE(large.chunk.descriptor()) << "a second one, closed at once";
   me.send_descriptor("descriptor", descriptor.get());
   me.wait("received");
   const size_t free = free_memory();
@@ -334,7 +335,14 @@ TEST(VmmLifetime, MemoryReturnsWithItsLastReference) {
     descriptor.close();
     say(me, kHeld[3]);
     const Reservation range(kWatched);  // stays: addresses hold no memory
+    const Chunk before = Chunk::create(granule());
+    range.map(0, granule(), before);
+    range.unmap(0, granule());
     range.map(0, kWatched, chunk);
+    EXPECT_REFUSED(
+        DRIVER(cuMemMap)(range.at(0), kWatched, 0, chunk.handle(), 0),
+        CUDA_ERROR_INVALID_VALUE)
+        << "mapped already";
     const CUmemAccessDesc access = access_for(0);
     CALL(DRIVER(cuMemSetAccess)(range.at(0), kWatched, &access, 1));
     Mapping(chunk, kWatched).unmap();  // a second mapping beside it

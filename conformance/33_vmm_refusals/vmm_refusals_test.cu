@@ -125,7 +125,8 @@ TEST(VmmRefusals, SizesOffTheGranularityAreRefused) {
   scenario.role("exporter", [](Role& me) {
     const CUmemAllocationProp wanted = chunk_of(0, CU_MEM_HANDLE_TYPE_NONE);
     const size_t whole = granule(wanted);
-    for (const size_t bytes : {size_t{0}, size_t{1}, whole - 1, whole + 1}) {
+    for (const size_t bytes :
+         {size_t{0}, size_t{1}, whole - 1, whole + 1, whole + whole / 2}) {
       SCOPED_TRACE(std::to_string(bytes) + " bytes");
       Sentinel<CUmemGenericAllocationHandle> handle;
       EXPECT_REFUSED(DRIVER(cuMemCreate)(handle.out(), bytes, &wanted, 0),

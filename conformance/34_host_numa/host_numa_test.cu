@@ -33,6 +33,22 @@ void allow_cpu(const Mapping& mapping, CUmemLocation node) {
       DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &access, 1));
 }
 
+unsigned long long cpu_access(const Mapping& mapping, CUmemLocation node) {
+  Sentinel<unsigned long long> flags;
+  CALL(DRIVER(cuMemGetAccess)(flags.out(), &node, mapping.address()));
+  return flags.result();
+}
+
+// The CPU keeps its access when the GPU gets access again.
+void expect_both_have_access(const Mapping& mapping, CUmemLocation node) {
+  EXPECT_EQ(cpu_access(mapping, node), 3u);
+  const CUmemAccessDesc access = access_for(0);
+  EXPECT_SUCCESS(
+      DRIVER(cuMemSetAccess)(mapping.address(), mapping.bytes(), &access, 1));
+  EXPECT_EQ(cpu_access(mapping, node), 3u) << "after access of the GPU";
+  EXPECT_EQ(access_at(mapping.address()), 3u);
+}
+
 }  // namespace
 
 TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
@@ -75,7 +91,9 @@ TEST(HostNuma, CpuAndGpuOfEachProcessUseMemoryOfANode) {
     const auto bytes = me.receive<size_t>("bytes");
     const Mapping mapping(Chunk::import(me.receive_descriptor("memory")),
                           bytes);
+    EXPECT_EQ(cpu_access(mapping, node), 0u) << "before cuMemSetAccess";
     allow_cpu(mapping, node);
+    expect_both_have_access(mapping, node);
     EXPECT_TRUE(host_reads(mapping, pattern("exporter's GPU")));
     EXPECT_TRUE(kernel_reads(mapping, pattern("exporter's GPU")));
     host_writes(mapping, pattern("importer's CPU"));

@@ -37,6 +37,20 @@ void expect_place(const Words& words, int device, cudaMemPool_t pool) {
   EXPECT_EQ(judged_attribute<CUmemoryPool>(words,
                                            CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
             pool);
+
+  // The same by one query of all of them.
+  Sentinel<CUcontext> context;
+  Sentinel<int> ordinal;
+  Sentinel<CUmemoryPool> owner;
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_CONTEXT,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* results[] = {context.out(), ordinal.out(), owner.out()};
+  EXPECT_SUCCESS(DRIVER(cuPointerGetAttributes)(
+      3, wanted, results, reinterpret_cast<CUdeviceptr>(words.data)));
+  EXPECT_EQ(context.value, nullptr) << "asked together";
+  EXPECT_EQ(ordinal.value, device) << "asked together";
+  EXPECT_EQ(owner.value, pool) << "asked together";
 }
 
 }  // namespace
@@ -125,10 +139,11 @@ TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
   Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role& me) {
     const Pool pool;
+    const Stream stream;
     AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("before"));
     const auto address = reinterpret_cast<CUdeviceptr>(buffer.data);
-    Sentinel<CUdeviceptr> current, named;
+    Sentinel<CUdeviceptr> current, named, in_stream;
     CUcontext context = nullptr;
     CALL(DRIVER(cuCtxGetCurrent)(&context));
     CALL(DRIVER(cuCtxSetCurrent)(nullptr));
@@ -137,6 +152,10 @@ TEST(StreamOrdered, TheDefaultStreamNeedsAContext) {
         NOTED(DRIVER(cuMemAllocFromPoolAsync)(named.out(), kBytes, pool,
                                               nullptr)),
         NOTED(DRIVER(cuMemFreeAsync)(address, nullptr))};
+    // Another stream has its own context.
+    EXPECT_SUCCESS(
+        DRIVER(cuMemAllocFromPoolAsync)(in_stream.out(), kBytes, pool, stream));
+    EXPECT_SUCCESS(DRIVER(cuMemFreeAsync)(in_stream.value, stream));
     CALL(DRIVER(cuCtxSetCurrent)(context));
 
     const auto expect_refusal = [&](const char* call, CUresult code) {
@@ -321,7 +340,10 @@ TEST(StreamOrdered, AttributesNameThePoolAndNoContext) {
     CALL(cudaDeviceGetDefaultMemPool(&preset, 0));
     const Pool pool;
     expect_place(AsyncBuffer(kBytes), 0, preset);
-    expect_place(AsyncBuffer(pool, kBytes), 0, pool);
+    const AsyncBuffer buffer(pool, kBytes);
+    expect_place(buffer, 0, pool);
+    expect_place(Words(buffer.data + buffer.count - 1, sizeof(uint32_t)), 0,
+                 pool);
     EXPECT_EQ(judged_attribute<CUmemoryPool>(
                   DeviceBuffer(kBytes), CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE),
               nullptr)

@@ -91,6 +91,8 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
   const auto sets_the_current_pool = [](auto api) {
     EXPECT_EQ(current_pool(), default_pool());
     expect_from(default_pool(), allocated(api, kBytes));
+    const Stream stream;  // which allocates from one pool and then from another
+    expect_from(default_pool(), allocated(api, kBytes, stream));
 
     const Pool own;
     EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
@@ -98,14 +100,18 @@ TEST(Pools, TheCurrentPoolIsTheDefaultUntilItIsSet) {
     EXPECT_NE(default_pool(), own);
     expect_from_and_free(own, allocated(api, kBytes));
     expect_from_and_free(own, allocated(api, kBytes, cudaStreamPerThread));
-    for (const cudaStream_t stream :
+    expect_from_and_free(own, allocated(api, kBytes, stream));
+    for (const cudaStream_t preset :
          {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
-      AsyncBuffer freed_there = allocated(api, kBytes, stream);
-      expect_free_async(api, freed_there, stream);
+      AsyncBuffer freed_there = allocated(api, kBytes, preset);
+      expect_free_async(api, freed_there, preset);
     }
     CALL(in_a_thread([&] {
       EXPECT_EQ(current_pool(), own) << "in another thread";
       expect_from_and_free(own, allocated(api, kBytes));
+      EXPECT_SUCCESS(api.device_set_mem_pool(0, default_pool()));
+      expect_from_and_free(default_pool(), allocated(api, kBytes));
+      EXPECT_SUCCESS(api.device_set_mem_pool(0, own));
       return cudaSuccess;
     }));
 
@@ -241,7 +247,9 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
       EXPECT_SUCCESS(api.mem_pool_destroy(far.release()));
       EXPECT_EQ(current_pool(device), default_pool(device)) << device;
     }
+    const Pool before;
     Pool own;
+    CALL(cudaDeviceSetMemPool(0, before));
     CALL(cudaDeviceSetMemPool(0, own));
     AsyncBuffer older(kBytes);
     older.fill(pattern("older"));
@@ -249,6 +257,8 @@ TEST(Pools, DestroyingTheCurrentPoolMakesTheDefaultCurrent) {
     EXPECT_EQ(current_pool(), own) << "another pool was destroyed";
     EXPECT_SUCCESS(api.mem_pool_destroy(own.release()));
     EXPECT_EQ(current_pool(), default_pool());
+    const Pool after;
+    EXPECT_EQ(current_pool(), default_pool()) << "another pool was created";
     expect_from(default_pool(), AsyncBuffer(kBytes));
     EXPECT_TRUE(kernel_reads(older, pattern("older")));
     EXPECT_TRUE(copy_reads(older, pattern("older")));
@@ -341,7 +351,7 @@ TEST(Pools, PeerAccessOpensNoPool) {
   needs(gpus(2), pools, peer_access);
   Scenario scenario;
   scenario.role("owner", [](Role&) {
-    const Pool pool, other;
+    const Pool other, pool;
     const AsyncBuffer buffer(pool, kBytes);
     buffer.fill(pattern("on GPU 0"));
     CALL(cudaSetDevice(1));
@@ -353,6 +363,11 @@ TEST(Pools, PeerAccessOpensNoPool) {
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_EQ(access_of(1, other), cudaMemAccessFlagsProtNone);
     EXPECT_EQ(access_of(1, default_pool(0)), cudaMemAccessFlagsProtNone);
+    const Pool newer;
+    EXPECT_EQ(access_of(1, newer), cudaMemAccessFlagsProtNone);
+    for (const cudaMemPool_t current : {cudaMemPool_t{pool}, default_pool(0)})
+      CALL(cudaDeviceSetMemPool(0, current));
+    EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     CALL(cudaDeviceDisablePeerAccess(0));
     EXPECT_EQ(access_of(1, pool), cudaMemAccessFlagsProtReadWrite);
     EXPECT_TRUE(kernel_reads(buffer, pattern("on GPU 0")));
@@ -475,9 +490,7 @@ static void sets_the_pool_of_the_host(Api api) {
   constexpr auto kPinned = cudaMemAllocationTypePinned;
   constexpr cudaMemLocation host{cudaMemLocationTypeHost, 0};
   if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
-  cudaMemPoolProps wanted = pool_properties();
-  wanted.location = host;
-  const Pool own = created(api, wanted);
+  const Pool own = created(api, on_the_host());
   Sentinel<cudaMemPool_t> preset;
   EXPECT_SUCCESS(api.mem_get_default_mem_pool(preset.out(), host, kPinned));
   for (const cudaMemPool_t next : {cudaMemPool_t{own}, preset.result()}) {
@@ -607,6 +620,12 @@ TEST(Pools, APoolTellsHowItWasMade) {
                std::to_string(largest));
     EXPECT_GE(largest, static_cast<int64_t>(kLargest));
     EXPECT_EQ(told<cuuint64_t>(unlimited, kMaxPoolSize), 0);
+    const Pool odd(shareable(kBytes + 1));
+    EXPECT_GT(told<cuuint64_t>(odd, kMaxPoolSize), int64_t{kBytes});
+    if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) == 1) {
+      const Pool host(on_the_host());
+      EXPECT_EQ(told<int>(host, kLocationType), CU_MEM_LOCATION_TYPE_HOST);
+    }
     EXPECT_TRUE(context_is_usable());
   });
   scenario.run(20s);

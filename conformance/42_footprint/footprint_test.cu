@@ -186,6 +186,15 @@ TEST(Footprint, TrimKeepsWhatItIsToldToKeep) {
     EXPECT_LT(reserved(pool), kBlock);
     EXPECT_EQ(attribute(pool, cudaMemPoolAttrReleaseThreshold), UINT64_MAX)
         << "a trim is no threshold";
+
+    // The part that is kept includes what is in use.
+    fill_and_empty(pool);
+    std::vector<AsyncBuffer> live;
+    for (int i = 0; i < kBlocks / 2; ++i) live.emplace_back(pool, kBlock);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, kBlocks / 2 * kBlock));
+    EXPECT_GE(reserved(pool), kBlocks / 2 * kBlock);
+    EXPECT_LT(reserved(pool), kBlocks * kBlock);
     const AsyncBuffer again(pool, kBytes);
     again.fill(pattern("again"));
     EXPECT_TRUE(kernel_reads(again, pattern("again")));
@@ -309,6 +318,12 @@ TEST(Footprint, StatisticsFollowTheProgram) {
     for (AsyncBuffer& one : many) one.free_async();
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(used(of_many), 0u);
+
+    // No query sees this memory while it is in use.
+    allocate_and_free(of_many, kLarge, nullptr);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_GE(attribute(of_many, cudaMemPoolAttrUsedMemHigh), kLarge);
+    EXPECT_GE(attribute(of_many, cudaMemPoolAttrReservedMemHigh), kLarge);
   });
   scenario.run(20s);
 }
@@ -340,6 +355,13 @@ TEST(Footprint, AWatermarkTakesOnlyZero) {
       EXPECT_SUCCESS(api.mem_pool_set_attribute(pool, mark.high, &value));
       EXPECT_EQ(attribute(pool, mark.high), attribute(pool, mark.current));
     }
+    // After the reset it rises again, and a trim does not reset it.
+    allocate_and_free(pool, kLarge, nullptr);
+    CALL(cudaDeviceSynchronize());
+    EXPECT_SUCCESS(api.mem_pool_trim_to(pool, 0));
+    for (const cudaMemPoolAttr high :
+         {cudaMemPoolAttrUsedMemHigh, cudaMemPoolAttrReservedMemHigh})
+      EXPECT_GE(attribute(pool, high), kBlock + kLarge) << high;
     EXPECT_TRUE(context_is_usable());
     live.fill(pattern("live"));
     EXPECT_TRUE(kernel_reads(live, pattern("live")));
@@ -465,9 +487,8 @@ TEST(Footprint, EveryKindOfPoolHasItsAttributes) {
     }
     if (attribute(CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED) != 1) return;
     SCOPED_TRACE("the host");
-    cudaMemPoolProps wanted = pool_properties();
-    wanted.location = {cudaMemLocationTypeHost, 0};
-    const Pool host(wanted);
+    const Pool host(on_the_host());
+    expect_attributes_of(api, host, false);
     AsyncBuffer buffer(host, kBytes);
     CALL(cudaDeviceSynchronize());
     EXPECT_EQ(used(host), kBytes);

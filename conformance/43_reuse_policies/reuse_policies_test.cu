@@ -151,6 +151,9 @@ TEST(ReusePolicies, EachIsOnAndCanBeSwitched) {
         }
       }
     }
+    allow_only(api, pool, {});  // sets the threshold last
+    for (const cudaMemPoolAttr policy : kPolicies)
+      EXPECT_EQ(attribute(pool, policy), 0u) << policy;
   };
   scenario.role("owner", [=](Role&) { by_both_apis(switches); });
   scenario.run(20s);
@@ -372,16 +375,21 @@ TEST(ReusePolicies, NoTwoOwnersAtOnce) {
   scenario.run(60s);
 }
 
-// A default stream is held at its free; another stream must not get the memory.
+// A default stream, or one with a priority, is held at its free; another stream
+// must not get the memory.
 TEST(ReusePolicies, DefaultStreamsFreeInTheirOrder) {
   covers("SOMA-26");
   needs(gpus(1), pools);
   Scenario scenario(Scenario::kShared);
   scenario.role("allocator", [](Role&) {
     const DeviceBuffer copy(kBytes);
-    const Stream other;
-    for (const cudaStream_t stream : {cudaStreamLegacy, cudaStreamPerThread}) {
-      SCOPED_TRACE(stream == cudaStreamLegacy ? "legacy" : "per thread");
+    const Stream other, urgent(Stream::Priority::kHighest);
+    const std::pair<const char*, cudaStream_t> streams[] = {
+        {"legacy", cudaStreamLegacy},
+        {"per thread", cudaStreamPerThread},
+        {"with a priority", urgent}};
+    for (const auto& [name, stream] : streams) {
+      SCOPED_TRACE(name);
       const Pool pool;
       // The other stream must not wait for the free.
       set_attribute(pool, cudaMemPoolReuseAllowInternalDependencies, 0);
@@ -427,6 +435,16 @@ TEST(ReusePolicies, ASynchroniseEndsFreesForAllStreams) {
       CALL(cudaEventSynchronize(handover.freed()));
     });
     expect_reuse("device", [](Handover&) { CALL(cudaDeviceSynchronize()); });
+
+    const Stream other;
+    const Pool pool;
+    allow_only(RuntimeApi{}, pool, {});
+    AsyncBuffer(pool, kBlock, cudaStreamPerThread)
+        .free_async(cudaStreamPerThread);
+    const uint64_t before = reserved(pool);
+    CALL(cudaStreamSynchronize(cudaStreamPerThread));
+    const AsyncBuffer again(pool, kBlock, other);
+    EXPECT_EQ(reserved(pool), before) << "freed in the thread's default stream";
   });
   scenario.run(30s);
 }

@@ -227,6 +227,7 @@ TEST(PoolRefusals, OnlyTheTypeOfTheCreationIsExported) {
                                          handle.out(), pool, kFd, 1));
       EXPECT_TRUE(exported(api, pool)) << "after the refusal";
     });
+    expect_no_export(me, pool, cudaMemHandleTypeFabric);
     for (const unsigned long long flags : kUpperFlags) {
       Sentinel<int> descriptor;
       EXPECT_CODE(CUDA_ERROR_INVALID_VALUE,

@@ -329,6 +329,16 @@ static void destroys_a_pool_in_use(Role& me, Api api) {
   expect_free_async(api, live, stream);
   CALL(cudaDeviceSynchronize());
   EXPECT_GE(free_memory() + kNoise, before);
+
+  // A pool also releases what it kept though nobody used it.
+  Pool idle = created(api);
+  set_attribute(idle, cudaMemPoolAttrReleaseThreshold, kKeepAll);
+  allocated(api, idle, kUnused).free_async();
+  CALL(cudaDeviceSynchronize());
+  EXPECT_LT(free_memory() + kUnused, before + kNoise) << "an idle pool";
+  EXPECT_SUCCESS(api.mem_pool_destroy(idle.release()));
+  CALL(cudaDeviceSynchronize());
+  EXPECT_GE(free_memory() + kNoise, before) << "an idle pool";
   EXPECT_TRUE(context_is_usable());
 }
 

@@ -126,6 +126,9 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     const AsyncBuffer third(pool, kBytes);
     third.fill(pattern("third"));
     me.send("third pointer", third.exported());
+    const AsyncBuffer fourth(pool, kBytes);
+    fourth.fill(pattern("fourth"));
+    me.send("fourth pointer", fourth.exported());
 
     me.wait("freed");
     // If the block counted as free, one of these allocations would get it.
@@ -153,8 +156,13 @@ TEST(PoolFreeOrder, TheImportersFreeEndsItsOwnUseOnly) {
     EXPECT_TRUE(kernel_reads(other, pattern("other"))) << "another import";
     EXPECT_TRUE(copy_reads(other, pattern("other"))) << "another import";
 
-    // Default streams also free in stream order.
+    // Default streams and blocking streams also free in stream order.
     AsyncBuffer third(pool, me.receive<PointerData>("third pointer"), kBytes);
+    AsyncBuffer fourth(pool, me.receive<PointerData>("fourth pointer"), kBytes);
+    cudaStream_t blocking = nullptr;
+    CALL(cudaStreamCreate(&blocking));
+    expect_freed_in_order(&fourth, pattern("fourth"), blocking);
+    CALL(cudaStreamDestroy(blocking));
     expect_freed_in_order(&other, pattern("other"), cudaStreamPerThread);
     expect_freed_in_order(&third, pattern("third"), cudaStreamLegacy);
     me.signal("freed");

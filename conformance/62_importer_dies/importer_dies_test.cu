@@ -15,6 +15,7 @@
 #include "harness/scenario/cuda.h"
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -53,6 +54,14 @@ static void goes_on_after_the_importer(Role& me, const std::string& death) {
   const Stream stream;
   EXPECT_SUCCESS(cudaEventRecord(event, stream));
   EXPECT_TRUE(passes(stream));
+  {
+    Latch latch;
+    latch.hold(stream);
+    EXPECT_SUCCESS(cudaEventRecord(event, stream));
+    EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+    latch.release();
+    EXPECT_TRUE(passes(stream));
+  }
   event.destroy();
   pooled.free();
   AsyncBuffer another(pool, kBytes);
@@ -108,6 +117,34 @@ TEST(ImporterDies, AnImporterDiesAndTheExporterGoesOn) {
     scenario.role("importer that " + death,
                   [&](Role& me) { dies_with_all_open(me, death); });
   scenario.run(90s);
+}
+
+TEST(ImporterDies, AnImporterOfADescriptorDiesAndTheMemoryStays) {
+  covers("LIFE-02");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", [](Role& me) {
+    const size_t bytes = granule();
+    const Chunk chunk = Chunk::create(bytes);
+    const Mapping mapping(chunk, bytes);
+    mapping.fill(pattern("exporter"));
+    me.send_descriptor("descriptor", chunk.descriptor().get());
+    me.wait_for_end("importer");
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(context_is_usable());
+  });
+  scenario
+      .role("importer",
+            [](Role& me) {
+              const Mapping mapping(
+                  Chunk::import(me.receive_descriptor("descriptor")),
+                  granule());
+              EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+              me.die(SIGKILL);
+            })
+      .in_new_process();
+  scenario.run(20s);
 }
 
 TEST(ImporterDies, ANewImporterAfterAKilledOne) {
@@ -185,6 +222,38 @@ TEST(ImporterDies, AFaultStaysInTheImporter) {
   scenario.run(20s);
 }
 
+// Memory and events of this process can be exported.
+static void expect_exports() {
+  const DeviceBuffer own(kBytes);
+  Sentinel<Handle> memory;
+  EXPECT_SUCCESS(cudaIpcGetMemHandle(memory.out(), own.data));
+  const SharedEvent event;
+  Sentinel<cudaIpcEventHandle_t> handle;
+  EXPECT_SUCCESS(cudaIpcGetEventHandle(handle.out(), event));
+}
+
+// "destroys and cleans up all resources associated with the current device"
+TEST(ImporterDies, AResetOfOneGpuLeavesTheOther) {
+  covers("LIFE-11");
+  needs(gpus(2), legacy_memory);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends(pattern("exporter"), kBytes));
+  auto& importer = scenario.role("importer", [](Role& me) {
+    LegacyMapping mapping(me.receive<Handle>("handle"), kBytes);
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    CALL(cudaSetDevice(1));
+    CALL(cudaFree(nullptr));
+    CALL(cudaDeviceReset());
+    CALL(cudaSetDevice(0));
+    EXPECT_TRUE(kernel_reads(mapping, pattern("exporter")));
+    EXPECT_TRUE(copy_reads(mapping, pattern("exporter")));
+    mapping.close();
+    me.signal("closed");
+  });
+  importer.in_new_process();
+  scenario.run(20s);
+}
+
 TEST(ImporterDies, AnImporterResetsItsDevice) {
   covers("LIFE-11");
   needs(gpus(1), legacy_memory);
@@ -194,10 +263,21 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
     DeviceBuffer buffer(kBytes);
     buffer.fill(pattern("exporter"));
     me.send("handle", buffer.legacy_handle());
+    EXPECT_TRUE(kernel_reads(buffer, pattern("exporter")));
     const SharedEvent event;
+    const Stream stream;
+    Latch latch;
+    latch.hold(stream);
+    CALL(cudaEventRecord(event, stream));
     me.send("event", event.handle());
     for (const char* step : {"reset", "end of importer"}) {
       me.wait(step);
+      if (step == std::string("reset")) {
+        EXPECT_CODE(cudaErrorNotReady, cudaEventQuery(event));
+        latch.release();
+        EXPECT_TRUE(passes(stream));
+        me.signal("released");
+      }
       EXPECT_TRUE(kernel_reads(buffer, pattern("exporter"))) << step;
       EXPECT_TRUE(copy_reads(buffer, pattern("exporter"))) << step;
     }
@@ -209,12 +289,15 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
     const auto handle = me.receive<Handle>("handle");
     void* opened = open_handle(handle);
     EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
+    const auto event_handle = me.receive<cudaIpcEventHandle_t>("event");
+    SharedEvent before(event_handle);
     CALL(cudaDeviceReset());
+    before.release();  // the reset has destroyed it
     me.signal("reset");
+    me.wait("released");
     observe_code(me, "closing what was open before the reset",
                  NOTED(cudaIpcCloseMemHandle(opened)));
     // "Any subsequent API call to this device will reinitialize the device."
-    const auto event_handle = me.receive<cudaIpcEventHandle_t>("event");
     for (int round = 0; round < 2; ++round) {
       EXPECT_SUCCESS(cudaIpcOpenMemHandle(&opened, handle, kLazy));
       EXPECT_TRUE(kernel_reads(Words(opened, kBytes), pattern("exporter")));
@@ -223,6 +306,7 @@ TEST(ImporterDies, AnImporterResetsItsDevice) {
       EXPECT_SUCCESS(cudaEventQuery(event));
       EXPECT_SUCCESS(cudaEventDestroy(event));
       EXPECT_SUCCESS(cudaIpcCloseMemHandle(opened));
+      expect_exports();
       CALL(cudaDeviceReset());
     }
   });

@@ -7,6 +7,7 @@
 
 #include "harness/scenario/kernels.h"
 #include "harness/scenario/pool.h"
+#include "harness/scenario/vmm.h"
 
 using namespace ipclab;
 
@@ -167,8 +168,7 @@ constexpr int kLaunches = 100;
 
 // Launches two graphs in turn, in four streams and two threads. After each
 // launch the memory has the graph's values.
-void launches_two_graphs(Role& me) {
-  LegacyMapping shared(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+void launches_two_graphs(const Words& shared) {
   const Words half(shared.data + shared.count / 2, kBytes / 2);
   const DeviceBuffer sources[2] = {DeviceBuffer(kBytes / 2),
                                    DeviceBuffer(kBytes / 2)};
@@ -198,8 +198,6 @@ void launches_two_graphs(Role& me) {
   });
   for (int i = 0; i < kLaunches; ++i) launch(i, 0);
   for (const cudaGraphExec_t graph : graphs) CALL(cudaGraphExecDestroy(graph));
-  shared.close();
-  me.signal("closed");
 }
 
 }  // namespace
@@ -209,7 +207,26 @@ TEST(Graphs, EachLaunchDoesTheWorkOfItsGraph) {
   needs(gpus(1), legacy_memory);
   Scenario scenario(Scenario::kShared);
   scenario.role("exporter", lends(pattern("exporter"), kBytes));
-  scenario.role("importer", launches_two_graphs);
+  scenario.role("importer", [](Role& me) {
+    LegacyMapping shared(me.receive<cudaIpcMemHandle_t>("handle"), kBytes);
+    launches_two_graphs(shared);
+    shared.close();
+    me.signal("closed");
+  });
+  scenario.run(40s);
+}
+
+TEST(Graphs, EachLaunchWorksOnAnImportOfADescriptor) {
+  covers("GRPH-01");
+  needs(gpus(1), vmm_fd);
+  Scenario scenario(Scenario::kShared);
+  scenario.role("exporter", lends_chunk(pattern("exporter")));
+  scenario.role("importer", [](Role& me) {
+    const Chunk chunk = Chunk::import(me.receive_descriptor("descriptor"));
+    const Mapping mapping(chunk, granule());
+    launches_two_graphs(Words(mapping.data, kBytes));
+    me.signal("done");
+  });
   scenario.run(40s);
 }
 

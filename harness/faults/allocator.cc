@@ -87,8 +87,8 @@ int free_async_of_malloc_leaks(Call& call) {
   return code;
 }
 
-// Writes to the memory at once, as its next owner would, so that the earlier
-// work of the stream reads other bytes.
+// Writes to the memory at once, as its next owner would. Then the earlier work
+// of the stream reads other bytes.
 int free_async_of_malloc_early(Call& call) {
   if (call.is("cudaMalloc")) {
     const int code = call.proceed();
@@ -177,7 +177,8 @@ int reused_without_event(Call& call) {
              : noted_pools(call);
 }
 
-// Frees that are delayed until `due`, so that no allocation reuses the memory.
+// Frees that are delayed until `due`. Until then no allocation reuses the
+// memory.
 Table<void*, cudaStream_t> put_off;
 
 int put_free_off(Call& call, bool due, bool of_any_stream) {
@@ -230,7 +231,7 @@ int default_follows_current(Call& call) {
   return code;
 }
 
-// A destroyed pool stays the current one.
+// A destroyed pool stays the current pool.
 int destroyed_stays_current(Call& call) {
   static std::atomic<cudaMemPool_t> gone{nullptr};
   if (call.is("cudaMemPoolDestroy")) {
@@ -277,7 +278,7 @@ int any_location(Call& call) {
 
 // --- access ------------------------------------------------------------------
 
-// The pool's own device loses its access in what the pool reports.
+// The pool reports that its own device has no access.
 int own_device_shut_out(Call& call) {
   static Table<cudaMemPool_t> shut;
   if (call.is("cudaMemPoolGetAccess")) {
@@ -490,7 +491,7 @@ bool can_be_set(cudaMemPoolAttr attribute) {
   return is_policy(attribute) || attribute == cudaMemPoolAttrReleaseThreshold;
 }
 
-// An attribute that is set on one pool is set on all.
+// An attribute that is set on one pool is set on all pools.
 int attribute_of_all_pools(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolSetAttribute") ||
@@ -656,14 +657,16 @@ void add_allocator(List& list) {
       "an allocation call blocks until the earlier work of its stream is done",
       {"cudaMallocAsync", "cudaMallocFromPoolAsync"}, waits_for_own_stream);
   list.named("async-current-device",
-             "memory lies on the current device, not on the stream's",
+             "memory lies on the current device, not on that of the stream",
              {"cudaMallocAsync"}, from_current_device, 2);
   list.named("frompool-current-device",
-             "memory lies on the current device, not on the pool's",
+             "memory lies on the current device, not on that of the pool",
              {"cudaMallocFromPoolAsync"}, from_current_device, 2);
-  list.named("frompool-ignored", "a named pool is ignored",
+  list.named("frompool-ignored",
+             "an allocation from a named pool ignores this pool",
              {"cudaMallocFromPoolAsync"}, from_current_pool);
-  list.named("frompool-sets-current", "a named pool becomes the current one",
+  list.named("frompool-sets-current",
+             "an allocation from a named pool makes this pool the current pool",
              {"cudaMallocFromPoolAsync"}, named_pool_becomes_current);
   list.named("mallocasync-truncates-4gib",
              "a stream-ordered allocation loses the upper 32 bits of its size",
@@ -706,7 +709,7 @@ void add_allocator(List& list) {
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync"},
              reused_without_event);
   list.named("no-reuse-same-stream",
-             "a stream does not reuse what it has freed itself",
+             "a stream does not reuse memory that it has freed itself",
              {"cudaFreeAsync", "cudaMallocAsync", "cudaMallocFromPoolAsync",
               "cudaStreamSynchronize", "cudaEventSynchronize",
               "cudaDeviceSynchronize"},
@@ -731,7 +734,7 @@ void add_allocator(List& list) {
       {"cudaMemGetDefaultMemPool", "cudaDeviceSetMemPool", "cudaMemSetMemPool"},
       default_follows_current);
   list.named(
-      "destroyed-stays-current", "a destroyed pool stays the current one",
+      "destroyed-stays-current", "a destroyed pool stays the current pool",
       {"cudaDeviceGetMemPool", "cudaMemPoolDestroy", "cudaDeviceSetMemPool"},
       destroyed_stays_current);
   list.named("destroy-current-refused", "the current pool cannot be destroyed",
@@ -774,8 +777,8 @@ void add_allocator(List& list) {
              {"cudaMemPoolSetAttribute", "cudaMemPoolGetAttribute",
               "cudaMemPoolCreate"},
              threshold_never_releases);
-  list.named("trim-noop", "trimming gives nothing back", {"cudaMemPoolTrimTo"},
-             trims_nothing);
+  list.named("trim-noop", "trimming gives no memory back",
+             {"cudaMemPoolTrimTo"}, trims_nothing);
   list.named("trim-keeps-nothing",
              "trimming gives back all memory, even the part that it must keep",
              {"cudaMemPoolTrimTo"}, trims_all);
@@ -815,7 +818,7 @@ void add_allocator(List& list) {
   list.named("policy-switches-all", "setting one reuse policy sets all three",
              {"cudaMemPoolSetAttribute"}, policy_sets_all);
   list.named("attribute-of-all-pools",
-             "an attribute that is set on one pool is set on all",
+             "an attribute that is set on one pool is set on all pools",
              {"cudaMemPoolSetAttribute", "cudaMemPoolCreate"},
              attribute_of_all_pools);
   list.named("attribute-of-last-pool",

@@ -16,7 +16,7 @@ namespace ipclab::faults {
 namespace {
 
 constexpr size_t kBlock = 2 << 20;
-constexpr size_t kStaged = 64 << 10;  // of a copy from pageable memory
+constexpr size_t kStaged = 64 << 10;  // bytes of a copy from pageable memory
 
 // Handles are opaque: the driver decides how their bytes are written.
 template <class Handle>
@@ -182,8 +182,8 @@ void add_allowed(List& list) {
              "every process gets another address for the same handle", {kOpen},
              ok_different_va);
   list.named("ok-no-suballoc",
-             "cudaMalloc gives every allocation a block of its own",
-             {"cudaMalloc"}, ok_no_suballoc);
+             "cudaMalloc gives every allocation its own block", {"cudaMalloc"},
+             ok_no_suballoc);
   list.named("ok-other-documented-code",
              "an open is refused with another code of its documented list",
              {kOpen, "cudaIpcOpenEventHandle"}, ok_other_documented_code);

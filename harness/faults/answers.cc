@@ -1,5 +1,5 @@
 // Wrong answers about shared memory and events: attributes of pointers and
-// devices, last errors, and what is refused.
+// devices, last errors, and refusals.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -48,7 +48,7 @@ int refused(Call& call, int code = cudaErrorInvalidValue) {
 
 using Change = void (*)(cudaPointerAttributes& attributes);
 
-// Changes what the runtime says about memory that `applies` to.
+// Changes the runtime's answer about memory for which `applies` is true.
 int retold(Call& call, bool (*applies)(const void* pointer), Change change) {
   if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
   const int code = call.proceed();
@@ -327,7 +327,7 @@ int untimed_not_ready(Call& call) {
              : code;
 }
 
-// --- what is refused ---------------------------------------------------------
+// --- refusals ----------------------------------------------------------------
 
 int close_inside_ok(Call& call) {
   if (is_close_call(call) && !opened.has(call.at<void*>(0)))

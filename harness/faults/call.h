@@ -20,11 +20,11 @@ namespace ipclab::faults {
 /// Which API a function belongs to.
 enum class Face { kRuntime, kDriver };
 
-/// The role of an argument; the letters are in calls.inc.
+/// The role of an argument. The letters are used in calls.inc.
 enum Role : char {
   kOut = 'o',      ///< the function writes its result there
-  kShared = 'x',   ///< the same: a descriptor (4 bytes) or fabric handle (64)
-  kData = 'w',     ///< the same; another argument has the size
+  kShared = 'x',   ///< a result: a descriptor (4 bytes) or fabric handle (64)
+  kData = 'w',     ///< a result; another argument has its size
   kPointer = 'p',  ///< address of memory that the call acts on
   kSource = 'q',   ///< address of memory that the call reads
   kBytes = 'n',    ///< a size in bytes
@@ -37,7 +37,8 @@ enum Role : char {
   kOther = 'v',
 };
 
-/// A function that this library wraps. Lives as long as the program.
+/// A function that this library wraps. This object lives as long as the
+/// program.
 struct Function {
   const char* name;       ///< as programs write it: cuMemAlloc
   const char* symbol;     ///< as libraries export it: cuMemAlloc_v2
@@ -78,7 +79,7 @@ class Call {
 
   /// The function that the program called.
   const Function& function() const { return function_; }
-  /// Is it this function, by its canonical name?
+  /// Is the function of this call the one with this canonical name?
   bool is(const char* canonical) const;
   /// Does the program call the runtime API?
   bool is_runtime() const { return function_.face == Face::kRuntime; }
@@ -95,7 +96,7 @@ class Call {
   }
   /// All arguments, in order.
   Argument* begin() { return arguments_; }
-  /// Their end.
+  /// The end of the arguments.
   Argument* end() { return arguments_ + count_; }
   /// The first argument of that role; null if there is none.
   Argument* find(Role role);
@@ -118,7 +119,7 @@ class Call {
   bool refused_by_driver_ = false;
 };
 
-// --- how a wrapper comes to its Call; see wrap.cc ---------------------------
+// --- how a wrapper makes its Call; see wrap.cc ------------------------------
 
 /// The driver's function; null if no library has it.
 void* resolve(Function& function);

@@ -251,7 +251,7 @@ void add_endpoints(List& list) {
              "a complete team seems to accept one more device",
              {"cuLogicalEndpointAddDevice"}, refusal_told_as_success, 2);
   list.named("endpoint-import-fresh",
-             "an import gives another endpoint than the exporter's",
+             "an import gives an endpoint that is not the exporter's",
              {"cuLogicalEndpointImport"}, imported_as_new);
   list.named("endpoint-import-unchecked", "a refused import returns success",
              {"cuLogicalEndpointImport"}, refusal_told_as_success);
@@ -279,7 +279,7 @@ void add_endpoints(List& list) {
              "copies over a missing fabric return success",
              {"cuFabricCpyBatchAsync"}, refusal_told_as_success);
   list.named("cliques-miscounted",
-             "the number of a device's cliques is reported too large by one",
+             "the reported number of a device's cliques is too large by one",
              {"cuDeviceGetCliqueCount"}, one_clique_too_many);
   list.named("cliques-too-many",
              "more cliques are written than the array has room for",

@@ -1,4 +1,4 @@
-// Which fault is chosen, which calls it concerns, and the log of its effects.
+// The chosen fault, the calls that it concerns, and the log of its effects.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "fault.h"
@@ -26,7 +26,7 @@ void append(const char* variable, const std::string& line) {
   if (path == nullptr) return;
   const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return;
-  // One write, so that lines of several processes do not mix.
+  // The line is one write, so lines of several processes do not mix.
   if (write(file, line.data(), line.size()) < 0) std::perror(path);
   close(file);
 }
@@ -148,7 +148,7 @@ int run(Call& call) {
       call.function().concerned ? chosen->fault(call) : call.proceed();
   if (code != cudaSuccess && code != cudaErrorNotReady && call.is_runtime() &&
       !call.refused_by_driver() && !reads_last_error(call.function())) {
-    cudaGetLastError();  // an older error, which the refusal replaces
+    cudaGetLastError();  // clears an older error; the refusal replaces it
     last_refusal = code;
   }
   --inside;
@@ -201,6 +201,9 @@ const List& all_faults() {
     add_order(*made);
     add_contexts(*made);
     add_regressions(*made);
+    add_pool_lives(*made);
+    add_chunk_lives(*made);
+    add_legacy_lives(*made);
     add_allowed(*made);
     add_operators(*made);
     return made;

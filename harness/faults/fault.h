@@ -74,16 +74,19 @@ void add_answers(List& list);
 void add_order(List& list);
 void add_contexts(List& list);
 void add_regressions(List& list);
+void add_pool_lives(List& list);
+void add_chunk_lives(List& list);
+void add_legacy_lives(List& list);
 void add_allowed(List& list);
 
-// --- what several faults need ----------------------------------------------
+// --- functions that several faults need ------------------------------------
 
 /// The code of success, which both APIs share.
 constexpr int kSuccess = 0;
 
 /// Is this the chosen fault?
 bool is_chosen(const char* name);
-/// The same as Call::fired(), for a function that is in no table.
+/// Does the same as Call::fired(), for a function that is in no table.
 void note_fired(const char* function);
 /// The function that the chosen fault is about.
 const std::string& chosen_function();
@@ -91,9 +94,9 @@ const std::string& chosen_function();
 /// A stream of the current context that waits for no other stream.
 cudaStream_t private_stream();
 
-/// A fault of any call: after a refusal the next call gets the same code.
+/// A fault for any call: after a refusal the next call gets the same code.
 int next_refused(Call& call);
-/// A fault of any call: only the first thread of a process may make it.
+/// A fault for any call: only the first thread of a process may make the call.
 int first_thread_only(Call& call);
 
 /// The driver's function of that name, as cuGetProcAddress returns it.
@@ -116,7 +119,7 @@ bool first_of_all_processes(const std::string& key);
 void tell_processes(const std::string& key, unsigned long long value);
 /// The number that was stored under a key; `none` if there is none.
 unsigned long long told(const std::string& key, unsigned long long none);
-/// A key made of the bytes of an object (a handle, say).
+/// A key that is made from the bytes of an object, for example a handle.
 std::string key_of(const void* bytes, size_t size);
 
 }  // namespace ipclab::faults

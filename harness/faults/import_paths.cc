@@ -267,7 +267,7 @@ int pitch_ignored(Call& call) {
   return call.proceed();
 }
 
-// A memset by another GPU than the memory's is lost.
+// A memset by a GPU other than that of the memory is lost.
 int set_from_other_gpu_lost(Call& call) {
   if (!is_access(call)) return noted(call);
   int current = 0;

@@ -134,6 +134,13 @@ inline bool is_default(cudaStream_t stream) {
   return stream == nullptr || stream == cudaStreamLegacy;
 }
 
+/// Is the work of the stream captured into a graph?
+inline bool is_captured(cudaStream_t stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 /// The fault: the call does nothing, and succeeds.
 inline int no_wait(Call& call) {
   call.fired();

@@ -29,9 +29,9 @@ cudaIpcEventHandle_t& handle_of(Call& get) {
   return *get.at<cudaIpcEventHandle_t*>(0);
 }
 
-// What this process knows about an event that processes share.
+// The facts that this process knows about an event that processes share.
 struct Shared {
-  std::string key;  // the same in all processes
+  std::string key;  // is equal in all processes
   bool imported;
   unsigned records;  // by this process
 };
@@ -246,7 +246,8 @@ int only_first_records(Call& call, unsigned most) {
 int record_once(Call& call) { return only_first_records(call, 1); }
 int event_ring_32(Call& call) { return only_first_records(call, 32); }
 
-// Only the first wait for an imported event waits, among all processes.
+// Among all waits of all processes for an imported event, only the first one
+// waits.
 int event_single_waiter(Call& call) {
   if (is_open(call)) return keep(call);
   Shared* const event = find(call.value<cudaEvent_t>(kEvent));

@@ -51,7 +51,7 @@ size_t size_of_allocation(void* address) {
   return size;
 }
 
-// What this process has open: how often, by which thread and context.
+// Memory that this process has open: how often, by which thread and context.
 struct Open {
   std::string handle;
   CUcontext context;
@@ -238,14 +238,14 @@ int get_invalidates_previous(Call& call) {
       const std::lock_guard lock(mutex);
       generation = ++generations[name];
     }
-    // Tells other processes each of the first exports, but only few of the
-    // later ones.
+    // Reports each of the first exports to other processes, but only a few of
+    // the later exports.
     const bool power = (generation & (generation - 1)) == 0;
     if (generation < 64 || power) tell_processes(name, generation);
     last_word(handle_of(call)) ^= static_cast<uint32_t>(generation) << 16;
     return code;
   }
-  // Which generation of which handle is it?
+  // Find the generation of the handle.
   for (uint32_t generation = 1; generation < 16384; ++generation) {
     cudaIpcMemHandle_t real = given(call);
     last_word(real) ^= generation << 16;
@@ -285,7 +285,7 @@ int handle_cached_by_address(Call& call) {
 }
 
 // The handle is that of the allocation that was made just before the exported
-// one.
+// allocation.
 int handles_swapped(Call& call) {
   static auto& made = *new std::vector<void*>;
   if (is_get(call)) {
@@ -443,8 +443,8 @@ int self_open_copy(Call& call) {
   return own_memory(call, code);
 }
 
-// An open that is refused because of another context succeeds. `same_handle`:
-// whether both opened the same handle.
+// An open that is refused because of another context succeeds. `same_handle`
+// says whether both contexts open the same handle.
 int second_context(Call& call, bool same_handle) {
   if (!is_open(call)) return keep_count(call);
   const std::string handle = key(given(call));
@@ -564,7 +564,7 @@ int close_frees_origin(Call& call) {
   return keep_count(call);
 }
 
-// A close in one process also unmaps the memory in all others.
+// A close in one process also unmaps the memory in all other processes.
 int close_breaks_siblings(Call& call) {
   if (is_close(call)) {
     std::string handle;
@@ -605,8 +605,8 @@ int close_any_pointer(Call& call) {
   return kSuccess;
 }
 
-// Counts opens for each block, not for each memory, so a close also ends other
-// mappings in the block.
+// Counts opens for each block and not for each allocation. So a close also ends
+// other mappings in the block.
 int close_unmaps_block(Call& call) {
   if (is_open(call)) return keep_count(call);
   void* const address = closed(call);
@@ -909,7 +909,7 @@ void add_legacy_memory(List& list) {
              {kOpen, kClose, "cudaPointerGetAttributes"}, import_device_zero,
              2);
   list.named("import-range-wrong",
-             "the range of an imported pointer does not contain it",
+             "the range of an imported pointer does not contain this pointer",
              {kOpen, kClose, "cuMemGetAddressRange"}, import_range_wrong);
   list.named("thread-local-map",
              "imported memory is valid only in the thread that opened it",

@@ -1,6 +1,6 @@
-// More bugs of virtual memory management: requests at the edge of what is
-// allowed, other threads, a second object at the same addresses, what queries
-// say about mapped memory.
+// More bugs of virtual memory management: requests at the limit of what is
+// allowed, other threads, a second object at the same addresses, answers of
+// queries about mapped memory.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -123,8 +123,8 @@ int odd_address_accepted(Call& call) {
   return call.proceed();
 }
 
-// Refuses more than `most` objects at the same time. The function that ends an
-// object has its handle as argument `gone`.
+// Refuses more than `most` objects at the same time. In the function that ends
+// an object, argument `gone` is the handle.
 template <size_t most>
 int refused_beyond(Call& call, const char* made, size_t gone) {
   static auto& there = *new Table<unsigned long long>;
@@ -371,7 +371,7 @@ int changed_in_name(Call& call) {
   return call.proceed();
 }
 
-// The number of a node is compared with that of the memory.
+// The number of a NUMA node is compared with that of the memory.
 int node_looked_at(Call& call) {
   if (!call.is("cuMemSetAccess")) return noted(call);
   const CUmemLocation wanted = call.at<const CUmemAccessDesc*>(2)->location;
@@ -469,7 +469,7 @@ int type_untold(Call& call) {
   return accepted(call);
 }
 
-// --- what is said about memory -----------------------------------------------
+// --- queries about memory ----------------------------------------------------
 
 // Changes an attribute of a pointer if `wrong` gives a value for it.
 template <class Value, class Wrong>
@@ -574,10 +574,10 @@ int set_after_export_lost(Call& call) {
                                                               : call.proceed();
 }
 
-// --- what one call leaves for the next one -----------------------------------
+// --- calls that change the next call -----------------------------------------
 
-// cuMemGetAccess reports no access to threads other than the one that has set
-// it.
+// cuMemGetAccess reports no access to threads other than the thread that has
+// set it.
 int access_told_to_one_thread(Call& call) {
   static auto& threads = *new Table<CUdeviceptr, std::thread::id>;
   if (!call.is("cuMemSetAccess") && !call.is("cuMemGetAccess"))
@@ -643,9 +643,10 @@ const char* const kProperties = "cuMemGetAllocationPropertiesFromHandle";
 const char* const kAttribute = "cuPointerGetAttribute";
 
 void add_mapping(List& list) {
-  list.named("reserve-alignment-capped",
-             "addresses are aligned to 16 MiB where more is requested",
-             {kReserve}, alignment_capped);
+  list.named(
+      "reserve-alignment-capped",
+      "addresses are aligned to 16 MiB if a larger alignment is requested",
+      {kReserve}, alignment_capped);
   list.named(
       "reserve-address-odd-ok",
       "a wanted address that is not a multiple of a page is rounded down",
@@ -667,7 +668,7 @@ void add_mapping(List& list) {
              "a mapping may be longer than the reservation",
              {kMap, kReserve, kAddressFree, kUnmap}, mapped_beyond_reservation);
   list.named("map-needs-current-gpu",
-             "memory of another GPU than the current one cannot be mapped",
+             "memory of a GPU other than the current one cannot be mapped",
              {kMap}, mapped_for_current_gpu_only, 2);
   list.named("unmap-larger-ok",
              "unmapping more than a mapping unmaps the mapping", {kUnmap, kMap},
@@ -681,7 +682,7 @@ void add_mapping(List& list) {
              "reserved addresses without memory can be unmapped",
              {kUnmap, kMap, kReserve, kAddressFree}, unmapped_twice);
   list.named("unmap-of-other-thread-lost",
-             "an unmapping by another thread than the one that mapped the "
+             "an unmapping by a thread other than the one that mapped the "
              "memory does nothing",
              {kUnmap, kMap}, unmapping_of_other_thread_lost);
   list.named("leak-if-mapped-twice",
@@ -716,7 +717,7 @@ void add_mapping(List& list) {
              "not that of the memory",
              {kSetAccess, kMap, kUnmap}, node_looked_at);
   list.named("setaccess-of-other-thread-lost",
-             "access is lost if another thread than the one that mapped the "
+             "access is lost if a thread other than the one that mapped the "
              "memory sets it",
              {kSetAccess, kMap, kUnmap}, access_of_other_thread_lost);
 }
@@ -733,7 +734,7 @@ void add_handles(List& list) {
              {kCreate},
              refused_as_unsupported<CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT>);
   list.named("create-on-current-gpu",
-             "memory is created on the current GPU, not on the named one",
+             "memory is created on the current GPU, not on the named GPU",
              {kCreate}, created_on_current_gpu, 2);
   list.named("granularity-of-shared-half",
              "the granularity of memory that can be shared is half of what "
@@ -845,7 +846,7 @@ void add_next_calls(List& list) {
              "all entries of a list of accesses get the flags of the first one",
              {kSetAccess}, flags_of_first, 2);
   list.named("export-needs-current-gpu",
-             "memory of another GPU than the current one cannot be exported",
+             "memory of a GPU other than the current one cannot be exported",
              {kExport}, export_needs_current_gpu, 2);
   list.named("chunk-import-range-short",
              "the address range of imported memory of cuMemCreate is half of "

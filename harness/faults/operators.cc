@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kRefusal = cudaErrorInvalidValue;
 constexpr int kUndocumented = cudaErrorUnknown;
-constexpr size_t kBlock = 2 << 20;         // lost by each leak
-constexpr size_t kMostLeaked = 512 << 20;  // lost in total
+constexpr size_t kBlock = 2 << 20;         // bytes that each leak loses
+constexpr size_t kMostLeaked = 512 << 20;  // bytes that all leaks lose
 constexpr size_t kGuard = 8;               // additional bytes written
 
 bool is_output(const Argument& argument) {
@@ -173,7 +173,7 @@ int ignore_pool(Call& call) {
   return call.proceed();
 }
 
-// The call acts on the first object of its kind that this process named.
+// The call acts on the first object of this kind that this process named.
 template <Role role>
 int first_object(Call& call) {
   static std::atomic<void*> first{nullptr};
@@ -208,7 +208,7 @@ bool is_captured(cudaStream_t stream) {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// Work that is queued in `second` from now on waits for the work in `first`.
+// After this call, new work in `second` waits for the work in `first`.
 void order(cudaStream_t first, cudaStream_t second) {
   cudaEvent_t event = nullptr;
   if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess)
@@ -366,7 +366,7 @@ int result_too_long(Call& call) {
   return code;
 }
 
-// Each call returns the result of the first one.
+// Each call returns the result of the first call.
 int result_of_first(Call& call) {
   static std::mutex mutex;
   static auto& first = *new std::map<size_t, std::vector<unsigned char>>;
@@ -427,7 +427,7 @@ int leaks_descriptors(Call& call) {
   return code;
 }
 
-// --- which function can be wrong in which way ------------------------------
+// --- the functions that can be wrong in each way ---------------------------
 
 // Made at compile time, because the fault is chosen before other objects exist.
 using Names = std::initializer_list<const char*>;
@@ -578,22 +578,23 @@ constexpr Names kTools = {"cudaHostRegister",
                           "cuMemGetHandleForAddressRange",
                           "cudaGraphAddMemAllocNode",
                           "cudaDeviceCanAccessPeer"};
-// Functions that need two GPUs and can be wrong only there.
+// Functions that need two GPUs. They can be wrong only between GPUs.
 constexpr Names kBetweenGpus = {"cudaMemcpyPeerAsync",
                                 "cudaDeviceEnablePeerAccess",
                                 "cudaDeviceDisablePeerAccess"};
-// Functions with an answer for each GPU: one GPU alone shows no difference.
+// Functions with an answer for each GPU. With only one GPU there is no
+// difference.
 constexpr Names kOneForEachGpu = {"cudaDeviceGetDefaultMemPool",
                                   "cudaMemPoolGetAccess",
                                   "cudaMemPoolSetAccess"};
-// With one GPU these only give access that the GPU already has.
+// With one GPU, these functions only give access that the GPU already has.
 constexpr Names kGivesAccess = {"cudaMemPoolSetAccess"};
 // Functions that refuse only an object of another GPU.
 constexpr Names kRefusesOtherGpus = {"cudaEventRecord",
                                      "cudaEventRecordWithFlags"};
 constexpr Names kCounted = {"cudaIpcCloseMemHandle", "cuMemRelease"};
 constexpr Names kErrors = {"cudaGetLastError", "cudaPeekAtLastError"};
-// Functions that create an object: a second object is a leak.
+// Functions that create an object. A second object is a leak.
 constexpr Names kMade = {"cudaIpcOpenMemHandle",
                          "cudaMalloc",
                          "cuMemCreate",
@@ -603,7 +604,7 @@ constexpr Names kMade = {"cudaIpcOpenMemHandle",
                          "cudaMallocFromPoolAsync"};
 
 // Functions of the driver API that tests call beside the runtime's function.
-// They are also broken alone: a driver may be wrong in one API only.
+// They are also broken alone, because a driver may be wrong in only one API.
 constexpr Names kBesideRuntime = {"cuDeviceGetDefaultMemPool",
                                   "cuDeviceGetMemPool",
                                   "cuDeviceSetMemPool",
@@ -656,7 +657,7 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return is_one_of(f, kCounted) || is_one_of(f, kMade);
      }},
-    {"first-part", "acts on the first half of the bytes only", first_part,
+    {"first-part", "acts only on the first half of the bytes", first_part,
      [](const Function& f) { return has(f, kBytes); }},
     {"all-but-last", "leaves out the last byte", all_but_last,
      [](const Function& f) {
@@ -680,8 +681,8 @@ constexpr Operator kOperators[] = {
               !is_one_of(f, {"cudaStreamWaitEvent", "cudaEventRecordWithFlags",
                              "cudaDeviceEnablePeerAccess"});
      }},
-    // No effect on these: equal GPUs have equal attributes; an address
-    // determines its GPU.
+    // This has no effect on these functions: equal GPUs have equal attributes,
+    // and an address determines its GPU.
     {"ignore-device", "acts on GPU 0 whatever its argument is", ignore_device,
      [](const Function& f) {
        return has(f, kDevice) &&
@@ -701,8 +702,8 @@ constexpr Operator kOperators[] = {
     {"first-pointer", "acts on the first address that the process named",
      first_object<kPointer>,
      [](const Function& f) { return has(f, kPointer); }},
-    // No effect on imported events and pools: they keep their GPU, whatever
-    // device is current.
+    // This has no effect on imported events and pools: they keep their GPU,
+    // whatever device is current.
     {"first-gpu", "acts on GPU 0 whatever device is current", first_gpu,
      [](const Function& f) {
        return is_one_of(
@@ -729,7 +730,7 @@ constexpr Operator kOperators[] = {
      }},
     {"refuses-second", "refuses from the second call of a process on",
      refuses_second, [](const Function& f) { return !is_one_of(f, kErrors); }},
-    {"refuses-other-thread", "refuses other threads than the first",
+    {"refuses-other-thread", "refuses all threads except the first",
      refuses_other_thread,
      [](const Function& f) { return is_one_of(f, kSharing); }},
     {"refuses-second-process", "refuses all processes except the first",
@@ -743,12 +744,13 @@ constexpr Operator kOperators[] = {
      [](const Function& f) {
        return f.face == Face::kRuntime && is_one_of(f, kSharing);
      }},
-    {"sticky", "makes the context useless when it refuses", sticky,
+    {"sticky", "makes the context unusable when it refuses", sticky,
      [](const Function& f) { return is_one_of(f, kSharing); }, 1, true},
     {"result-unwritten", "returns success and does not write its result",
      result_unwritten, writes_result},
-    // No effect on this: the second half of its result is reserved.
-    {"result-half-written", "writes the first half of its result only",
+    // This has no effect on this function: the second half of its result is
+    // reserved.
+    {"result-half-written", "writes only the first half of its result",
      result_half_written,
      [](const Function& f) {
        return writes_result(f) && !is_one_of(f, {"cudaPointerGetAttributes"});
@@ -758,7 +760,8 @@ constexpr Operator kOperators[] = {
     {"result-of-first", "always returns the result of the first call",
      result_of_first,
      [](const Function& f) {
-       // No effect on this: all granularities of a machine may be equal.
+       // This has no effect on this function: all granularities of a machine
+       // may be equal.
        return writes_result(f) &&
               !is_one_of(f, {"cuMemGetAllocationGranularity"});
      }},
@@ -771,7 +774,8 @@ constexpr Operator kOperators[] = {
      [](const Function& f) { return is_one_of(f, kRounds); }},
 };
 
-// How many GPUs are needed to notice that the function is wrong in this way.
+// The number of GPUs that a test needs to notice that the function is wrong in
+// this way.
 int gpus_for(const Function& function, const Operator& one) {
   const bool answers_differ =
       is_one_of(function, kOneForEachGpu) &&

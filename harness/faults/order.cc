@@ -29,16 +29,17 @@ int refused(Call& call, int code = cudaErrorInvalidResourceHandle) {
 }
 
 bool is_pending(cudaEvent_t event) {
-  // Uses the runtime: a new thread has no context yet.
+  // This is a call of the runtime, because a new thread has no context yet.
   return cudaEventQuery(event) == cudaErrorNotReady;
 }
 bool is_busy(cudaStream_t stream) {
   return DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
 }
 
-// --- what an event stands for ------------------------------------------------
+// --- the work that an event stands for ---------------------------------------
 
-// Answers for the whole stream in which this process recorded the event last.
+// The answer is about the whole stream in which this process recorded the event
+// last.
 int asks_stream(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   if (keeps_events(call)) {
@@ -64,7 +65,8 @@ int asks_stream(Call& call) {
   return DRIVER_CALL(cuStreamSynchronize)(recorded.get(event));
 }
 
-// Answers for the stream in which this process recorded an imported event.
+// The answer is about the whole stream in which this process recorded an
+// imported event.
 int import_asks_stream(Call& call) {
   static Table<cudaEvent_t, cudaStream_t> recorded;
   if (keeps_events(call)) {
@@ -83,7 +85,7 @@ int import_asks_stream(Call& call) {
   return cudaErrorNotReady;
 }
 
-// After a refused record the next one is lost.
+// After a refused record the next record is lost.
 int refused_record_costs(Call& call) {
   static Table<cudaEvent_t> unlucky;
   if (keeps_events(call)) {
@@ -471,12 +473,6 @@ int exported_word_unwaited(Call& call) {
 
 // --- graphs ------------------------------------------------------------------
 
-bool is_captured(cudaStream_t stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
 bool is_opened(CUdeviceptr pointer) {
   const CUdeviceptr begin = begin_of(pointer);
   if (begin == 0) return false;
@@ -671,10 +667,10 @@ void add_order(List& list) {
              "a stream that waits for a value near 2^64 does not continue at a "
              "small one",
              {"cuStreamWaitValue64"}, wait64_not_cyclic);
-  list.named(
-      "wait64-bit-is-equal",
-      "a stream that waits for any of several bits of 64 waits for all of them",
-      {"cuStreamWaitValue64"}, wait64_all_bits);
+  list.named("wait64-bit-is-equal",
+             "a stream that waits for any of several bits of a 64-bit word "
+             "waits for all of them",
+             {"cuStreamWaitValue64"}, wait64_all_bits);
   list.named(
       "write-exported-word-lost",
       "a stream does not write a word in memory that its process has exported",

@@ -122,7 +122,7 @@ int aligned_down(Call& call) {
   return call.proceed();
 }
 
-// More than 1 MiB at once is cut off.
+// Copies and memsets of more than 1 MiB are cut off.
 int first_mib_only(Call& call) {
   if (call.find(kBytes) == nullptr) return noted(call);
   auto& bytes = call.value<size_t>(kBytes);
@@ -195,8 +195,8 @@ int per_thread_copy_lost(Call& call) {
   return kSuccess;
 }
 
-// What was copied from opened memory once is copied again from a cache, until
-// this process itself launches or sets something.
+// Bytes that were copied from opened memory once are copied again from a cache,
+// until this process itself launches a kernel or sets memory.
 int copies_from_cache(Call& call) {
   static Table<std::pair<void*, size_t>, std::vector<char>> cache;
   if (!call.is("cudaMemcpy")) {
@@ -336,7 +336,7 @@ int even_words_only(Call& call) {
   return call.proceed();
 }
 
-// Values count as greater only up to 2^32, not beyond it.
+// Values count as greater only up to 2^32, and not after it.
 int greater_is_not_cyclic(Call& call) {
   auto& flags = call.at<unsigned>(3);
   if (flags == CU_STREAM_WAIT_VALUE_GEQ && call.at<uint32_t>(2) > INT32_MAX) {
@@ -346,7 +346,8 @@ int greater_is_not_cyclic(Call& call) {
   return call.proceed();
 }
 
-// A word beyond the first 4 KiB of its memory is looked for in these 4 KiB.
+// If a word is after the first 4 KiB of its memory, a stream looks for it in
+// these 4 KiB.
 int first_page_only(Call& call) {
   auto& address = call.at<CUdeviceptr>(1);
   CUdeviceptr begin = 0;
@@ -359,7 +360,7 @@ int first_page_only(Call& call) {
   return call.proceed();
 }
 
-// Of several streams only the first one waits for a word.
+// Of several streams, only the first stream waits for a word.
 int second_stream_never_waits(Call& call) {
   static Table<CUdeviceptr, CUstream> first;
   const auto address = call.at<CUdeviceptr>(1);
@@ -443,7 +444,7 @@ void add_paths(List& list) {
              "copies of opened memory take offsets modulo 4 GiB",
              {kOpen, kClose, "cudaMemcpy"}, offset_of_32_bits);
   list.named("write-value-two-words",
-             "a stream that writes a word writes the next one, too",
+             "a stream that writes a word also writes the next word",
              {"cuStreamWriteValue32"}, writes_two_words);
   list.named(
       "wait-equal-is-greater",
@@ -566,7 +567,7 @@ void add_paths(List& list) {
       {"cuStreamWaitValue32"}, any_bit);
   list.named(
       "wait-greater-is-equal",
-      "a stream that waits for a value does not continue at a greater one",
+      "a stream that waits for a value does not continue at a greater value",
       {"cuStreamWaitValue32"},
       other_condition<CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_WAIT_VALUE_EQ>);
 }

@@ -14,7 +14,7 @@ namespace {
 
 std::mutex mutex;  // for the state of the chosen fault
 
-// --- what may be exported --------------------------------------------------
+// --- memory that may be exported -------------------------------------------
 
 enum class Kind { kOther, kManaged, kHost, kPageable };
 
@@ -151,7 +151,7 @@ int buffer_id_constant(Call& call) {
   return code;
 }
 
-// The query of many attributes fails if the query of one fails.
+// The query of many attributes fails if the query of one of them fails.
 int ptrattrs_error(Call& call) {
   if (kind_of(reinterpret_cast<void*>(call.at<CUdeviceptr>(3))) !=
       Kind::kPageable)
@@ -366,7 +366,7 @@ void add_platform(List& list) {
              "the driver's attribute about IPC has the opposite value",
              {"cudaDeviceGetAttribute"}, ipc_driver_attr_lies);
   list.named("error-names-shifted",
-             "the driver gives each error the name of its neighbour",
+             "the driver gives each error the name of the next error",
              {"cuGetErrorName"}, error_names_shifted);
   list.named("last-error-told-twice",
              "cudaGetLastError does not clear the error", {"cudaGetLastError"},

@@ -22,7 +22,7 @@ using Handles = cudaMemAllocationHandleType;
 constexpr auto kFd = cudaMemHandleTypePosixFileDescriptor;
 constexpr size_t kData = sizeof(cudaMemPoolPtrExportData);
 constexpr size_t kPage = 2 << 20;
-constexpr size_t kCleared = 64 << 20;  // enough to be noticed, and quick
+constexpr size_t kCleared = 64 << 20;  // enough to be noticed, and fast
 
 // A pool of GPU 0 that can be exported to descriptors.
 cudaMemPool_t shareable_pool() {
@@ -63,7 +63,7 @@ unsigned long long now() {
          static_cast<unsigned long long>(time.tv_nsec);
 }
 
-// --- what can be shared ------------------------------------------------------
+// --- pools that can be shared ------------------------------------------------
 
 int mask_with_win32(Call& call) {
   const int code = call.proceed();
@@ -346,7 +346,7 @@ int refusal_resets_current(Call& call) {
   return code;
 }
 
-// Destroying an imported pool also destroys the exporter's.
+// Destroying an imported pool also destroys the exporter's pool.
 int destroyed_for_all(Call& call) {
   if (call.is("cudaMemPoolDestroy") &&
       imported_pools.has(call.at<cudaMemPool_t>(0)))
@@ -518,7 +518,7 @@ int offset_lost(Call& call) {
   return code;
 }
 
-// A free in one process ends the imports of the others.
+// A free in one process ends the imports of the other processes.
 int free_ends_siblings(Call& call) {
   static std::atomic<bool> mine{false};
   if (frees(call) && is_import(call.at<void*>(0))) {
@@ -750,7 +750,7 @@ size_t lent_by(cudaMemPool_t pool) {
   return bytes;
 }
 
-// CUDA 13.2 has this attribute, which older headers lack.
+// This attribute came with CUDA 13.2, so older headers do not have it.
 constexpr auto kTypesForExport = static_cast<cudaMemPoolAttr>(10);
 
 // A pool does not report its handle types.
@@ -845,8 +845,8 @@ int access_inherited(Call& call) {
 }
 
 // The fault uses two pools: the program's pool for allocations made before
-// access was set, and a second pool for later allocations. Only one of them has
-// the access.
+// access was set, and a second pool for later allocations. Only one of the two
+// pools has the access.
 template <bool older>
 int access_of_one_half(Call& call) {
   static Table<cudaMemPool_t, cudaMemPool_t> second;
@@ -911,7 +911,7 @@ int access_of_wrong_gpu(Call& call) {
   return call.proceed();
 }
 
-// --- what is set again, the third process ------------------------------------
+// --- settings that are changed again, the third process ----------------------
 
 int access_never_taken(Call& call) {
   const auto* const wanted = call.at<const cudaMemAccessDesc*>(1);
@@ -1064,10 +1064,10 @@ int first_access_only(Call& call) {
   return call.proceed();
 }
 
-// An import that is as large as another one of its pool gives the memory of the
-// other one.
+// An import that is as large as another import of its pool gives the memory of
+// the other import.
 int equal_size_shared(Call& call) {
-  static Table<void*, int> more;  // imports that were given an earlier address
+  static Table<void*, int> more;  // imports that got an earlier address
   if (frees(call) && more.get(call.at<void*>(0)) > 0) {
     more.put(call.at<void*>(0), more.get(call.at<void*>(0)) - 1);
     return kSuccess;
@@ -1178,7 +1178,7 @@ int from_default_pool(Call& call) {
 }
 
 // Calls for which `concerned` is true allocate from the default pool, not from
-// the current one.
+// the current pool.
 template <bool (*concerned)(Call& call)>
 int such_calls_from_default_pool(Call& call) {
   return concerned(call) ? from_default_pool(call) : call.proceed();
@@ -1319,7 +1319,8 @@ int import_after_refusal_refused(Call& call) {
   return code;
 }
 
-// A free in another stream than the one that allocated does not wait.
+// A free in a stream other than that of the allocation does not wait for the
+// stream of the free.
 int free_elsewhere_at_once(Call& call) {
   static Table<void*, cudaStream_t> streams;
   if (allocates(call)) {
@@ -1345,7 +1346,7 @@ int such_imports_free_at_once(Call& call) {
              : noted_pools(call);
 }
 
-// Memory of another GPU than the current one is not imported.
+// Memory of a GPU other than the current one is not imported.
 int import_needs_current_gpu(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -1413,7 +1414,7 @@ int number_of_32_bits(Call& call) {
   return code;
 }
 
-// Trimming one pool trims all.
+// Trimming one pool trims all pools.
 int trims_all(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !call.is("cudaMemPoolTrimTo")) return code;
@@ -1512,7 +1513,7 @@ int import_type_ignored(Call& call) {
   return accepted(call);
 }
 
-// Of the reserved bytes only the first is checked.
+// Only the first of the reserved bytes is checked.
 int later_reserved_unchecked(Call& call) {
   cudaMemPoolProps wanted = *call.at<const cudaMemPoolProps*>(1);
   if (call.proceed() == kSuccess) return kSuccess;
@@ -1538,7 +1539,7 @@ int ordinal_unchecked(Call& call) {
   return again == kSuccess ? accepted(call) : again;
 }
 
-// A process has `most` imported pointers at most.
+// A process can have at most `most` imported pointers.
 template <int most>
 int imports_end(Call& call) {
   if (!call.is("cudaMemPoolImportPointer")) return noted_pools(call);
@@ -1548,7 +1549,7 @@ int imports_end(Call& call) {
   return imported >= most ? refused(call) : noted_pools(call);
 }
 
-// A process has 4 imported pools at most.
+// A process can have at most 4 imported pools.
 int imported_pools_end_at_4(Call& call) {
   return call.is("cudaMemPoolImportFromShareableHandle") &&
                  imported_pools.all().size() >= 4
@@ -1565,8 +1566,8 @@ int free_by_driver_lost(Call& call) {
   return kSuccess;
 }
 
-// A pool with the handle value of an earlier one is exported as the earlier
-// one.
+// A pool with the handle value of an earlier pool is exported as the earlier
+// pool.
 int export_by_known_handle(Call& call) {
   static Table<cudaMemPool_t, int> copies;
   static Table<cudaMemPool_t> gone;
@@ -1588,7 +1589,7 @@ int export_by_known_handle(Call& call) {
   return code;
 }
 
-// Every export of a pool returns the number of the first one.
+// Every export of a pool returns the number of the first export.
 int export_same_number(Call& call) {
   static Table<cudaMemPool_t, Source> first;
   const auto pool = call.at<cudaMemPool_t>(1);
@@ -1798,7 +1799,8 @@ void add_pools(List& list) {
              "data that no export has written are imported",
              {"cudaMemPoolImportPointer"}, garbage_imported);
   list.named(
-      "importptr-pool-ignored", "data of one pool are accepted for another one",
+      "importptr-pool-ignored",
+      "data of one pool are accepted for another pool",
       {"cudaMemPoolImportPointer", "cudaMemPoolImportFromShareableHandle"},
       pool_of_data_found);
   list.named("import-offset-lost",
@@ -1806,7 +1808,7 @@ void add_pools(List& list) {
              {"cudaMemPoolImportPointer", "cudaFree", "cudaFreeAsync"},
              offset_lost);
   list.named("pool-free-breaks-siblings",
-             "a free in one importer ends the imports of the others",
+             "a free in one importer ends the imports of the other importers",
              {"cudaFree", "cudaFreeAsync", "cudaMemPoolImportPointer",
               "cudaLaunchKernel", "cudaMemcpy"},
              free_ends_siblings);
@@ -1814,13 +1816,13 @@ void add_pools(List& list) {
   // Paths.
   list.named(
       "pool-import-copy-in-lost",
-      "what cudaMemcpy writes into imported memory is lost",
+      "data that cudaMemcpy writes into imported memory are lost",
       {"cudaMemcpy", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
        "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
       write_to_import_lost);
   list.named(
       "pool-import-memset-lost",
-      "what cudaMemset writes into imported memory is lost",
+      "data that cudaMemset writes into imported memory are lost",
       {"cudaMemset", "cudaMemPoolImportPointer", "cudaMemPoolExportPointer",
        "cudaMallocFromPoolAsync", "cudaFree", "cudaFreeAsync"},
       write_to_import_lost);
@@ -2075,8 +2077,8 @@ void add_pools(List& list) {
       "after a refused import of a pointer the next import is refused, too",
       {kPointer}, import_after_refusal_refused);
   list.named("free-elsewhere-at-once",
-             "a free in another stream than the one that allocated does not "
-             "wait for that other stream",
+             "a free in a stream other than that of the allocation does not "
+             "wait for the stream of the free",
              {kAllocate, kAllocateCurrent, kFreeAsync}, free_elsewhere_at_once);
   list.named("import-free-per-thread-at-once",
              "the importer's free does not wait for a thread's default stream",
@@ -2088,7 +2090,7 @@ void add_pools(List& list) {
              such_imports_free_at_once<in_null_stream>);
   list.named(
       "pool-import-needs-current-gpu",
-      "memory of a pool of another GPU than the current one cannot be imported",
+      "memory of a pool of a GPU other than the current one cannot be imported",
       {kPointer}, import_needs_current_gpu, 2);
   list.named("fabric-pool-single-use",
              "a pool's fabric handle can be imported only once", {kImport},
@@ -2134,11 +2136,11 @@ void add_pools(List& list) {
              "the default pool of the host is that of GPU 0",
              {"cudaMemGetDefaultMemPool"}, host_pool_of_device);
   list.named("pool-import-type-ignored",
-             "a pool's descriptor is imported as any type", {kImport},
+             "a pool's descriptor is imported as any handle type", {kImport},
              import_type_ignored);
   list.named(
       "pool-props-later-unchecked",
-      "of the reserved bytes of a pool's properties only the first is checked",
+      "only the first of the reserved bytes in a pool's properties is checked",
       {kCreate}, later_reserved_unchecked);
   list.named("pool-ordinal-unchecked",
              "a pool of a GPU that does not exist is created on GPU 0",
@@ -2162,8 +2164,8 @@ void add_pools(List& list) {
              {"cudaMemPoolExportToShareableHandle", kDestroy},
              export_by_known_handle);
   list.named("pool-export-same-number",
-             "a second export of a pool returns the descriptor of the first, "
-             "so that closing one closes both",
+             "a second export of a pool returns the descriptor of the first "
+             "export, so closing it closes both",
              {"cudaMemPoolExportToShareableHandle"}, export_same_number);
   list.named("follow-event-always-on",
              "reuse by event dependencies cannot be switched off", {kSet, kGet},

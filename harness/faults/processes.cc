@@ -36,7 +36,7 @@ bool has_died(unsigned long long process) {
 
 struct Import {
   unsigned long long exporter = 0;
-  bool orphan = false;  // the exporter was dead when it was imported
+  bool orphan = false;  // the exporter was dead at the time of the import
 };
 Table<Chunk, Import> imported;
 Table<CUdeviceptr, std::pair<size_t, Import>> mapped;
@@ -106,8 +106,8 @@ int second_import_after_death_refused(Call& call) {
 
 // --- clients that die --------------------------------------------------------
 
-// Names one process that opens a handle. Its value is the process, or 0 after
-// the close.
+// The name of a key for one process that opens a handle. The value of the key
+// is the process, or 0 after the close.
 std::string key_of_user(const std::string& handle, int number) {
   return "client-" + handle + "-" + std::to_string(number);
 }
@@ -309,7 +309,7 @@ int import_device_current(Call& call) {
   return code;
 }
 
-// What a thread has opened is unknown to the queries of the others.
+// Queries of other threads do not know memory that a thread has opened.
 int import_unknown_to_other_threads(Call& call) {
   if (!call.is("cudaPointerGetAttributes")) return noted_open(call);
   const int code = call.proceed();
@@ -333,7 +333,7 @@ int hidden_gpu_copy_lost(Call& call) {
   return call.proceed();
 }
 
-// The driver API does not open memory of another GPU than the current one.
+// The driver API does not open memory of a GPU other than the current one.
 int driver_opens_current_gpu_only(Call& open) {
   const int code = open.proceed();
   if (code != kSuccess || open.is_runtime()) return code;
@@ -348,7 +348,7 @@ int driver_opens_current_gpu_only(Call& open) {
 
 bool sets_access(Call& call) { return call.is("cudaMemPoolSetAccess"); }
 
-// Access to one imported pool gives access to all.
+// Access to one imported pool gives access to all imported pools.
 int import_access_shared(Call& call) {
   const int code = noted_pools(call);
   if (code != kSuccess || !sets_access(call) ||
@@ -474,7 +474,7 @@ void add_processes(List& list) {
              "a launch of a graph in the default stream does nothing",
              {"cudaGraphLaunch"}, launch_in_default_stream_lost);
   list.named("second-graph-is-first",
-             "a launch of a second graph does the work of the first one",
+             "a launch of a second graph does the work of the first graph",
              {"cudaGraphLaunch"}, second_graph_is_first);
   list.named("import-device-current",
              "opened memory is reported as memory of the current GPU",
@@ -490,7 +490,7 @@ void add_processes(List& list) {
              {kOpen, kClose, "cudaMemcpy"}, hidden_gpu_copy_lost, 2);
   list.named(
       "driver-opens-current-gpu-only",
-      "the driver API cannot open memory of another GPU than the current one",
+      "the driver API cannot open memory of a GPU other than the current one",
       {kOpen}, driver_opens_current_gpu_only, 2);
   list.named("import-access-shared",
              "access to one imported pool gives access to all imported pools",

@@ -17,7 +17,7 @@ namespace {
 
 // --- one attribute of a pointer ----------------------------------------------
 
-// The answer to one attribute; null if the call asks for another one.
+// The answer to one attribute; null if the call asks for another attribute.
 template <CUpointer_attribute wanted, class Value>
 Value* answer(Call& call) {
   return call.is("cuPointerGetAttribute") &&
@@ -166,7 +166,7 @@ int capable_on_current_gpu(Call& call) {
              : told_capable(call, false);
 }
 
-// --- what may be exported ----------------------------------------------------
+// --- memory that may be exported ---------------------------------------------
 
 bool is_managed(Call& get) {
   return attribute_of<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -396,7 +396,7 @@ void add_queries(List& list) {
              "memory of cuMemAlloc is reported as not capable of legacy IPC",
              {kOne, "cudaMalloc", "cudaFree"}, capable_if_of_runtime);
   list.named("capable-on-current-gpu",
-             "memory of another GPU than the current one is reported as not "
+             "memory of a GPU other than the current one is reported as not "
              "capable of legacy IPC",
              {kOne}, capable_on_current_gpu, 2);
   list.named("managed-driver-export-ok",
@@ -432,7 +432,7 @@ void add_queries(List& list) {
              {"cudaMemPoolCreate"}, numa_current_pool_by_driver);
   list.named("managed-pool-driver-ok",
              "the driver API makes a plain pool if managed memory with handle "
-             "types is wanted",
+             "types is requested",
              {"cudaMemPoolCreate"}, managed_pool_by_driver);
   list.named(
       "small-attribute-ok",

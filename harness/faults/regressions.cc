@@ -192,12 +192,6 @@ int lost_in_default_stream(Call& call) {
              : call.proceed();
 }
 
-bool is_captured(cudaStream_t stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return DRIVER_CALL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
 // What is copied into or out of memory that is as large as other borrowed
 // memory is copied there.
 int equal_size_confused(Call& call) {
@@ -430,6 +424,16 @@ int record_elsewhere_lost(Call& call) {
   return record_elsewhere(
       call, [](Call& each, cudaEvent_t) { return no_wait(each); });
 }
+// A record in another stream first waits for the pending one.
+int waits_for_pending_record(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (event != nullptr && !is_captured(stream) && is_pending(event) &&
+      cudaStreamWaitEvent(stream, event, 0) == cudaSuccess)
+    call.fired();
+  return call.proceed();
+}
 // After one event was ready, a query of another one says so, too.
 int query_of_previous(Call& call) {
   static std::atomic<cudaEvent_t> ready{nullptr};
@@ -591,7 +595,7 @@ constexpr Shape kShapes[] = {
      "a memset of a rectangle also writes between the rows of ", "cudaMemset2D",
      set_fills_padding},
     {"set-one-byte-more",
-     "a memset of an odd number of bytes sets one more in ", "cudaMemset",
+     "a memset of an odd number of bytes sets one more byte in ", "cudaMemset",
      one_byte_more},
     {"copy-tail-too-long",
      "a copy whose size is no multiple of 4 clears the bytes after it in ",
@@ -606,7 +610,7 @@ constexpr Shape kShapes[] = {
      "an asynchronous copy from one place to another is lost in ",
      "cudaMemcpyAsync", copy_within_lost},
     {"async-copy-offset-lost",
-     "an asynchronous copy from inside begins at the begin of ",
+     "an asynchronous copy from the middle reads from the start of ",
      "cudaMemcpyAsync", source_offset_lost},
     {"async-copy-2d-pitch-ignored",
      "an asynchronous copy of a rectangle ignores the pitch of ",
@@ -624,11 +628,11 @@ constexpr Shape kShapes[] = {
      "an asynchronous copy in the default stream does not reach ",
      "cudaMemcpyAsync", lost_in_default_stream},
     {"copy-equal-size-confused",
-     "copies take equally large memory for each other, if it is ", "cudaMemcpy",
-     equal_size_confused},
+     "a copy uses the first of several equally large allocations of ",
+     "cudaMemcpy", equal_size_confused},
     {"set-32-counts-bytes",
-     "a memset of 32 bits takes the number of words for bytes in ",
-     "cuMemsetD32", words_as_bytes},
+     "a memset of 32 bits sets only a quarter of the words in ", "cuMemsetD32",
+     words_as_bytes},
     {"set-16-low-byte",
      "a memset of 16 bits writes the lower byte of its value twice to ",
      "cuMemsetD16", low_byte_twice},
@@ -636,8 +640,8 @@ constexpr Shape kShapes[] = {
      "cudaMemcpyAsync", first_64_kib},
     {"async-set-64-kib", "an asynchronous memset ends after 64 KiB of ",
      "cudaMemsetAsync", first_64_kib},
-    {"costs-memory", "as much memory of the GPU as it has is taken by ",
-     nullptr, costs_memory},
+    {"costs-memory", "the GPU loses as much free memory again to ", nullptr,
+     costs_memory},
 };
 
 }  // namespace
@@ -740,10 +744,15 @@ void add_regressions(List& list) {
       other_condition<CU_STREAM_WAIT_VALUE_NOR, CU_STREAM_WAIT_VALUE_AND>);
 
   list.named("record-elsewhere-lost",
-             "an event that was recorded in one stream takes no record in "
-             "another one",
+             "after a record in one stream, records of the event in another "
+             "stream do nothing",
              {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
              record_elsewhere_lost);
+  list.named("record-waits-for-pending",
+             "a record in another stream waits until the earlier record is "
+             "complete",
+             {kRecord, kRecordFlags, kCreate, kOpenEvent, kDestroy},
+             waits_for_pending_record);
   list.named("query-of-previous",
              "when one event was ready, the query of another one says ready",
              {kQuery, kCreate, kOpenEvent, kDestroy}, query_of_previous);

@@ -1,6 +1,6 @@
 // Bugs in the state that a driver keeps: state of one object, thread, API,
-// context or GPU that reaches another one; counts that are wrong from the third
-// on; values that stay although they should change.
+// context or GPU that changes another one; counts that are wrong from the third
+// call on; values that stay although they should change.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -87,7 +87,7 @@ int handle_ends_with_thread(Call& call) {
   return code;
 }
 
-// The last close of one mapping closes others, too.
+// The last close of one mapping also closes other mappings.
 template <bool (*together)(const Opened& closed, const Opened& other)>
 int close_ends_others(Call& call) {
   if (is_open_call(call)) return noted_open(call);
@@ -254,8 +254,8 @@ int second_stream_never_waits(Call& call) {
   return call.proceed();
 }
 
-// An event that was done once counts as done forever, whatever is recorded
-// later.
+// An event that was complete once counts as complete forever, whatever is
+// recorded later.
 int stays_ready(Call& call) {
   static Table<cudaEvent_t> ready;
   const cudaEvent_t event = shared_event(call);
@@ -266,7 +266,7 @@ int stays_ready(Call& call) {
   return code;
 }
 
-// A third process gets an event of its own.
+// A third process gets its own event.
 int third_process_unconnected(Call& call) {
   const int code = noted_event(call);
   if (code != kSuccess || !call.is("cudaIpcOpenEventHandle")) return code;
@@ -452,7 +452,7 @@ int record_with_flags_lost(Call& call) {
   return shared_event(call) == nullptr ? noted_event(call) : no_wait(call);
 }
 
-// An importer does not see what it has recorded itself.
+// An importer does not see the records that it has made itself.
 int own_record_unseen(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
@@ -590,7 +590,7 @@ int wait_holds_kernels_only(Call& call) {
   return marked_wait(call, waited);
 }
 
-// The exporter does not see what importers record.
+// The exporter does not see the records of importers.
 int exporter_sees_own_records_only(Call& call) {
   static Table<cudaEvent_t> recorded;
   const cudaEvent_t event = shared_event(call);
@@ -631,7 +631,7 @@ int timing_accepted_with_blocking(Call& call) {
   return call.proceed();
 }
 
-// A graph that is launched directly after a wait does not wait.
+// A graph that is launched directly after a wait does not wait for the event.
 int wait_holds_no_graphs(Call& call) {
   static Table<cudaStream_t> waited;
   if (call.is("cudaGraphLaunch")) {
@@ -932,7 +932,7 @@ int driver_refusal_told_by_runtime(Call& call) {
   const int code = call.proceed();
   if (code == kSuccess || call.is_runtime()) return code;
   call.fired();
-  cudaIpcCloseMemHandle(nullptr);  // refused, and remembered
+  cudaIpcCloseMemHandle(nullptr);  // refused; the runtime keeps the code
   return code;
 }
 
@@ -951,13 +951,14 @@ void add_state(List& list) {
   list.named("close-by-driver-lost", "a close by the driver API does nothing",
              {kClose}, close_by_driver_lost);
   list.named("close-of-other-thread-lost",
-             "a close by another thread than the opener's does nothing",
+             "a close by a thread other than the one that opened the memory "
+             "does nothing",
              {kOpen, kClose}, close_of_other_thread_lost);
   list.named("mapping-ends-with-thread",
              "opened memory is closed when the thread that opened it ends",
              {kOpen}, mapping_ends_with_thread);
   list.named("close-ends-all",
-             "the last close of one handle closes all others, too",
+             "the last close of one handle also closes all other handles",
              {kOpen, kClose}, close_ends_others<are_of_one_context>);
   list.named("close-ends-other-gpu",
              "the last close on one GPU ends the mapping on the other GPU",
@@ -985,9 +986,10 @@ void add_state(List& list) {
   list.named("stream-waits-once",
              "a stream waits for an imported event only the first time",
              {kOpenEvent, kDestroy, kWait}, stream_waits_once);
-  list.named("second-stream-never-waits",
-             "of several streams only the first waits for an imported event",
-             {kOpenEvent, kDestroy, kWait}, second_stream_never_waits);
+  list.named(
+      "second-stream-never-waits",
+      "of several streams, only the first stream waits for an imported event",
+      {kOpenEvent, kDestroy, kWait}, second_stream_never_waits);
   list.named("query-stays-ready",
              "an imported event that was ready once is always ready",
              {kOpenEvent, kDestroy, "cudaEventQuery"}, stays_ready);
@@ -1024,7 +1026,7 @@ void add_state(List& list) {
 
   list.named(
       "maxsize-of-each",
-      "the maximal size limits each allocation, not all of them",
+      "the maximal size limits each allocation, not their sum",
       {"cudaMemPoolCreate", "cudaMallocFromPoolAsync", "cudaMallocAsync"},
       maximum_of_each_allocation);
   list.named("trim-resets-threshold", "trimming sets the threshold to 0",
@@ -1052,7 +1054,7 @@ void add_state(List& list) {
              "a third process cannot import a pool",
              {"cudaMemPoolImportFromShareableHandle"}, third_process_refused);
   list.named("setpool-resets-other-gpus",
-             "setting the pool of one GPU resets those of the others",
+             "setting the pool of one GPU resets the pools of the other GPUs",
              {"cudaDeviceSetMemPool"}, set_pool_resets_other_gpus, 2);
 
   list.named("error-of-other-thread",

@@ -1,6 +1,6 @@
-// More bugs of stream-ordered memory and of pools: numbers at the edge of
-// their range, other places than a GPU, captured work, other threads, a second
-// export, what queries say.
+// More bugs of stream-ordered memory and of pools: numbers at the limit of
+// their range, places other than a GPU, captured work, other threads, a second
+// export, answers of queries.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -38,7 +38,7 @@ bool is_per_thread(Call& call) {
           std::strstr(call.function().symbol, "_ptsz") != nullptr);
 }
 
-// The GPU of a pool that was created here; -1 if it is none.
+// The GPU of a pool that was created here; -1 for any other pool.
 int gpu_of(cudaMemPool_t pool) {
   const auto props = own_pools.get(pool);
   return props.location.type == cudaMemLocationTypeDevice ? props.location.id
@@ -324,7 +324,7 @@ int no_context_accepted(Call& call) {
 
 // --- processes ---------------------------------------------------------------
 
-// The second exported pointer of a pool gets the data of the first.
+// The second exported pointer of a pool gets the data of the first pointer.
 int exported_as_first(Call& call) {
   static auto& first = *new Table<cudaMemPool_t, cudaMemPoolPtrExportData>;
   static auto& pointers = *new Table<cudaMemPool_t, void*>;
@@ -338,7 +338,7 @@ int exported_as_first(Call& call) {
     first.put(pool, data);
     pointers.put(pool, exported);
   }
-  // The first one must still be there.
+  // The first memory must still exist.
   if (pointers.get(pool) == exported || !blocks.has(pointers.get(pool)))
     return code;
   data = first.get(pool);
@@ -418,7 +418,7 @@ int set_after_export_lost(Call& call) {
                                                          : call.proceed();
 }
 
-// --- what one call leaves for the next one -----------------------------------
+// --- calls that change the next call -----------------------------------------
 
 // A call has an effect only in the thread that has created the pool.
 int of_creators_thread_only(Call& call) {
@@ -474,7 +474,7 @@ int statistics_of_current_gpu_only(Call& call) {
   return accepted(call);
 }
 
-// Of the driver's flags, which have 64 bits, only the lower half is checked.
+// The driver's flags have 64 bits. Only the lower half is checked.
 int upper_flags_ignored(Call& call) {
   if (call.is_runtime()) return call.proceed();
   auto& flags = call.at<unsigned long long>(3);
@@ -599,8 +599,8 @@ unsigned long long place_of(const void* data, unsigned long long none) {
   return told("place-" + key_of(data, sizeof(cudaMemPoolPtrExportData)), none);
 }
 
-// Exported data are refused if data of a later export were already imported;
-// with `latest_only`, if there is any later export.
+// Exported data are refused if data of a later export were already imported.
+// With `latest_only`, they are refused if there is any later export.
 template <bool latest_only>
 int imported_in_order(Call& call) {
   static std::atomic<unsigned long long> last{0};
@@ -719,14 +719,14 @@ void add_pool_places(List& list) {
 void add_allocations(List& list) {
   list.named("per-thread-frompool-ignored",
              "a thread's default stream allocates from the current pool, not "
-             "from the named one",
+             "from the named pool",
              {kFromPool}, named_pool_ignored_per_thread);
   list.named("free-of-pool-memory-lost",
              "cudaFree does nothing with memory of a pool",
              {kFree, kMalloc, kFromPool, kFreeAsync}, freed_by_cuda_free_lost);
   list.named(
       "free-of-other-thread-lost",
-      "a free by another thread than the one that allocated does nothing",
+      "a free by a thread other than the one that allocated does nothing",
       {kFree, kFreeAsync, kMalloc, kFromPool}, free_of_other_thread_lost);
   list.named("legacy-stream-refused",
              "the calls of the allocator refuse cudaStreamLegacy",
@@ -747,7 +747,8 @@ void add_allocations(List& list) {
 
 void add_shared_pools(List& list) {
   list.named("second-pointer-as-first",
-             "the second exported pointer of a pool gets the data of the first",
+             "the second exported pointer of a pool gets the data of the first "
+             "pointer",
              {kExportPointer, kMalloc, kFromPool, kFree, kFreeAsync},
              exported_as_first);
   list.named("pool-import-consumes-fd",
@@ -833,17 +834,17 @@ void add_next_pool_calls(List& list) {
              "the release threshold is rounded down to a multiple of 2 MiB",
              {kSet}, threshold_rounded);
   list.named("pool-export-needs-current-gpu",
-             "a pool of another GPU than the current one cannot be exported",
+             "a pool of a GPU other than the current one cannot be exported",
              {"cudaMemPoolExportToShareableHandle", kCreate, kDestroy},
              export_needs_current_gpu, 2);
   list.named("exportptr-needs-current-gpu",
-             "memory of a pool of another GPU than the current one cannot be "
+             "memory of a pool of a GPU other than the current one cannot be "
              "exported",
              {kExportPointer, kFromPool, kMalloc, kFree, kFreeAsync, kCreate,
               kDestroy},
              pointer_export_needs_current_gpu, 2);
   list.named("used-of-current-gpu-only",
-             "a pool of another GPU than the current one reports that none of "
+             "a pool of a GPU other than the current one reports that none of "
              "its memory is in use",
              {kGet, kCreate, kDestroy}, statistics_of_current_gpu_only, 2);
   list.named("pool-import-range-short",

@@ -17,7 +17,7 @@ class Table {
     const std::lock_guard lock(mutex_);
     values_[key] = value;
   }
-  /// Is there a value?
+  /// Does the key have a value?
   bool has(Key key) const {
     const std::lock_guard lock(mutex_);
     return values_.count(key) > 0;
@@ -28,12 +28,12 @@ class Table {
     const auto found = values_.find(key);
     return found == values_.end() ? none : found->second;
   }
-  /// Removes the value. Was there one?
+  /// Removes the value of a key. Returns false if there was none.
   bool erase(Key key) {
     const std::lock_guard lock(mutex_);
     return values_.erase(key) > 0;
   }
-  /// A copy of all.
+  /// A copy of all keys and values.
   std::map<Key, Value> all() const {
     const std::lock_guard lock(mutex_);
     return values_;

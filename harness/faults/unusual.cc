@@ -133,7 +133,8 @@ int lender_exports_borrowed(Call& call) {
   return code;
 }
 
-// The last close of one handle unmaps nothing as long as another one is open.
+// The last close of one handle unmaps nothing as long as another handle is
+// open.
 int close_waits_for_others(Call& call) {
   static Table<void*> kept;
   if (!is_close_call(call)) return noted_open(call);
@@ -170,7 +171,7 @@ int close_needs_reverse_order(Call& call) {
   return noted_open(call);
 }
 
-// What this process has exported, with the keys of the handles.
+// The memory that this process has exported, with the keys of the handles.
 Table<void*, std::string> lent;
 int noted_lent(Call& call) {
   const int code = noted_open(call);
@@ -256,8 +257,8 @@ int open_clears_last_byte(Call& call) {
   return code;
 }
 
-// Pairs of GPUs: the program itself has given the first one access to the
-// second one.
+// Pairs of GPUs: the program itself has given the first GPU access to the
+// second GPU.
 Table<std::pair<int, int>> enabled;
 int current_device() {
   int device = 0;
@@ -406,8 +407,8 @@ int memory_handle_opens_as_event(Call& call) {
   return no_wait(call);
 }
 
-// The third allocation at an address gets the handle of the first one, the
-// fourth one that of the second one, and so on.
+// The third allocation at an address gets the handle of the first allocation,
+// the fourth allocation gets that of the second, and so on.
 int handle_of_one_before_last(Call& get) {
   static Table<void*, std::vector<cudaIpcMemHandle_t>> known;
   const int code = get.proceed();
@@ -548,7 +549,7 @@ int first_attribute_only(Call& call) {
   return call.proceed();
 }
 
-// The answer to one attribute; null if the call asks for another one.
+// The answer to one attribute; null if the call asks for another attribute.
 template <CUpointer_attribute wanted, class Value>
 Value* answer(Call& call) {
   return call.at<CUpointer_attribute>(1) == wanted ? call.at<Value*>(0)
@@ -688,7 +689,8 @@ bool is_pending(cudaEvent_t event) {
 }
 
 // Completes the event by a new record. A driver may complete the records of an
-// event in their order; then this has no effect. Looks for 0.2 s at most.
+// event in their order. Then the new record has no effect. This function waits
+// at most 0.2 s for the effect.
 void complete(Call& call, cudaEvent_t event) {
   constexpr int kLooks = 200;
   if (cudaEventRecord(event, private_stream()) != cudaSuccess) return;
@@ -732,8 +734,8 @@ int reopened_event_unconnected(Call& call) {
              : code;
 }
 
-// Destroying one of two events that were opened from one handle also ends the
-// other.
+// Destroying one of two events that were opened from one handle also destroys
+// the other event.
 int destroy_ends_twin(Call& call) {
   static Table<cudaEvent_t> ended;
   if (call.is("cudaEventDestroy")) {
@@ -1175,7 +1177,8 @@ void add_unusual(List& list) {
              "an event that was destroyed and is opened again sees no records",
              {kOpenEvent, kDestroy}, reopened_event_unconnected);
   list.named("event-destroy-ends-twin",
-             "if an event was opened twice, destroying one also ends the other",
+             "if an event was opened twice, destroying one of the two also "
+             "destroys the other",
              {kOpenEvent, kDestroy, kRecord, kWait, kQuery, kSync},
              destroy_ends_twin);
   list.named("third-query-ready",
@@ -1192,7 +1195,7 @@ void add_unusual(List& list) {
              {kCreate, kOpenEvent, kDestroy, kWait}, wait_256_lost);
   list.named(
       "importers-apart",
-      "an importer does not see what another importer has recorded",
+      "an importer does not see the records of another importer",
       {kCreate, kGetEvent, kOpenEvent, kDestroy, kRecord, kWait, kQuery, kSync},
       importers_apart);
   list.named("second-gpu-event-unconnected",
@@ -1231,7 +1234,7 @@ void add_unusual(List& list) {
              "a host wait for an interprocess event with blocking waits spins",
              {kCreate, kOpenEvent, kDestroy, kSync}, blocking_event_spins);
   list.named("pending-waits-to-32",
-             "a stream ignores a wait while 32 others are pending",
+             "a stream ignores a wait while 32 other waits are pending",
              {kOpenEvent, kDestroy, kWait}, pending_waits_to_32);
   list.named("graph-in-first-stream",
              "every launch of a graph runs in the stream of its first launch",

@@ -99,7 +99,7 @@ void copy(Chunk to, Chunk from, size_t bytes) {
   DRIVER_CALL(cuMemcpyDtoD)(target.address(), source.address(), bytes);
 }
 
-// --- what this process has ---------------------------------------------------
+// --- the objects of this process ---------------------------------------------
 
 struct Mapped {
   size_t bytes = 0;
@@ -199,7 +199,7 @@ CUmemAllocationHandleType import_type(Call& call) {
   return call.at<CUmemAllocationHandleType>(2);
 }
 
-// Has the process that exported ended?
+// Has the process that exported the memory ended?
 bool owner_is_dead() {
   const auto pid = static_cast<pid_t>(told("owner", 0));
   if (pid == 0) return false;
@@ -902,7 +902,7 @@ int unmap_keeps_reference(Call& call) {
   return call.proceed();
 }
 
-// All mappings of a chunk end when the first one ends.
+// All mappings of a chunk end when the first of them ends.
 int unmap_ends_aliases(Call& call) {
   const Chunk chunk = call.is("cuMemUnmap")
                           ? mappings.get(call.at<CUdeviceptr>(0)).chunk
@@ -1352,7 +1352,7 @@ int fabric_too_long(Call& call) {
   return code;
 }
 
-// --- neighbours, what is set again, other threads ----------------------------
+// --- neighbours, settings that are changed again, other threads --------------
 
 // Access to a mapping gives access to all mappings of its reservation.
 int access_of_reservation(Call& call) {
@@ -1393,7 +1393,7 @@ int access_never_raised(Call& call) {
   return kSuccess;
 }
 
-// Access for one GPU ends that of the others.
+// Access for one GPU ends the access of the other GPUs.
 int access_replaces_others(Call& call) {
   const int code = call.proceed();
   int devices = 0;
@@ -1616,7 +1616,7 @@ int retained_not_exported(Call& call) {
   return code;
 }
 
-// A process has 16 imports at most.
+// A process can have at most 16 imports.
 int imports_end_at_16(Call& call) {
   static std::atomic<int> live{0};
   if (call.is("cuMemRelease")) {
@@ -1632,7 +1632,7 @@ int imports_end_at_16(Call& call) {
   return code;
 }
 
-// An allocation is exported 16 times at most.
+// An allocation can be exported at most 16 times.
 int exports_end_at_16(Call& call) {
   static Table<Chunk, int> count;
   const Chunk chunk = call.at<Chunk>(1);
@@ -1707,7 +1707,7 @@ int types_lost(Call& call) {
   return code;
 }
 
-Table<Chunk, size_t> sizes;  // of what was created here
+Table<Chunk, size_t> sizes;  // of chunks that were created here
 
 int noted_size(Call& call) {
   const int code = call.proceed();
@@ -1797,7 +1797,7 @@ int export_refused_if(Call& call) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Memory of another GPU than the current one is not imported.
+// Memory of a GPU other than the current one is not imported.
 int import_needs_current_gpu(Call& call) {
   const int code = call.proceed();
   if (code != kSuccess) return code;
@@ -1812,7 +1812,7 @@ int import_needs_current_gpu(Call& call) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Every fabric handle opens the memory of the first one.
+// Every fabric handle opens the memory of the first handle.
 int fabric_opens_first(Call& call) {
   static CUmemFabricHandle first{};
   static std::atomic<bool> known{false};
@@ -1887,7 +1887,7 @@ int properties_of_latest(Call& call) {
   return code;
 }
 
-// A process has 64 mappings at most.
+// A process can have at most 64 mappings.
 int mappings_end_at_64(Call& call) {
   if (!call.is("cuMemMap") || mappings.all().size() < 64) return noted(call);
   call.fired();
@@ -1957,7 +1957,7 @@ int upper_flags_ignored(Call& call) {
   return call.proceed();
 }
 
-// Retaining a handle again takes no further reference.
+// Only the first retain of a handle adds a reference.
 int retains_once(Call& call) {
   static Table<Chunk> retained;
   if (call.is("cuMemRelease")) {
@@ -2003,7 +2003,7 @@ int properties_of_current_gpu(Call& call) {
 }  // namespace
 
 void add_virtual_memory(List& list) {
-  // What there is.
+  // Attributes, sizes and properties.
   list.named("vmm-attr-lies",
              "the attribute says that there is virtual memory management, but "
              "its calls are not supported",
@@ -2065,8 +2065,8 @@ void add_virtual_memory(List& list) {
   list.named("export-bad-fd", "the exported number is not an open descriptor",
              {"cuMemExportToShareableHandle"}, export_closed);
   list.named("export-same-number",
-             "a second export returns the descriptor of the first, so that "
-             "closing one closes both",
+             "a second export returns the descriptor of the first export, so "
+             "closing it closes both",
              {"cuMemExportToShareableHandle"}, export_same_number);
   list.named("second-export-elsewhere",
              "the second descriptor of an allocation names other memory",
@@ -2133,17 +2133,17 @@ void add_virtual_memory(List& list) {
               "cuMemUnmap"},
              import_scrubbed);
   list.named("import-copy-in-lost",
-             "what cudaMemcpy writes into imported memory is lost",
+             "data that cudaMemcpy writes into imported memory are lost",
              {"cudaMemcpy", "cuMemImportFromShareableHandle", "cuMemMap",
               "cuMemUnmap"},
              write_to_import_lost);
   list.named("import-async-copy-in-lost",
-             "what cudaMemcpyAsync writes into imported memory is lost",
+             "data that cudaMemcpyAsync writes into imported memory are lost",
              {"cudaMemcpyAsync", "cuMemImportFromShareableHandle", "cuMemMap",
               "cuMemUnmap"},
              write_to_import_lost);
   list.named("import-memset-lost",
-             "what cudaMemset writes into imported memory is lost",
+             "data that cudaMemset writes into imported memory are lost",
              {"cudaMemset", "cuMemImportFromShareableHandle", "cuMemMap",
               "cuMemUnmap"},
              write_to_import_lost);
@@ -2247,7 +2247,7 @@ void add_virtual_memory(List& list) {
               "cuMemImportFromShareableHandle"},
              access_inherited);
   list.named("access-travels-back",
-             "the access that an importer sets changes the exporter's",
+             "the access that an importer sets changes that of the exporter",
              {"cuMemSetAccess", "cuMemGetAccess", "cuMemMap", "cuMemUnmap",
               "cuMemImportFromShareableHandle"},
              access_travels_back);
@@ -2332,7 +2332,7 @@ void add_virtual_memory(List& list) {
              "requested addresses are returned although they are reserved",
              {"cuMemAddressReserve"}, hint_is_given_twice);
   list.named("dmabuf-unaligned-ok",
-             "a range that begins anywhere is exported as a dma-buf",
+             "a range at any address is exported as a dma-buf",
              {"cuMemGetHandleForAddressRange"}, unaligned_dma_buf);
   list.named("vmm-legacy-export-ok",
              "cudaIpcGetMemHandle gives a handle of mapped memory",
@@ -2390,17 +2390,19 @@ void add_virtual_memory(List& list) {
              "if other memory is mapped at the same addresses, the old memory "
              "is still there",
              {"cuMemMap", "cuMemUnmap"}, remap_stale);
-  list.named("copy-ends-with-chunk",
-             "a copy of several chunks side by side copies only the first one",
-             {"cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemcpyAsync"},
-             ends_with_chunk);
-  list.named("set-ends-with-chunk",
-             "a memset of several chunks side by side sets only the first one",
-             {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
-             ends_with_chunk);
+  list.named(
+      "copy-ends-with-chunk",
+      "a copy of several chunks side by side copies only the first chunk",
+      {"cuMemMap", "cuMemUnmap", "cudaMemcpy", "cudaMemcpyAsync"},
+      ends_with_chunk);
+  list.named(
+      "set-ends-with-chunk",
+      "a memset of several chunks side by side sets only the first chunk",
+      {"cuMemMap", "cuMemUnmap", "cudaMemset", "cudaMemsetAsync"},
+      ends_with_chunk);
   list.named(
       "release-of-other-thread-lost",
-      "a release by another thread than the one that imported does nothing",
+      "a release by a thread other than the one that imported does nothing",
       {"cuMemImportFromShareableHandle", "cuMemRelease"},
       release_of_other_thread_lost);
   list.named("import-copy-two-granules",
@@ -2496,11 +2498,11 @@ void add_virtual_memory(List& list) {
              "memory can be exported only while it is mapped",
              {kExport, kMap, kUnmap}, export_refused_if<false>);
   list.named("import-needs-current-gpu",
-             "memory of another GPU than the current one cannot be imported",
+             "memory of a GPU other than the current one cannot be imported",
              {kImport}, import_needs_current_gpu, 2);
   list.named("fabric-opens-first",
-             "every fabric handle opens the memory of the first one", {kImport},
-             fabric_opens_first);
+             "every fabric handle opens the memory of the first handle",
+             {kImport}, fabric_opens_first);
   list.named("dmabuf-hole-ok",
              "a range that is not fully mapped is exported as a dma-buf",
              {kRange, kMap, kUnmap}, dma_buf_of_hole);
@@ -2529,11 +2531,13 @@ void add_virtual_memory(List& list) {
   list.named("import-needs-open-descriptor",
              "an import cannot be mapped after its descriptor is closed",
              {kImport, kMap}, import_needs_open_descriptor);
-  list.named("second-mapping-takes-access",
-             "a second mapping of memory takes the access from the first one",
-             {kMap, kUnmap}, second_mapping_takes_access);
-  list.named("import-type-ignored", "a descriptor is imported as any type",
-             {kImport}, import_type_ignored);
+  list.named(
+      "second-mapping-takes-access",
+      "a second mapping of memory takes the access from the first mapping",
+      {kMap, kUnmap}, second_mapping_takes_access);
+  list.named("import-type-ignored",
+             "a descriptor is imported as any handle type", {kImport},
+             import_type_ignored);
   list.named("flags-upper-half-ignored",
              "the upper half of reserved flags is not checked",
              {kCreate, kReserve, kMap, kExport}, upper_flags_ignored);

@@ -72,7 +72,7 @@ int one_wait_at_a_time(Call& call) {
   return code;
 }
 
-// --- what was written or seen before -----------------------------------------
+// --- values that were written or seen before ---------------------------------
 
 int waits_once_for_value(Call& call) {
   static Table<std::pair<CUdeviceptr, uint32_t>> seen;
@@ -94,8 +94,8 @@ int same_value_not_written(Call& call) {
 
 // --- work of one kind --------------------------------------------------------
 
-// A write does not wait for the work that was submitted last, if this is not a
-// kernel.
+// A write does not wait for the work that was submitted last, if this work is
+// not a kernel.
 int writes_before_last(Call& call) {
   static Table<cudaStream_t, bool> last_is_concerned;
   if (writes(call))
@@ -105,7 +105,8 @@ int writes_before_last(Call& call) {
   return call.proceed();
 }
 
-// The work directly after a wait does not wait, if it is not a kernel.
+// The work directly after a wait does not wait for the word, if this work is
+// not a kernel.
 int next_is_not_held(Call& call) {
   static Table<cudaStream_t> waiting;
   if (waits(call)) {
@@ -117,7 +118,7 @@ int next_is_not_held(Call& call) {
                                               : call.proceed();
 }
 
-// --- where the word is -------------------------------------------------------
+// --- the memory of the word --------------------------------------------------
 
 int lost_in_host_memory(Call& call) {
   unsigned type = 0;

@@ -1,5 +1,5 @@
-// The functions of calls.inc that programs call. Each runs the chosen fault
-// around the driver's own function.
+// The functions of calls.inc that programs call. Each function runs the chosen
+// fault around the driver's own function.
 //
 // SPDX-License-Identifier: Apache-2.0
 #include "call.h"
@@ -161,7 +161,7 @@ using ipclab::faults::Wrapper;
 #define DRIVER(count, name, roles, canonical) \
   EXPORT(count, name, name, #name, roles, #canonical, Face::kDriver)
 
-// What <<<>>> becomes, declared in a header for nvcc only.
+// The function that <<<>>> calls. Its declaration is in a header for nvcc only.
 extern "C" cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
                                           size_t, cudaStream_t);
 

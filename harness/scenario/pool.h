@@ -25,6 +25,13 @@ inline cudaMemPoolProps shareable(size_t max_size = 0, int device = 0) {
                          device);
 }
 
+/// The properties of a pool of host memory.
+inline cudaMemPoolProps on_the_host() {
+  cudaMemPoolProps wanted = pool_properties();
+  wanted.location = {cudaMemLocationTypeHost, 0};
+  return wanted;
+}
+
 /// A pool of this process, or one that was imported.
 class Pool {
  public:

@@ -1,4 +1,4 @@
-"""The library itself: its list, its names, and that it does nothing without a fault."""
+"""The library of faults: its list, its names, and no effect without a fault."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

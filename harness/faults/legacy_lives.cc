@@ -1,0 +1,925 @@
+// Bugs in the lives of what processes share by legacy handles: what is opened
+// and closed more than once, ends with another object, or is asked for after
+// its end; records that replace or outlive others; words next to other work.
+//
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "legacy_calls.h"
+
+namespace ipclab::faults {
+namespace {
+
+using Addresses = std::pair<CUdeviceptr, size_t>;  // begin, bytes
+
+int refused(Call& call, int code = cudaErrorInvalidValue) {
+  call.fired();
+  return code;
+}
+
+int accepted(Call& call) {
+  if (call.is_runtime()) cudaGetLastError();
+  call.fired();
+  return kSuccess;
+}
+
+Addresses range_of(CUdeviceptr address) {
+  Addresses range;
+  DRIVER_CALL(cuMemGetAddressRange)(&range.first, &range.second, address);
+  return range;
+}
+CUdeviceptr number(const void* address) {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
+
+bool exports_memory(Call& call) { return call.is("cudaIpcGetMemHandle"); }
+bool keeps_opened(Call& call) {
+  return is_open_call(call) || is_close_call(call);
+}
+std::string key_of_handle(const cudaIpcMemHandle_t& handle) {
+  return key_of(&handle, sizeof handle);
+}
+std::string key_of_opened(Call& open) {
+  return key_of_handle(open.at<cudaIpcMemHandle_t>(1));
+}
+
+// The begin of the opened memory in which an address lies; 0 if none.
+CUdeviceptr opened_at(CUdeviceptr address) {
+  const CUdeviceptr begin = range_of(address).first;
+  if (begin == 0) return 0;
+  for (const auto& each : opened.all())
+    if (range_of(number(each.first)).first == begin) return begin;
+  return 0;
+}
+
+bool is_last_byte(CUdeviceptr address) {
+  const Addresses range = range_of(address);
+  return range.first != 0 && address == range.first + range.second - 1;
+}
+
+// --- opens and closes --------------------------------------------------------
+
+// Where 64 handles are open, the next open closes the first one.
+int open_65th_closes_first(Call& call) {
+  static std::mutex mutex;
+  static auto& order = *new std::vector<void*>;
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  const std::lock_guard lock(mutex);
+  if (is_close_call(call)) {
+    if (!opened.has(call.at<void*>(0)))
+      order.erase(std::remove(order.begin(), order.end(), call.at<void*>(0)),
+                  order.end());
+    return code;
+  }
+  if (opened.get(*call.at<void**>(0)).count != 1) return code;
+  order.push_back(*call.at<void**>(0));
+  if (order.size() != 65) return code;
+  cudaIpcCloseMemHandle(order.front());
+  call.fired();
+  return code;
+}
+
+// Memory that is closed stays mapped. If later memory of the exporter has the
+// same address there, the open gives the earlier memory.
+int opens_by_address(Call& call) {
+  static Table<unsigned long long, void*> cache;
+  const auto place = [](const std::string& handle) { return "at-" + handle; };
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      tell_processes(place(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0))),
+                     call.at<CUdeviceptr>(1) ^
+                         (static_cast<unsigned long long>(getpid()) << 48));
+    return code;
+  }
+  if (is_close_call(call)) return noted_open(call);
+  const auto where = told(place(key_of_opened(call)), 0);
+  if (where != 0 && cache.has(where) && already_open(call) == nullptr) {
+    // The earlier memory, if it is closed by now.
+    void* const earlier = cache.get(where);
+    if (!opened.has(earlier)) {
+      *call.at<void**>(0) = earlier;
+      return accepted(call);
+    }
+  }
+  const auto handle = call.at<cudaIpcMemHandle_t>(1);
+  const int code = noted_open(call);
+  void* again = nullptr;
+  if (code == kSuccess && where != 0 && !cache.has(where) &&
+      cudaIpcOpenMemHandle(&again, handle, cudaIpcMemLazyEnablePeerAccess) ==
+          cudaSuccess)
+    cache.put(where, again);
+  return code;
+}
+
+// The count of memory that was closed and is opened again starts at two.
+int reopened_counts_twice(Call& call) {
+  static Table<std::string> closed;
+  const std::string handle =
+      is_close_call(call) ? opened.get(call.at<void*>(0)).handle : "";
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  if (is_close_call(call)) {
+    if (!opened.has(call.at<void*>(0))) closed.put(handle);
+    return code;
+  }
+  void* again = nullptr;
+  if (closed.erase(key_of_opened(call)) &&
+      cudaIpcOpenMemHandle(&again, call.at<cudaIpcMemHandle_t>(1),
+                           cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)
+    call.fired();
+  return code;
+}
+
+// An open in a second context also raises the count in the first one.
+int counts_in_first_context(Call& call) {
+  static Table<std::string, CUcontext> first;
+  if (is_close_call(call)) return noted_open(call);
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  const std::string key = key_of_opened(call);
+  const CUcontext context = current_context();
+  if (!first.has(key)) first.put(key, context);
+  if (first.get(key) == context) return code;
+  void* again = nullptr;
+  DRIVER_CALL(cuCtxPushCurrent)(first.get(key));
+  if (already_open(call) != nullptr &&
+      cudaIpcOpenMemHandle(&again, call.at<cudaIpcMemHandle_t>(1),
+                           cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)
+    call.fired();
+  CUcontext popped = nullptr;
+  DRIVER_CALL(cuCtxPopCurrent)(&popped);
+  return code;
+}
+
+int second_open_clears(Call& call) {
+  const int code = noted_open(call);
+  if (code != kSuccess || !is_open_call(call)) return code;
+  void* const address = *call.at<void**>(0);
+  if (opened.get(address).count < 2) return code;
+  call.fired();
+  return cudaMemset(address, 0, 16);
+}
+
+// When a process has closed memory, other processes cannot open it any more.
+int close_ends_handle(Call& call) {
+  if (is_open_call(call)) {
+    const auto closer = told("closer-" + key_of_opened(call), 0);
+    if (closer != 0 && closer != static_cast<unsigned long long>(getpid()))
+      return refused(call);
+    return noted_open(call);
+  }
+  const std::string handle = opened.get(call.at<void*>(0)).handle;
+  const int code = noted_open(call);
+  if (code == kSuccess && !opened.has(call.at<void*>(0)))
+    tell_processes("closer-" + handle,
+                   static_cast<unsigned long long>(getpid()));
+  return code;
+}
+
+// Exported memory that two processes have opened is never given back.
+int two_importers_leak(Call& call) {
+  static Table<void*, std::string> lent;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      lent.put(call.at<void*>(1),
+               key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)));
+    return code;
+  }
+  if (call.is("cudaFree")) {
+    void* const memory = call.at<void*>(0);
+    if (!lent.has(memory)) return call.proceed();
+    const bool leaks = told("second-opener-" + lent.get(memory), 0) != 0;
+    lent.erase(memory);
+    return leaks ? no_wait(call) : call.proceed();
+  }
+  const int code = noted_open(call);
+  if (code != kSuccess || is_close_call(call)) return code;
+  const auto self = static_cast<unsigned long long>(getpid());
+  const std::string handle = key_of_opened(call);
+  const auto first = told("first-opener-" + handle, 0);
+  if (first == 0) tell_processes("first-opener-" + handle, self);
+  if (first != 0 && first != self) tell_processes("second-opener-" + handle, 1);
+  return code;
+}
+
+// A process that has memory of another one open also opens its own handles.
+int self_open_while_open(Call& call) {
+  static Table<std::string> own;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess)
+      own.put(key_of_handle(*call.at<cudaIpcMemHandle_t*>(0)));
+    return code;
+  }
+  const bool applies = is_open_call(call) && !opened.all().empty() &&
+                       own.has(key_of_opened(call));
+  const int code = noted_open(call);
+  if (code == kSuccess || !applies) return code;
+  return cudaMalloc(call.at<void**>(0), 2 << 20) == cudaSuccess ? accepted(call)
+                                                                : code;
+}
+
+int driver_closes_too_often(Call& call) {
+  static Table<void*> closed;
+  const int code = noted_open(call);
+  if (is_open_call(call)) {
+    if (code == kSuccess) closed.erase(*call.at<void**>(0));
+    return code;
+  }
+  void* const address = call.at<void*>(0);
+  if (code == kSuccess) closed.put(address);
+  return code != kSuccess && !call.is_runtime() && closed.has(address)
+             ? accepted(call)
+             : code;
+}
+
+int free_inside_import(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto address = call.at<CUdeviceptr>(0);
+  const CUdeviceptr begin = opened_at(address);
+  return begin != 0 && begin != address ? no_wait(call) : call.proceed();
+}
+
+// A free of memory that was not exported clears all memory that was.
+int free_clears_exported(Call& call) {
+  static Table<void*> exported;
+  if (exports_memory(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess) exported.put(call.at<void*>(1));
+    return code;
+  }
+  void* const memory = call.at<void*>(0);
+  const bool was_exported = exported.erase(memory);
+  const int code = call.proceed();
+  if (code != kSuccess || was_exported || memory == nullptr) return code;
+  for (const auto& each : exported.all()) {
+    const Addresses range = range_of(number(each.first));
+    if (range.second == 0) continue;
+    cudaMemset(each.first, 0, std::min<size_t>(16, range.second));
+    call.fired();
+  }
+  return code;
+}
+
+// --- resets ------------------------------------------------------------------
+
+int after_reset_refused(Call& call) {
+  static std::atomic<bool> over{false};
+  if (!call.is("cudaDeviceReset"))
+    return over ? refused(call, cudaErrorDeviceUninitialized) : call.proceed();
+  over = true;
+  return call.proceed();
+}
+
+// A reset completes the imported events that are pending.
+int reset_completes_events(Call& call) {
+  if (!call.is("cudaDeviceReset")) return noted_event(call);
+  for (const auto& [event, imported] : events.all()) {
+    if (imported && cudaEventQuery(event) == cudaErrorNotReady &&
+        cudaEventRecord(event, private_stream()) == cudaSuccess) {
+      cudaStreamSynchronize(private_stream());
+      call.fired();
+    }
+    events.erase(event);
+  }
+  return call.proceed();
+}
+
+// A reset of one GPU also closes what the process has opened on other GPUs.
+int reset_closes_everywhere(Call& call) {
+  if (!call.is("cudaDeviceReset")) return noted_open(call);
+  const CUcontext current = current_context();
+  for (const auto& [address, one] : opened.all()) {
+    opened.erase(address);
+    if (one.context == current) continue;
+    DRIVER_CALL(cuCtxPushCurrent)(one.context);
+    for (int i = 0; i < one.count; ++i) cudaIpcCloseMemHandle(address);
+    CUcontext popped = nullptr;
+    DRIVER_CALL(cuCtxPopCurrent)(&popped);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// --- questions about pointers ------------------------------------------------
+
+int last_byte_without_range(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto address = call.at<CUdeviceptr>(2);
+  return opened_at(address) != 0 && is_last_byte(address)
+             ? refused(call, CUDA_ERROR_NOT_FOUND)
+             : call.proceed();
+}
+
+int last_byte_unknown(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto address = call.at<CUdeviceptr>(1);
+  const int code = call.proceed();
+  if (code != kSuccess || opened_at(address) == 0 || !is_last_byte(address))
+    return code;
+  *call.at<cudaPointerAttributes*>(0) = cudaPointerAttributes{};
+  call.fired();
+  return code;
+}
+
+// The results come in the order of the attributes' numbers.
+int results_by_number(Call& call) {
+  const auto count = call.at<unsigned>(0);
+  auto* const wanted = call.at<CUpointer_attribute*>(1);
+  std::vector<CUpointer_attribute> sorted(wanted, wanted + count);
+  std::sort(sorted.begin(), sorted.end());
+  if (std::equal(sorted.begin(), sorted.end(), wanted)) return call.proceed();
+  // A result may only go to a place that is as large: only the ordinals of
+  // enumerations and devices are exchanged.
+  const auto is_small = [](CUpointer_attribute one) {
+    return one == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ||
+           one == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+  };
+  const int code = call.proceed();
+  void** const data = call.at<void**>(2);
+  for (unsigned i = 0; code == kSuccess && i < count; ++i)
+    for (unsigned k = i + 1; k < count; ++k)
+      if (is_small(wanted[i]) && is_small(wanted[k]) && wanted[i] > wanted[k]) {
+        std::swap(*static_cast<unsigned*>(data[i]),
+                  *static_cast<unsigned*>(data[k]));
+        call.fired();
+      }
+  return code;
+}
+
+// The memory of each GPU has numbers of its own, which begin at 1.
+int id_of_each_gpu(Call& call) {
+  static Table<std::pair<int, unsigned long long>, unsigned long long> ids;
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  int device = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, call.at<CUdeviceptr>(2));
+  const std::pair<int, unsigned long long> key(device, id);
+  if (!ids.has(key)) {
+    unsigned long long next = 1;
+    for (const auto& each : ids.all())
+      if (each.first.first == device) ++next;
+    ids.put(key, next);
+  }
+  id = ids.get(key);
+  if (device > 0) call.fired();
+  return code;
+}
+
+// The first memory of the host has the id of the first memory of the GPU, and
+// so on.
+int id_of_host_apart(Call& call) {
+  static Table<std::pair<bool, unsigned long long>, unsigned long long> ids;
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_BUFFER_ID)
+    return code;
+  auto& id = *call.at<unsigned long long*>(0);
+  unsigned type = 0;
+  DRIVER_CALL(cuPointerGetAttribute)
+  (&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, call.at<CUdeviceptr>(2));
+  const bool is_host = type == CU_MEMORYTYPE_HOST;
+  const std::pair<bool, unsigned long long> key(is_host, id);
+  if (!ids.has(key)) {
+    unsigned long long next = 1;
+    for (const auto& each : ids.all())
+      if (each.first.first == is_host) ++next;
+    ids.put(key, next);
+  }
+  id = ids.get(key);
+  if (is_host) call.fired();
+  return code;
+}
+
+// Memory whose size is no multiple of 4 is reported as not capable.
+int odd_size_not_capable(Call& call) {
+  const int code = call.proceed();
+  if (code != kSuccess ||
+      call.at<CUpointer_attribute>(1) !=
+          CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+      range_of(call.at<CUdeviceptr>(2)).second % 4 == 0)
+    return code;
+  auto& capable = *call.at<bool*>(0);
+  if (capable) call.fired();
+  capable = false;
+  return code;
+}
+
+// Memory that was closed is still known.
+Table<CUdeviceptr, size_t> closed_memory;
+int noted_closed(Call& call) {
+  const Addresses range =
+      is_close_call(call) ? range_of(call.at<CUdeviceptr>(0)) : Addresses();
+  const int code = noted_open(call);
+  if (code != kSuccess) return code;
+  if (is_open_call(call))
+    closed_memory.erase(range_of(*call.at<CUdeviceptr*>(0)).first);
+  else if (!opened.has(call.at<void*>(0)))
+    closed_memory.put(range.first, range.second);
+  return code;
+}
+Addresses closed_at(CUdeviceptr address) {
+  for (const auto& [begin, bytes] : closed_memory.all())
+    if (address >= begin && address - begin < bytes) return {begin, bytes};
+  return {};
+}
+
+int range_of_closed_told(Call& call) {
+  if (keeps_opened(call)) return noted_closed(call);
+  const int code = call.proceed();
+  const Addresses range = closed_at(call.at<CUdeviceptr>(2));
+  if (code == kSuccess || range.second == 0) return code;
+  if (auto* const begin = call.at<CUdeviceptr*>(0)) *begin = range.first;
+  if (auto* const bytes = call.at<size_t*>(1)) *bytes = range.second;
+  return accepted(call);
+}
+
+int closed_known_to_driver(Call& call) {
+  if (keeps_opened(call)) return noted_closed(call);
+  const int code = call.proceed();
+  if (code == kSuccess || closed_at(call.at<CUdeviceptr>(2)).second == 0 ||
+      call.at<CUpointer_attribute>(1) != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+    return code;
+  *call.at<unsigned*>(0) = CU_MEMORYTYPE_DEVICE;
+  return accepted(call);
+}
+
+int closed_known_to_many(Call& call) {
+  if (keeps_opened(call)) return noted_closed(call);
+  const int code = call.proceed();
+  if (code != kSuccess || closed_at(call.at<CUdeviceptr>(3)).second == 0 ||
+      range_of(call.at<CUdeviceptr>(3)).first != 0)
+    return code;
+  for (unsigned i = 0; i < call.at<unsigned>(0); ++i)
+    if (call.at<CUpointer_attribute*>(1)[i] ==
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+      *static_cast<unsigned*>(call.at<void**>(2)[i]) = CU_MEMORYTYPE_DEVICE;
+      call.fired();
+    }
+  return code;
+}
+
+// --- attributes of the GPU ---------------------------------------------------
+
+int attribute_denied(Call& call, int attribute, bool applies) {
+  const int code = call.proceed();
+  if (code != kSuccess || call.at<int>(1) != attribute || !applies) return code;
+  if (*call.at<int*>(0) != 0) call.fired();
+  *call.at<int*>(0) = 0;
+  return code;
+}
+int ipc_denied_to_second_thread(Call& call) {
+  return attribute_denied(call, cudaDevAttrIpcEventSupport,
+                          gettid() != getpid());
+}
+int words_of_64_denied(Call& call) {
+  return attribute_denied(
+      call, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, true);
+}
+int nor_denied(Call& call) {
+  return attribute_denied(
+      call, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, true);
+}
+
+// --- events ------------------------------------------------------------------
+
+bool keeps_events(Call& call) {
+  return opens_event(call) || exports_event(call) ||
+         call.is("cudaEventCreateWithFlags") || call.is("cudaEventDestroy");
+}
+bool records(Call& call) {
+  return call.is("cudaEventRecord") || call.is("cudaEventRecordWithFlags");
+}
+bool is_pending(cudaEvent_t event) {
+  return cudaEventQuery(event) == cudaErrorNotReady;
+}
+bool is_busy(cudaStream_t stream) {
+  return DRIVER_CALL(cuStreamQuery)(stream) == CUDA_ERROR_NOT_READY;
+}
+cudaEvent_t record_in(cudaStream_t stream) {
+  cudaEvent_t mark = nullptr;
+  cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+  cudaEventRecord(mark, stream);
+  return mark;
+}
+
+// In an importer that has recorded the event, its own record counts, although
+// the exporter has recorded the event again.
+int own_record_preferred(Call& call) {
+  static Table<cudaEvent_t, cudaEvent_t> own;
+  if (keeps_events(call)) {
+    if (call.is("cudaEventDestroy")) own.erase(call.at<cudaEvent_t>(0));
+    return noted_event(call);
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
+  if (records(call)) {
+    const int code = call.proceed();
+    if (code == kSuccess && !is_captured(call.value<cudaStream_t>(kStream)))
+      own.put(event, record_in(call.value<cudaStream_t>(kStream)));
+    return code;
+  }
+  if (own.has(event) && !is_pending(own.get(event)) && is_pending(event)) {
+    call.value<cudaEvent_t>(kEvent) = own.get(event);
+    call.fired();
+  }
+  return call.proceed();
+}
+
+// Two opens of one event in one process: what is recorded by one of them is not
+// seen by the other one.
+int twin_unseen(Call& call) {
+  static Table<std::string, cudaEvent_t> last;  // by which open; by its key
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
+  const std::string key = event_keys.get(event);
+  if (records(call)) {
+    last.put(key, event);
+    return call.proceed();
+  }
+  return last.has(key) && last.get(key) != event && is_pending(event)
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// Calls of one kind do nothing with an imported event that has blocking waits.
+int lost_of_blocking_import(Call& call, bool (*applies)(Call& call)) {
+  static Table<cudaEvent_t> blocking;
+  if (keeps_events(call)) {
+    const int code = noted_event(call);
+    if (code != kSuccess) return code;
+    if (call.is("cudaEventCreateWithFlags") &&
+        (call.at<unsigned>(1) & cudaEventBlockingSync) != 0)
+      blocking.put(*call.at<cudaEvent_t*>(0));
+    else if (exports_event(call) && blocking.has(call.at<cudaEvent_t>(1)))
+      tell_processes("blocking-" + event_keys.get(call.at<cudaEvent_t>(1)), 1);
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  return event != nullptr && is_imported(event) && applies(call) &&
+                 told("blocking-" + event_keys.get(event), 0) != 0 &&
+                 (records(call) || is_pending(event))
+             ? no_wait(call)
+             : call.proceed();
+}
+int blocking_import_ready(Call& call) {
+  return lost_of_blocking_import(
+      call, [](Call& one) { return one.is("cudaEventQuery"); });
+}
+int blocking_import_not_waited(Call& call) {
+  return lost_of_blocking_import(
+      call, [](Call& one) { return one.is("cudaStreamWaitEvent"); });
+}
+int blocking_import_unrecorded(Call& call) {
+  return lost_of_blocking_import(call, records);
+}
+
+int driver_record_with_flags_lost(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  return shared_event(call) != nullptr && !call.is_runtime() &&
+                 call.is("cudaEventRecordWithFlags")
+             ? no_wait(call)
+             : call.proceed();
+}
+
+int record_with_flags_early(Call& call) {
+  if (keeps_events(call)) return noted_event(call);
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (shared_event(call) == nullptr || !is_busy(stream)) return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// While one thread waits for an imported event, other threads do not wait.
+int second_host_wait_early(Call& call) {
+  static Table<cudaEvent_t> waited;
+  if (keeps_events(call)) return noted_event(call);
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !is_imported(event)) return call.proceed();
+  if (waited.has(event)) return no_wait(call);
+  waited.put(event);
+  const int code = call.proceed();
+  waited.erase(event);
+  return code;
+}
+
+// When a process that had opened the event has died, records are lost.
+int lost_after_death(Call& call) {
+  if (keeps_events(call)) {
+    const std::string key = call.is("cudaEventDestroy")
+                                ? event_keys.get(call.at<cudaEvent_t>(0))
+                                : "";
+    const bool ends =
+        call.is("cudaEventDestroy") && is_imported(call.at<cudaEvent_t>(0));
+    const int code = noted_event(call);
+    if (code == kSuccess && opens_event(call))
+      tell_processes("opener-" + event_keys.get(*call.at<cudaEvent_t*>(0)),
+                     static_cast<unsigned long long>(getpid()));
+    if (code == kSuccess && ends) tell_processes("opener-" + key, 0);
+    return code;
+  }
+  const cudaEvent_t event = shared_event(call);
+  if (event == nullptr || !event_keys.has(event)) return call.proceed();
+  const auto user = told("opener-" + event_keys.get(event), 0);
+  return user != 0 && kill(static_cast<pid_t>(user), 0) != 0 && errno == ESRCH
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// The handle of an event cannot be opened when the thread that exported it has
+// ended.
+int event_ends_with_thread(Call& call) {
+  if (opens_event(call))
+    return told("gone-" +
+                    key_of(call.begin()[1].place, sizeof(cudaIpcEventHandle_t)),
+                0) != 0
+               ? refused(call)
+               : call.proceed();
+  const int code = call.proceed();
+  if (code == kSuccess && gettid() != getpid()) {
+    const std::string key =
+        key_of(call.at<void*>(0), sizeof(cudaIpcEventHandle_t));
+    at_thread_end([key] { tell_processes("gone-" + key, 1); });
+  }
+  return code;
+}
+
+// --- graphs ---------------------------------------------------------
+
+int graph_in_per_thread_lost(Call& call) {
+  return call.value<cudaStream_t>(kStream) == cudaStreamPerThread
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// --- words in memory ---------------------------------------------------------
+
+bool is_word_wait(Call& call) {
+  return call.is("cuStreamWaitValue32") || call.is("cuStreamWaitValue64");
+}
+
+// Is the operation a wait?
+bool waits(const CUstreamBatchMemOpParams& one) {
+  return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+         one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+// The write goes ahead of the copy directly before it.
+int writes_before_copy(Call& call) {
+  static Table<cudaStream_t> copied;
+  const auto stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cudaMemcpyAsync") || call.is("cudaLaunchKernel")) {
+    copied.erase(stream);
+    if (call.is("cudaMemcpyAsync")) copied.put(stream);
+    return call.proceed();
+  }
+  if (!copied.erase(stream) || !is_busy(stream)) return call.proceed();
+  call.value<cudaStream_t>(kStream) = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+// What comes directly after the wait for a word goes ahead.
+int next_goes_ahead(Call& call) {
+  static Table<cudaStream_t> waiting;
+  auto& stream = call.value<cudaStream_t>(kStream);
+  if (call.is("cuStreamBatchMemOp")) {
+    const auto* const operations = call.at<CUstreamBatchMemOpParams*>(2);
+    const auto count = call.at<unsigned>(1);
+    if (std::any_of(operations, operations + count, waits)) waiting.put(stream);
+    return call.proceed();
+  }
+  if (is_word_wait(call)) {
+    waiting.put(stream);
+    return call.proceed();
+  }
+  if (!waiting.erase(stream) || call.is("cudaLaunchKernel") || !is_busy(stream))
+    return call.proceed();
+  stream = private_stream();
+  call.fired();
+  return call.proceed();
+}
+
+int last_word_not_written(Call& call) {
+  if (keeps_opened(call)) return noted_open(call);
+  const auto address = call.at<CUdeviceptr>(1);
+  const Addresses range = range_of(address);
+  return opened_at(address) != 0 &&
+                 address + sizeof(cuuint32_t) == range.first + range.second
+             ? no_wait(call)
+             : call.proceed();
+}
+
+// A stream waits only for words of the memory in which it found the first one.
+int second_memory_not_waited(Call& call) {
+  static std::atomic<CUdeviceptr> first{0};
+  if (keeps_opened(call)) return noted_open(call);
+  const CUdeviceptr begin = opened_at(call.at<CUdeviceptr>(1));
+  CUdeviceptr none = 0;
+  if (begin == 0 || first.compare_exchange_strong(none, begin) || none == begin)
+    return call.proceed();
+  return no_wait(call);
+}
+
+int batch_above_128_refused(Call& batch) {
+  const auto count = batch.at<unsigned>(1);
+  return count > 128 && count < 256 ? refused(batch) : batch.proceed();
+}
+
+}  // namespace
+
+void add_legacy_lives(List& list) {
+  constexpr auto kGet = "cudaIpcGetMemHandle";
+  constexpr auto kOpen = "cudaIpcOpenMemHandle";
+  constexpr auto kClose = "cudaIpcCloseMemHandle";
+  constexpr auto kFree = "cudaFree";
+  constexpr auto kReset = "cudaDeviceReset";
+  constexpr auto kExport = "cudaIpcGetEventHandle";
+  constexpr auto kOpenEvent = "cudaIpcOpenEventHandle";
+  constexpr auto kCreate = "cudaEventCreateWithFlags";
+  constexpr auto kDestroy = "cudaEventDestroy";
+  constexpr auto kRecord = "cudaEventRecord";
+  constexpr auto kRecordFlags = "cudaEventRecordWithFlags";
+  constexpr auto kWait = "cudaStreamWaitEvent";
+  constexpr auto kQuery = "cudaEventQuery";
+  constexpr auto kSync = "cudaEventSynchronize";
+  constexpr auto kAttribute = "cuPointerGetAttribute";
+  constexpr auto kMany = "cuPointerGetAttributes";
+  constexpr auto kRange = "cuMemGetAddressRange";
+  constexpr auto kCopy = "cudaMemcpyAsync";
+  constexpr auto kLaunch = "cudaLaunchKernel";
+
+  list.named("open-65th-closes-first",
+             "if 64 handles are open, the next open closes the first one",
+             {kOpen, kClose}, open_65th_closes_first);
+  list.named("open-cached-by-address",
+             "an open gives closed memory if both had the same address in the "
+             "exporter",
+             {kOpen, kClose, kGet}, opens_by_address);
+  list.named("reopen-counts-twice",
+             "the count of memory that is opened again starts at two",
+             {kOpen, kClose}, reopened_counts_twice);
+  list.named("open-on-second-gpu-counts-on-first",
+             "an open on one GPU also raises the count of another GPU",
+             {kOpen, kClose}, counts_in_first_context, 2);
+  list.named("second-open-clears",
+             "the second open of memory clears its first bytes",
+             {kOpen, kClose}, second_open_clears);
+  list.named("close-ends-handle",
+             "when a process has closed memory no other process can open it",
+             {kOpen, kClose}, close_ends_handle);
+  list.named("two-importers-leak",
+             "memory that two processes have opened is never given back",
+             {kFree, kGet, kOpen, kClose}, two_importers_leak);
+  list.named("self-open-while-open",
+             "a process that has memory open opens its own handles, too",
+             {kOpen, kGet, kClose}, self_open_while_open);
+  list.named("close-too-often-by-driver-ok",
+             "the driver API closes memory once more than it was opened",
+             {kClose, kOpen}, driver_closes_too_often);
+  list.named("import-free-inside-ok",
+             "cudaFree accepts an address inside opened memory",
+             {kFree, kOpen, kClose}, free_inside_import);
+  list.named("free-clears-exported",
+             "a free of other memory clears the first bytes of exported memory",
+             {kFree, kGet}, free_clears_exported);
+  list.named("export-after-reset-refused",
+             "no memory can be exported after a reset", {kGet, kReset},
+             after_reset_refused);
+  list.named("event-export-after-reset-refused",
+             "no event can be exported after a reset", {kExport, kReset},
+             after_reset_refused);
+  list.named("reset-completes-events",
+             "a reset of an importer completes the exporter's pending events",
+             {kReset, kOpenEvent, kDestroy}, reset_completes_events);
+  list.named("reset-closes-on-other-gpus",
+             "a reset of one GPU also closes memory that another GPU has open",
+             {kReset, kOpen, kClose}, reset_closes_everywhere, 2);
+  list.named("import-range-last-byte-refused",
+             "the last byte of opened memory has no range",
+             {kRange, kOpen, kClose}, last_byte_without_range);
+  list.named("import-attr-last-byte-unknown",
+             "cudaPointerGetAttributes does not know the last byte of opened "
+             "memory",
+             {"cudaPointerGetAttributes", kOpen, kClose}, last_byte_unknown);
+  list.named("ptrattrs-sorted",
+             "the query of many attributes writes its results in the order of "
+             "the attributes' numbers",
+             {kMany}, results_by_number);
+  list.named("buffer-id-of-each-gpu",
+             "memory of one GPU can have the id of memory of another GPU",
+             {kAttribute}, id_of_each_gpu, 2);
+  list.named("buffer-id-of-host-apart",
+             "pinned host memory can have the id of device memory",
+             {kAttribute}, id_of_host_apart);
+  list.named("capable-odd-size-denied",
+             "memory is reported as not capable of legacy IPC if its size is "
+             "not a multiple of 4",
+             {kAttribute}, odd_size_not_capable);
+  list.named("range-of-closed-told", "memory that was closed still has a range",
+             {kRange, kOpen, kClose}, range_of_closed_told);
+  list.named("closed-known-to-driver",
+             "cuPointerGetAttribute still knows memory that was closed",
+             {kAttribute, kOpen, kClose}, closed_known_to_driver);
+  list.named("closed-known-to-many",
+             "the query of many attributes still knows memory that was closed",
+             {kMany, kOpen, kClose}, closed_known_to_many);
+  list.named("ipc-attr-second-thread-no",
+             "the IPC attribute says no in a second thread",
+             {"cudaDeviceGetAttribute"}, ipc_denied_to_second_thread);
+  list.named("words-64-attr-denied",
+             "the attribute says that streams cannot wait for 64 bits, but "
+             "they can",
+             {"cudaDeviceGetAttribute"}, words_of_64_denied);
+  list.named("wait-nor-attr-denied",
+             "the attribute says that streams cannot wait for a missing bit "
+             "(NOR), but they can",
+             {"cudaDeviceGetAttribute"}, nor_denied);
+  list.named("import-own-record-preferred",
+             "an importer uses its own record after the exporter has recorded "
+             "the event again",
+             {kWait, kQuery, kSync, kRecord, kRecordFlags, kOpenEvent, kDestroy,
+              kCreate},
+             own_record_preferred);
+  list.named("twin-records-unseen",
+             "if an event was opened twice, records of one are not seen by the "
+             "other",
+             {kWait, kQuery, kSync, kRecord, kRecordFlags, kOpenEvent, kDestroy,
+              kCreate},
+             twin_unseen);
+  list.named("blocking-import-always-ready",
+             "an imported event with blocking waits is always ready",
+             {kQuery, kOpenEvent, kExport, kCreate, kDestroy},
+             blocking_import_ready);
+  list.named("blocking-import-never-waited",
+             "a stream does not wait for an imported event with blocking waits",
+             {kWait, kOpenEvent, kExport, kCreate, kDestroy},
+             blocking_import_not_waited);
+  list.named("blocking-import-never-recorded",
+             "an importer's record of an event with blocking waits is lost",
+             {kRecord, kRecordFlags, kOpenEvent, kExport, kCreate, kDestroy},
+             blocking_import_unrecorded);
+  list.named("driver-record-with-flags-lost",
+             "cuEventRecordWithFlags records no interprocess event",
+             {kRecordFlags, kOpenEvent, kCreate, kDestroy},
+             driver_record_with_flags_lost);
+  list.named("record-with-flags-early",
+             "cudaEventRecordWithFlags does not wait for the work before it",
+             {kRecordFlags, kOpenEvent, kCreate, kDestroy},
+             record_with_flags_early);
+  list.named("second-host-wait-early",
+             "a thread does not wait for an imported event while another "
+             "thread waits for it",
+             {kSync, kOpenEvent, kCreate, kDestroy}, second_host_wait_early);
+  list.named("event-lost-after-death",
+             "records of an event are lost when a process that had opened it "
+             "has died",
+             {kRecord, kRecordFlags, kOpenEvent, kExport, kCreate, kDestroy},
+             lost_after_death);
+  list.named("event-handle-ends-with-thread",
+             "the handle of an event cannot be opened when the thread that "
+             "exported it has ended",
+             {kOpenEvent, kExport}, event_ends_with_thread);
+  list.named("graph-in-per-thread-stream-lost",
+             "a launch of a graph in a thread's default stream does nothing",
+             {"cudaGraphLaunch"}, graph_in_per_thread_lost);
+  list.named("write64-before-copies",
+             "a stream writes 64 bits before its last copy is done",
+             {"cuStreamWriteValue64", kCopy, kLaunch}, writes_before_copy);
+  list.named("wait64-holds-no-records",
+             "a record directly after the wait for 64 bits does not wait",
+             {kRecord, "cuStreamWaitValue64", kLaunch}, next_goes_ahead);
+  list.named("batch-holds-no-copies",
+             "a copy directly after a batch that waits does not wait",
+             {kCopy, "cuStreamBatchMemOp", kLaunch}, next_goes_ahead);
+  list.named("write-last-word-lost",
+             "a stream does not write the last word of opened memory",
+             {"cuStreamWriteValue32", kOpen, kClose}, last_word_not_written);
+  list.named("wait-second-memory-ignored",
+             "streams wait for words in the first of several opened "
+             "allocations only",
+             {"cuStreamWaitValue32", kOpen, kClose}, second_memory_not_waited);
+  list.named("batch-above-128-refused",
+             "a batch of more than 128 operations is refused",
+             {"cuStreamBatchMemOp"}, batch_above_128_refused);
+}
+
+}  // namespace ipclab::faults
