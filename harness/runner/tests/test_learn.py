@@ -1,7 +1,8 @@
-"""Every exercise fails as it is handed out, for the reason that it names; its
-solutions pass; wrong ones fail with a message that helps. And `ipclab learn` itself.
+"""Tests every exercise, and `ipclab learn` itself.
 
-IPCLAB_LEARN_BACKEND=cuda does it on a GPU instead of the reference model.
+An exercise must fail as it is handed out, for the reason that it names. Its solutions
+must pass, and its wrong solutions must fail with a message that helps. With
+IPCLAB_LEARN_BACKEND=cuda they run on a GPU instead of the reference model.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -96,7 +97,9 @@ class Summary:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter
     ) -> None:
-        """Tell how many cases passed, and which took longest (a hook of pytest)."""
+        """Print how many variants were judged, and which took longest (a hook of
+        pytest).
+        """
         done = {
             case: future.result()
             for case, future in self._judged.items()
@@ -163,8 +166,8 @@ def judgements(
     asked.update(PICTURED)
     workers = os.cpu_count() or 1
     if BACKEND == "cuda":
-        # The driver starts processes one after the other, and a role waits 10 s for the
-        # other role. More processes at a time would only wait longer.
+        # The driver starts processes one after the other, and a role waits only 10 s
+        # for the other role. With more processes at a time, a role could wait too long.
         workers = min(workers, 8)
     with contextlib.ExitStack() as stack:
         if BACKEND == "cuda":
@@ -316,7 +319,7 @@ def test_a_reset_keeps_the_own_copy(tmp_path: Path) -> None:
 
 @needs_build
 def test_verify_runs_all_that_passed_again(tmp_path: Path) -> None:
-    assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify: no success
+    assert learn(tmp_path, "--verify")[0] == 2  # nothing to verify is no success
     for exercise in ALL[:2]:
         learn(tmp_path, "check", exercise.name)
         solve(tmp_path, exercise)
@@ -353,6 +356,22 @@ def test_a_damaged_progress_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @needs_build
+def test_open_finds_the_page_of_the_lesson(tmp_path: Path) -> None:
+    """`ci/docs` builds the site in build/dev, and exercises use another folder."""
+    build = tmp_path / "build/run"
+    build.mkdir(parents=True)
+    (build / "CMakeCache.txt").write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={tmp_path}\n")
+    assert command.site(build) is None
+    pages = tmp_path / "build/dev/docs/html"
+    pages.mkdir(parents=True)
+    assert command.site(build) == pages
+    code, said = learn(tmp_path / "mine", "open", "1")
+    assert code == 0
+    lesson = Path(said.strip().splitlines()[-1])
+    assert lesson.suffix in (".cu", ".html") and lesson.is_file()
+
+
+@needs_build
 def test_wrong_names_are_one_clear_error(tmp_path: Path) -> None:
     code, said = learn(tmp_path, "check", "99")
     assert code == 2 and "no exercise '99'" in said
@@ -379,12 +398,14 @@ def test_the_picture_shows_who_did_what(judgements: Judgements) -> None:
     assert any("<" in line and "─ closed ─" in line for line in drawn)
     narrow = picture.lines(verdict.story, 50)
     assert max(map(len, narrow)) <= 50 < max(map(len, drawn))
-    assert len(narrow) > len(drawn)  # what does not fit takes a second line
+    assert len(narrow) > len(drawn)  # a text that does not fit takes a second line
 
 
 @needs_build
 def test_the_picture_has_the_record_of_a_shared_event(judgements: Judgements) -> None:
-    """Also if the record came before the export: the importer waits for it."""
+    """The record is also drawn if it came before the export, because the importer waits
+    for it.
+    """
     story = judgements[PICTURED[3]].result().verdict.story
     assert story is not None
     drawn = "\n".join(picture.lines(story, 80))
@@ -526,7 +547,7 @@ def test_progress_survives_a_new_version_of_an_exercise(
 
 @needs_build
 def test_progress_without_the_newer_fields_is_read(tmp_path: Path) -> None:
-    """A file of the version before paths and digests of what was handed out."""
+    """The file has neither a path nor the digests of the files that were handed out."""
     state: dict[str, object] = {
         "begun": "2026-01-01T00:00:00Z",
         "passed": "2026-01-01T00:09:00Z",
@@ -551,7 +572,7 @@ def test_a_full_disk_loses_nothing(
     def full(path: Path, text: str, *more: Any, **options: Any) -> int:
         if path.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, text, *more, **options)  # a call of `judgements`
+        return write(path, text, *more, **options)  # `judgements` has called this
 
     monkeypatch.setattr(Path, "write_text", full)
     code, said = learn(tmp_path, "hint")
@@ -569,7 +590,7 @@ def test_a_full_disk_is_no_mistake_in_the_exercise(
     def full(words: Any, **options: Any) -> Any:
         if Path(options["cwd"]).is_relative_to(tmp_path):
             return subprocess.CompletedProcess(words, 1, "", said)
-        return run(words, **options)  # a call of `judgements`
+        return run(words, **options)  # `judgements` has called this
 
     monkeypatch.setattr(subprocess, "run", full)
     code, said = learn(tmp_path, "check")

@@ -29,6 +29,7 @@ from ipclab import (
     faults,
     manifest,
     matrix,
+    packed,
     probe,
     records,
     results,
@@ -69,7 +70,7 @@ class Request:
     kind: str | None = None  # only NAMED or OPERATOR
     shard: tuple[int, int] | None = None  # only part K of N parts
     lessons: str | None = None  # run the samples instead of the suite: CENTRAL or EVERY
-    seconds: float | None = None  # stop after so long
+    seconds: float | None = None  # stop after this time
     baseline: Path | None = None  # a run without the library, to compare with
     like: Path | None = (
         None  # an earlier matrix: tests that noticed a fault there run first
@@ -78,7 +79,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Job:
-    """One test under one fault, or (None) without a fault."""
+    """One test under one fault; without a fault, `fault` is None."""
 
     fault: Fault | None
     profile: str | None
@@ -86,11 +87,11 @@ class Job:
 
 
 def run(out: Console, request: Request) -> int:
-    """Run the faults, keep and show the matrix.
+    """Run the faults; keep and show the matrix.
 
-    Returns 0 if each fault was noticed, and 1 if not. Returns 3 if the command was
-    stopped before its end; then `--resume` continues. Raises UsageError and
-    HarnessError.
+    Returns 0 if each fault was noticed and each judged row was seen to fail, and 1 if
+    not. Returns 3 if the command was stopped before its end; then `--resume` continues.
+    Raises UsageError and HarnessError.
     """
     began = time.monotonic()
     campaign = Campaign(out, request)
@@ -243,8 +244,8 @@ class Campaign:
         if head["digest"] != now["digest"]:
             raise UsageError(
                 f"{self.folder}: was begun with another build (programs, faults or "
-                "catalogue differ); start again without --resume, or rebuild the "
-                "earlier one"
+                "catalogue differ); start again without --resume, or make the earlier "
+                "build again"
             )
         if head["machine"] != now["machine"]:
             raise UsageError(
@@ -307,7 +308,9 @@ class Campaign:
         return sorted(wanted.values(), key=lambda job: job.case.alone)
 
     def planned(self, fault: Fault) -> list[Case]:
-        """The tests with which a fault has to run; the first are the most promising."""
+        """The tests with which a fault has to run. The tests that will most probably
+        notice it are first.
+        """
         key = fault.name, len(self._journal.baseline)
         if key not in self._plans:
             self._plans[key] = self._plan(fault)
@@ -544,7 +547,7 @@ class Campaign:
     def _execute(
         self, job: Job, visible: str | None, exclusive: bool
     ) -> Baseline | Trial:
-        """Run one test; called in its own thread."""
+        """Run one test. Each call runs in its own thread."""
         folder = Path(tempfile.mkdtemp(dir=self._temporary))
         log, state = folder / "log", folder / "state"
         # A role may change its user, and must still be able to write to the log.
@@ -711,7 +714,7 @@ class Campaign:
         }
 
     def _unsound(self) -> list[dict[str, Any]]:
-        """The tests that fail without a fault and so were left out."""
+        """The tests that were left out because they fail without a fault."""
         return [
             {
                 "ctest": x.ctest,
@@ -745,8 +748,8 @@ class Campaign:
     def _digest(self, sound: Run) -> str:
         """The digest of everything that decides a test's result under a fault. It is
         made from the sources, because the machine that continues may have built the
-        programs again. A packed suite has no sources: there it is made from the
-        programs.
+        programs again. A packed suite is not built again, and has only some of its
+        sources: there it is made from the programs.
         """
         build = self._request.build
         source = ctest.source_folder(build)
@@ -761,7 +764,8 @@ class Campaign:
                 "tests": [case.name for case in sound.cases],
                 "faults": [asdict(fault) for fault in self.catalogue.faults],
                 "programs": manifest.of_sources(source)
-                or manifest.of_programs(build, sound.cases, sound.probe["backend"]),
+                if packed.source(build) is None
+                else manifest.of_programs(build, sound.cases, sound.probe["backend"]),
                 "files": {path.name: manifest.of_file(path) for path in files},
             }
         )

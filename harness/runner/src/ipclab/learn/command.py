@@ -27,7 +27,7 @@ from ipclab.learn.exercises import AS, KINDS, LEVELS, Exercise
 from ipclab.learn.progress import Folder
 from ipclab.learn.toolbox import Toolbox
 
-LOOK = 0.2  # seconds between two looks at a file that is watched
+LOOK = 0.2  # seconds between two checks of the file that is watched
 ACTIONS = {
     "next": "hand out the next exercise, or the one you name; check it at each save",
     "check": "check an exercise once; exit code 0 if it passes",
@@ -259,17 +259,28 @@ def _solution(out: Console, folder: Folder, exercise: Exercise, show: bool) -> i
     return 0
 
 
+def site(build: Path) -> Path | None:
+    """The folder with the pages of the site; None if the site was not built.
+
+    `ci/docs` builds it in build/dev, whatever build folder the exercises use. A packed
+    suite contains it.
+    """
+    places = (
+        build.resolve() / "docs/html",
+        ctest.source_folder(build) / "build/dev/docs/html",
+        build.resolve() / "site",
+    )
+    return next((x for x in places if x.is_dir()), None)
+
+
 def _open(out: Console, build: Path, exercise: Exercise) -> int:
-    source = ctest.source_folder(build)
     number, _, topic = exercise.lesson.partition("_")
-    lesson = source / "samples" / exercise.lesson / f"{topic}.cu"
-    pages = [
-        source / "build/docs/html" / f"lesson_{number}.html",
-        build.resolve() / "docs/html" / f"lesson_{number}.html",
-    ]
-    page = next((x for x in pages if x.is_file()), lesson)
+    folder = ctest.source_folder(build) / "samples" / exercise.lesson
+    page = folder / f"{topic}.cu"
+    if (pages := site(build)) is not None:
+        page = pages / f"lesson_{number}.html"
     out.print(str(page), markup=False, highlight=False, soft_wrap=True)
-    if page != lesson and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+    if pages and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
         webbrowser.open(page.as_uri())
     return 0
 
